@@ -1,6 +1,6 @@
 """Benchmarks: TierMQ against Java reference loops and against the machine's own limits, as ratios of one run.
 
-`python -m benchmarks.bench_put --json` from the checkout, or `tiermq bench put --json`. Each module has
+`python -m benchmarks.bench_put --json` from the checkout, or `python3 dev.py bench put --json`. Each module has
 `run(argv) -> dict` (name, ratios, rates, spread, targets, environment) and a `main`.
 
 `peer` is a side in a process of its own; `java/` holds the reference loops, kept warm by `java_peer`; `limits`

@@ -1,4 +1,4 @@
-"""`tiermq bench compare`: TierMQ and the real RocketMQ at the same work, in turns, in one run; a report with pictures.
+"""`dev.py bench compare`: TierMQ and the real RocketMQ at the same work, in turns, in one run; a report with pictures.
 
 Unlike the other benchmarks it shows its own result and has an exit code: 1 when a work failed, or when something got
 worse than in the run of `--against`.
@@ -42,14 +42,14 @@ memory, and a machine that does nothing else.
 """
 EPILOG = """\
 examples:
-  tiermq bench compare                                  everything; the report is docs/benchmarks/compare.md
-  tiermq bench compare --list                           names, groups and goals
-  tiermq bench compare --quick --only put_1_1024_async  a look at one work, written to build/benchmarks
-  tiermq bench compare --resume                         go on after an interruption, or measure what is missing
-  tiermq bench compare --resume --again --only tier     measure a group anew, keep the rest of the report
-  tiermq bench compare --resume --growth-only           add the curves of growth (about 40 minutes)
-  tiermq bench compare --report-only                    write the report again, such as after an edit of why.md
-  tiermq bench compare --out /tmp/now --against docs/benchmarks/compare.json   what got worse?
+  dev.py bench compare                                  everything; the report is docs/benchmarks/compare.md
+  dev.py bench compare --list                           names, groups and goals
+  dev.py bench compare --quick --only put_1_1024_async  a look at one work, written to build/benchmarks
+  dev.py bench compare --resume                         go on after an interruption, or measure what is missing
+  dev.py bench compare --resume --again --only tier     measure a group anew, keep the rest of the report
+  dev.py bench compare --resume --growth-only           add the curves of growth (about 40 minutes)
+  dev.py bench compare --report-only                    write the report again, such as after an edit of why.md
+  dev.py bench compare --out /tmp/now --against docs/benchmarks/compare.json   what got worse?
 
 exit code: 0; 1 when a work failed or --against found something worse; 2 for a wrong command line; 130 when interrupted.
 """
@@ -57,7 +57,7 @@ exit code: 0; 1 when a work failed or --against found something worse; 2 for a w
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="tiermq bench compare",
+        prog="dev.py bench compare",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -197,7 +197,7 @@ def _measure(
         again=arguments.again,
     )
     known.environment = environment.describe(grounds, jars.version)
-    known.commands.append(shlex.join(["tiermq", "bench", "compare", *_without_places(argv)]))
+    known.commands.append(shlex.join(["python3", "dev.py", "bench", "compare", *_without_places(argv)]))
     state = out / report_files.PARTIAL
     try:
         with _ended_in_order():

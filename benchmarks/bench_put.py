@@ -48,9 +48,7 @@ def _wanted(options: Options, part: str) -> bool:
 
 def in_pure_child(argv: list[str]) -> dict[str, Any]:
     """Run this benchmark in a child whose kernel is the pure one: the choice is made once, at import."""
-    root = str(Path(__file__).parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"TIERMQ_PURE": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {"TIERMQ_PURE": "1"}
     command = [sys.executable, "-m", "benchmarks.bench_put", *argv, "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -19,6 +19,9 @@ from typing import Any
 
 from benchmarks import official_load, process_tree
 from benchmarks.report import Round
+from interop.official import with_programs
+from interop.rocketmq import Cluster, Distribution, Unavailable, fetch
+from servers.serving import SIZES, Serving
 
 TOPIC = "Load"
 BATCH_TOPIC = "LoadBatch"
@@ -34,25 +37,17 @@ SLOW_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """What suits a test that starts many short-lived JVMs, and no benchmark."""
 
 
-def add_tests_to_path() -> None:
-    """The servers of the tests are used here too."""
-    root = str(Path(__file__).resolve().parent.parent / "tests")
-    if root not in sys.path:
-        sys.path.append(root)
+class Served(Distribution):
+    """RocketMQ's jars, run as a server is run."""
+
+    def java(self, home: Path, main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
+        heap = "2g" if main_class.endswith("BrokerStartup") else heap
+        command = super().java(home, main_class, *arguments, heap=heap)
+        return [word for word in command if word not in SLOW_JAVA]
 
 
-def distribution() -> Any:
-    """RocketMQ's jars, run as a server is run. Ends the program with one line where they cannot be had."""
-    add_tests_to_path()
-    from interop.official import with_programs
-    from interop.rocketmq import Distribution, Unavailable, fetch
-
-    class Served(Distribution):
-        def java(self, home: Path, main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
-            heap = "2g" if main_class.endswith("BrokerStartup") else heap
-            command = super().java(home, main_class, *arguments, heap=heap)
-            return [word for word in command if word not in SLOW_JAVA]
-
+def distribution() -> Distribution:
+    """Ends the program with one line where RocketMQ's jars cannot be had."""
     try:
         found = fetch()
     except Unavailable as reason:
@@ -92,25 +87,24 @@ class Loaded:
         return Round(told["messages"], told["messages"] * job.get("bytes", 0), told["seconds"], spent)
 
 
+class Measured(Cluster):
+    @property
+    def pid(self) -> int:
+        assert self._broker is not None
+        return self._broker.process.pid
+
+    @property
+    def port(self) -> int:
+        return self._broker_port
+
+    @property
+    def name_server(self) -> str:
+        return f"127.0.0.1:{self._name_server_port}"
+
+
 @contextlib.contextmanager
 def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]:
     """`settings` are RocketMQ's, by its names."""
-    from interop.rocketmq import Cluster
-
-    class Measured(Cluster):
-        @property
-        def pid(self) -> int:
-            assert self._broker is not None
-            return self._broker.process.pid
-
-        @property
-        def port(self) -> int:
-            return self._broker_port
-
-        @property
-        def name_server(self) -> str:
-            return f"127.0.0.1:{self._name_server_port}"
-
     store = directory / "rocketmq-store"
     _make_topics(store)
     with (
@@ -123,7 +117,6 @@ def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]
 
 @contextlib.contextmanager
 def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Iterator[Loaded]:
-    from servers.serving import SIZES, Serving
     from tiermq.config import StoreConfig
 
     store = directory / "tiermq-store"
@@ -155,7 +148,7 @@ def _await_route(name_server: str, topic: str) -> None:
 
 def _make_topics(store: Path) -> None:
     """Both read this file when they start."""
-    from tiermq.broker.topics import FILE, encode_topics
+    from tiermq.broker.topic.topic_table import FILE, encode_topics
     from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
     (store / "config").mkdir(parents=True)
@@ -173,7 +166,7 @@ def make_history(directory: Path, messages: int) -> str:
     with TieredStore.open(store, tier=tier, broker_name="b1") as filled:
         for start in range(0, messages, 1_000):
             filled.put_many(Message(HISTORY, body, number % QUEUES) for number in range(start, start + 1_000))
-        filled.tier_now()
+        filled.flush_to_tier()
     return tier
 
 

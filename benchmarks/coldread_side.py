@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +13,14 @@ from typing import Any
 from benchmarks import store_side, workload
 from benchmarks.harness import timed
 from benchmarks.report import Round
+from servers.seaweedfs import SeaweedFS, Unavailable
 from tiermq import LocalStore
 from tiermq.clock import SystemClock
 from tiermq.kernel import collect_for_tier
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.fetch.fetch_config import FetchConfig
-from tiermq.tier.fetch.fetcher import TierFetcher
+from tiermq.tier.fetch.fetcher import FetchConfig, TierFetcher
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 
@@ -95,11 +94,6 @@ def posix_driver(directory: Path) -> TierDriver:
 @contextlib.contextmanager
 def s3_driver(directory: Path) -> Iterator[tuple[TierDriver, Any] | None]:
     """A driver on a real S3 server of this machine and the plain client of the same bucket; None when there is none."""
-    root = Path(__file__).resolve().parent.parent / "tests"
-    if str(root) not in sys.path:
-        sys.path.append(str(root))
-    from servers.seaweedfs import SeaweedFS, Unavailable
-
     try:
         server = SeaweedFS(directory)
     except Unavailable as reason:

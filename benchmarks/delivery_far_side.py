@@ -14,14 +14,13 @@ from typing import Any
 
 from benchmarks import delivery_side, store_side
 from benchmarks.report import Report
-from tiermq.delivery.far.far_state import TimerState
-from tiermq.delivery.far.pulled_record import PulledRecord
-from tiermq.delivery.far.tier_timers import TierTimers
+from tiermq.delivery.tiered_timers.tier_timers import PulledRecord, TierTimers
+from tiermq.delivery.tiered_timers.tiered_timer_state import TieredTimerState
 from tiermq.delivery.timer.timer_enqueue import slot_for
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
@@ -98,9 +97,9 @@ def measure(made: Report, directory: Path, count: int, flushes: int) -> None:
     with ExitStack() as stack:
         root = directory / "store"
         store = stack.enter_context(store_side.open_store(root, LOG_FILE_BYTES, clock=clock))
-        state = TimerState(driver, CLUSTER, BROKER, LeaseOwner(driver))  # type: ignore[arg-type]
+        state = TieredTimerState(driver, CLUSTER, BROKER, LeaseOwner(driver))
         far = TierTimers(state, PulledRecord(str(root), state.place, OsFileAccess()), clock, DAY_S * 1_000)
-        timers = TimerService(store, root, clock, far=far)
+        timers = TimerService(store, root, clock, tiered=far)
         stack.callback(timers.close)
         delays = _delays(count)
         pool = store_side.message_pool()
@@ -137,7 +136,7 @@ def _delays(count: int) -> list[int]:
 
 
 def _turn(store: Any, timers: TimerService, far: TierTimers) -> None:
-    """Everything that can be done now. Checkpoints, and flushes of far timers, come once a second of the clock."""
+    """Everything that can be done now. Checkpoints, and flushes of tiered timers, come once a second of the clock."""
     while timers.run_once() == 0.0 or store.dispatch_now():
         pass
     while far.tend():

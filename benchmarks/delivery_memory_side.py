@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import delivery_side, harness, process_tree, store_side
 from benchmarks.report import Report
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
 RATIO = "timer_memory_1x_vs_16x"
 SCALES = (1, 4, 16)
@@ -130,10 +130,8 @@ def _deliver(timers: TimerService, count: int) -> tuple[int, int]:
 
 def measure(made: Report, directory: Path, base: int) -> None:
     """Run it in a child and state what it found."""
-    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "benchmarks.delivery_memory_side", str(directory), str(base)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the child with the timers failed:\n{done.stderr}")
     found = json.loads(done.stdout.splitlines()[-1])

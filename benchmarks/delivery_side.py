@@ -18,7 +18,7 @@ from benchmarks.harness import timed
 from benchmarks.report import Round
 from tiermq import LocalStore, Message
 from tiermq.delivery.delay_levels import DelayLevels
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties
@@ -34,7 +34,7 @@ from tiermq.message.properties import (
     with_property,
 )
 from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
 DELIVERED_RECORD_BYTES = 1_200
 """What one delayed message takes of the log at most: as it waits, and as it is delivered."""
@@ -171,7 +171,7 @@ def timer_message(timers: TimerService, message: Message, due_ms: int) -> Messag
     """The message as a broker stores it that is asked to deliver it at a time."""
     properties = with_property(message.encoded_properties, TIMER_DELIVER_MS, str(due_ms))
     place = timers.place(message.topic, message.queue_id, properties)
-    if not isinstance(place, TimerPlace):
+    if not isinstance(place, TimerDestination):
         raise TypeError(f"expected a place in the timer topic, found {place!r}")
     return Message(place.topic, message.body, place.queue_id, encoded_properties=place.properties)
 

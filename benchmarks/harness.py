@@ -50,7 +50,7 @@ class Options:
 def parser(name: str, parts: tuple[str, ...] = ()) -> argparse.ArgumentParser:
     """The command line that every benchmark understands."""
     made = argparse.ArgumentParser(
-        prog=f"tiermq bench {name}", description=f"Measure {name} against Java and the machine."
+        prog=f"python3 dev.py bench {name}", description=f"Measure {name} against Java and the machine."
     )
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument("--quick", action="store_true", help="fewer and smaller rounds: a look, not a verdict")

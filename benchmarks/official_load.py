@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from interop.java_client import JavaClient
+from interop.official import PROGRAMS_VERSION, Official
+
 Load = Callable[..., dict[str, Any]]
 
 
 def describe(jars: Any) -> str:
     """What loads the brokers, for the report."""
-    from interop.official import PROGRAMS_VERSION
-
     if jars.more:
         return f"official programs of {PROGRAMS_VERSION}, client of {jars.version}"
     return f"Load.java, client of {jars.version}"
@@ -32,9 +33,6 @@ def describe(jars: Any) -> str:
 @contextlib.contextmanager
 def loading(jars: Any, name_server: str, port: int, queues: int, directory: Path) -> Iterator[Load]:
     """Jobs for the broker at `port`, one after the other."""
-    from interop.java_client import JavaClient
-    from interop.official import Official
-
     if not jars.more:
         with JavaClient(jars, name_server, directory).loading() as load:
             yield load

@@ -22,7 +22,6 @@ from benchmarks.report import Round
 
 JAVA = Path(__file__).parent / "java"
 ENDING_SECONDS = 5
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class PeerFailed(RuntimeError):
@@ -35,14 +34,12 @@ class Peer:
     def __init__(self, name: str, command: Sequence[str | Path]) -> None:
         self.name = name
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the peer.
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         self.pid = self._process.pid
 

@@ -74,7 +74,7 @@ class _World:
 
     def tier(self) -> None:
         self.store.tier.engine.tick()
-        if not self.store.tier_now():
+        if not self.store.flush_to_tier():
             raise RuntimeError(f"expected everything in the tier, found {self.store.tier.engine.status()}")
 
 

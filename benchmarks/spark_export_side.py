@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import harness
 from benchmarks.report import Report, Round
 from benchmarks.spark_scan_side import BROKER, fill_store, tree_timed
-from tiermq.spark.jobs.export import chosen_columns, export
-from tiermq.spark.jobs.offload import offload
+from tiermq.pipeline.export.job import chosen_columns, export
+from tiermq.pipeline.offload.job import offload
+from tiermq.spark import SparkRunner
 from tiermq.spark.source.builder import messages
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Exporting:
         return found
 
     def _export(self) -> tuple[int, int]:
-        report = export(self._spark, tier=self._tier, to=f"parquet:{self._out}")
+        report = export(SparkRunner(self._spark), tier=self._tier, to=f"parquet:{self._out}")
         if report.problems or report.done["messages"] != self._count:
             raise RuntimeError(f"expected {self._count} messages, found {report}")
         return self._count, self._size

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import harness
 from benchmarks.report import Report
 from tiermq import LocalStore, Message
-from tiermq.spark.jobs.offload import offload
+from tiermq.pipeline.offload.job import offload
 from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from benchmarks import harness
 from benchmarks.report import Report
 from tiermq import LocalStore, Message
-from tiermq.spark.jobs.offload import offload
-from tiermq.spark.jobs.reindex import reindex
+from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.reindex.job import reindex
 from tiermq.spark.source.builder import messages
 from tiermq.spark.source.scan_meter import ScanMeter
 from tiermq.tier.driver.tier_url import open_driver

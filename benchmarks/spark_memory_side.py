@@ -29,9 +29,10 @@ from typing import Self
 from benchmarks import harness, process_tree
 from benchmarks.report import Report
 from benchmarks.spark_scan_side import BROKER, fill_store
-from tiermq.spark.jobs.export import export
-from tiermq.spark.jobs.offload import offload
-from tiermq.spark.jobs.verify import verify
+from tiermq.pipeline.export.job import export
+from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.verify.job import verify
+from tiermq.spark import SparkRunner
 from tiermq.spark.source.builder import messages
 
 RATIO = "memory_1x_vs_16x"
@@ -99,8 +100,8 @@ def work_through(tier: str, out: Path) -> Peaks:
         frame = messages(spark, tier=tier, maxBytesPerPartition=PARTITION_BYTES)
         frame.write.format("noop").mode("overwrite").save()
         reports = [
-            verify(spark, tier=tier, task_bytes=PARTITION_BYTES),
-            export(spark, tier=tier, to=f"parquet:{out}", file_bytes=PARTITION_BYTES),
+            verify(SparkRunner(spark), tier=tier, task_bytes=PARTITION_BYTES),
+            export(SparkRunner(spark), tier=tier, to=f"parquet:{out}", file_bytes=PARTITION_BYTES),
         ]
     spark.stop()
     if any(report.problems for report in reports):

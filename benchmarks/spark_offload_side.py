@@ -24,8 +24,9 @@ from benchmarks import harness
 from benchmarks.report import Report, Round
 from benchmarks.spark_scan_side import tree_timed
 from tiermq import LocalStore, Message
-from tiermq.spark.jobs.offload import offload, parallelism_of
-from tiermq.spark.jobs.offload_task import driver_of, store_of
+from tiermq.pipeline.offload import offload
+from tiermq.pipeline.worker_cache import driver_of, store_of
+from tiermq.spark import SparkRunner
 from tiermq.tier.names import QueueKey, SegmentType
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ PLAN_RATIO, SCALING_RATIO = "offload_by_plan_vs_shuffle", "offload_two_cores_vs_
 def fill_store(directory: Path, log_bytes: int) -> int:
     """A closed store of 64 queues with records of about 380 bytes, each with a key and a tag; how many."""
     bodies = [bytes([65 + number % 26]) * (150 + 100 * (number % 3)) for number in range(30)]
-    settings = {"mapped_file_size_commit_log": LOG_FILE_BYTES}
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": LOG_FILE_BYTES}
     count = 0
     with LocalStore.open(directory, **settings) as store:
         while store.max_physical_offset < log_bytes:
@@ -68,12 +69,12 @@ class Offloading:
         self._messages = messages
 
     def by_plan(self) -> Round:
-        """The job: records, units, metadata, manifests, and the key index, which stays beside the store."""
+        """The job: records, units, metadata, manifests, and the key index, in small files."""
         self.clear()
         return tree_timed(self._offload)
 
     def _offload(self) -> tuple[int, int]:
-        report = offload([f"{self.store}=c/b"], self._tier.as_uri(), spark=self._spark, index="local")
+        report = offload([f"{self.store}=c/b"], self._tier.as_uri(), runner=SparkRunner(self._spark), index="small")
         return self._checked(int(report.done["messages"]), int(report.done["bytes"]), report.problems)
 
     def by_shuffle(self) -> Round:
@@ -113,7 +114,7 @@ def shuffled(spark: SparkSession, store: str, tier: str) -> Any:
     ranges = [(start, min(start + RANGE_BYTES, end)) for start in range(0, end, RANGE_BYTES)]
     frame = spark.createDataFrame(ranges, "start bigint, stop bigint").repartition(len(ranges))
     read = frame.mapInArrow(_Reading(store), "topic string, queue int, offset bigint, code bigint, record binary")
-    parts = 2 * parallelism_of(spark)
+    parts = 2 * SparkRunner(spark).parallelism
     return (
         read.repartition(parts, "topic", "queue")
         .sortWithinPartitions("topic", "queue", "offset")
@@ -145,7 +146,7 @@ class _Reading:
         import numpy as np
         import pyarrow as pa
 
-        bounds = [np.searchsorted(units["place"], [start, stop]) for _, _, units in tables]
+        bounds: list[Any] = [np.searchsorted(units["place"], [start, stop]) for _, _, units in tables]
         counts = np.array([last - first for first, last in bounds])
         parts = [units[first:last] for (_, _, units), (first, last) in zip(tables, bounds, strict=True)]
         found = np.concatenate(parts)
@@ -156,7 +157,7 @@ class _Reading:
         which = np.repeat(np.arange(len(tables)), counts)[order]
         places = found["place"][order].astype(np.int64)
         base, end = int(places[0]), int(places[-1]) + int(found["size"][order[-1]])
-        offsets = np.append(places - base, end - base).astype(np.int32)
+        offsets: Any = np.append(places - base, end - base).astype(np.int32)
         data = pa.py_buffer(store.read(base, end - base))
         record = pa.BinaryArray.from_buffers(pa.binary(), len(places), [None, pa.py_buffer(offsets), data])
         topics = pa.array([topic for topic, _, _ in tables])
@@ -205,7 +206,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     import numpy as np
 
     topics, queues = batch["topic"].to_numpy(zero_copy_only=False), batch["queue"].to_numpy()
-    cuts = np.flatnonzero((topics[1:] != topics[:-1]) | (queues[1:] != queues[:-1])) + 1
+    cuts: Any = np.flatnonzero((topics[1:] != topics[:-1]) | (queues[1:] != queues[:-1])) + 1
     bounds = [0, *cuts.tolist(), len(queues)]
     for first, last in itertools.pairwise(bounds):
         if last > first:
@@ -234,7 +235,7 @@ class _QueueFiles:
         places = (offsets[:-1] - offsets[0]).astype(np.int64)
         stamps = (places + self._end).astype(">i8").view(np.uint8).reshape(-1, 8)
         data[(places[:, None] + 28) + np.arange(8)] = stamps
-        units = np.empty(len(record), np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")]))
+        units: Any = np.empty(len(record), np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")]))
         units["place"], units["size"] = places + self._end, np.diff(offsets)
         units["code"] = batch["code"].to_numpy()
         self._parts.append(data.tobytes())

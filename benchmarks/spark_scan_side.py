@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import harness, process_tree
 from benchmarks.report import Report, Round
 from tiermq import LocalStore, Message
-from tiermq.spark.jobs.offload import offload
+from tiermq.pipeline.offload.job import offload
 from tiermq.spark.source.builder import messages
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from benchmarks import harness, verify_side
 from benchmarks.report import Report, Round
 from benchmarks.spark_scan_side import tree_timed
 from benchmarks.verify_side import Verifying
-from tiermq.spark.jobs.verify import verify
+from tiermq.pipeline.verify.job import verify
+from tiermq.spark import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ class SparkVerifying:
         return self._tier.read_plainly()
 
     def _verify(self) -> tuple[int, int]:
-        report = verify(self._spark, tier=self._url)
+        report = verify(SparkRunner(self._spark), tier=self._url)
         if not report.is_clean or report.done["bytes"] != self._tier.size:
             raise RuntimeError(f"expected {self._tier.size} sound bytes, found {report}")
         return int(report.done["records"]), int(report.done["bytes"])

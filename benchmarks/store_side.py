@@ -50,7 +50,9 @@ def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
     # A store that closes with its dispatch paused warns that the next start will check it. This one has no next start.
     logging.getLogger("tiermq").setLevel(logging.ERROR)
     store = LocalStore.open(directory, mapped_file_size_commit_log=log_size, **settings)
-    store.pause_dispatch()
+    store._parts.reput.paused = True
+    with store._parts.dispatch.lock:  # The current round of the dispatch is over.
+        pass
     settle()  # The file behind is being warmed now.
     return store
 

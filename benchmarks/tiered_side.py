@@ -127,7 +127,7 @@ class Uploads:
         return done
 
     def _work(self, store: TieredStore) -> tuple[int, int]:
-        if not store.tier_now():
+        if not store.flush_to_tier():
             raise RuntimeError(f"expected everything in the tier, found {store.tier.engine.status()}")
         return self._count, self._count * workload.RECORD_BYTES
 
@@ -222,7 +222,7 @@ class Putting:
         with open_tiered(self._directory, self._tier) as tiered:
             for message in self._pool:  # Every queue begins in the tier before anything is timed.
                 tiered.put(message)
-            tiered.tier_now()
+            tiered.flush_to_tier()
             tiered.tier.engine.pause()
             self._fill(tiered.local)
             tiered.tier.engine.resume()

@@ -13,11 +13,10 @@ from typing import Self
 from benchmarks import workload
 from benchmarks.harness import timed
 from benchmarks.report import Round
-from tiermq.clock import ManualClock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import rearrange_index
-from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.index.index_table import IndexTable
+from tiermq.tier.queue.records import RecordBatch
 
 BEGIN_MS = 1_700_000_000_000
 KEYS_PER_RECORD = 60
@@ -42,9 +41,19 @@ def batch_of_keys(keys: int, log_offset: int, source: random.Random) -> RecordBa
     return RecordBatch(bytes(data), bytes(units), 0, log_offset, BEGIN_MS, BEGIN_MS)
 
 
+class BeginClock:
+    """It is always the time of the first record, so that each file comes out the same."""
+
+    def now_ms(self) -> int:
+        return BEGIN_MS
+
+    def monotonic(self) -> float:
+        return BEGIN_MS / 1000
+
+
 def fill_index_file(directory: Path, slots: int, capacity: int) -> Path:
     """An open index file that is full of random keys; its path."""
-    table = IndexTable(OsFileAccess(), str(directory), slots, capacity, ManualClock(BEGIN_MS))
+    table = IndexTable(OsFileAccess(), str(directory), slots, capacity, BeginClock())
     source = random.Random(8)
     left, offset = capacity - 1, 0
     while left:
@@ -53,7 +62,9 @@ def fill_index_file(directory: Path, slots: int, capacity: int) -> Path:
         table.put_batch(batch, workload.TOPICS[0], 1, 0)
         left -= keys
         offset += len(batch.data)
-    ((file, facts),) = table.moment().files
+    moment = table.moment()
+    assert moment is not None
+    ((file, facts),) = moment.files
     if facts.item_count != capacity - 1:
         raise RuntimeError(f"expected a file of {capacity - 1} items, found {facts.item_count}")
     table.shut()

@@ -15,9 +15,8 @@ from benchmarks.report import Round
 from tiermq import LocalStore
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
+from tiermq.tier.verify.verify import verify_tier
 
 READ_BYTES = 1 << 20
 """What a plain reader reads at a time: it fits the cache, so the checksum finds the bytes there."""

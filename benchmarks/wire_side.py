@@ -23,12 +23,11 @@ from typing import Self
 
 from benchmarks.report import Round
 from tiermq.kernel import SendRequest, send_answer
-from tiermq.remoting.access import ANY_ACCOUNT
+from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.loop_thread import LoopThread, ServerThread
-from tiermq.remoting.receiving import SEND_CODES
+from tiermq.remoting.frame import SEND_CODES, encode_frame
+from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.server import RemotingServer
 
 WINDOW = 64
@@ -51,10 +50,14 @@ def command_frame() -> bytes:
     return encode_frame(RemotingCommand(COMMAND_CODE, opaque=7, ext={"topic": "BenchmarkTest"}, body=bytes(BODY_BYTES)))
 
 
-def answer_send(_connection: Connection, request: SendRequest) -> bytes:
-    return send_answer(
-        request.header_type, request.opaque, 0, 479, MESSAGE_ID, 3, 12_345, UNIQUE_ID, "DefaultRegion", "true"
-    )
+class Sends:
+    """Answers sends and does nothing else."""
+
+    @serves(*SEND_CODES, access=ANY_ACCOUNT)
+    def answer(self, _connection: Connection, request: SendRequest) -> bytes:
+        return send_answer(
+            request.header_type, request.opaque, 0, 479, MESSAGE_ID, 3, 12_345, UNIQUE_ID, "DefaultRegion", "true"
+        )
 
 
 def answer_command(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -65,10 +68,15 @@ def answer_command(_connection: Connection, command: RemotingCommand) -> Remotin
 def tiermq_server() -> Iterator[int]:
     """The port of a server that answers sends and commands and does nothing else."""
     server = RemotingServer()
-    server.register_send(answer_send, dict.fromkeys(SEND_CODES, ANY_ACCOUNT))
+    server.serve(Sends())
     server.register(COMMAND_CODE, answer_command, ANY_ACCOUNT)
-    with ServerThread(server, "wire-tiermq") as running:
-        yield running.port
+    thread = LoopThread("wire-tiermq")
+    try:
+        thread.run(server.start())
+        yield server.port
+    finally:
+        thread.run(server.stop(0.0))
+        thread.stop()
 
 
 class _Echo(asyncio.Protocol):

@@ -10,12 +10,5 @@ hostile/        fuzzing with kept corpora, floods, bombs, paths, secrets
 soak/           an hour of mixed load, the bucket checked at its end
 runner, report  seeds, progress, resuming; what was done and found
 
-The servers and helpers of the tests are the campaign's, too: this package makes `tests/` importable.
+The servers and helpers of the tests are the campaign's, too.
 """
-
-import sys
-from pathlib import Path
-
-_TESTS = str(Path(__file__).resolve().parent.parent / "tests")
-if _TESTS not in sys.path:
-    sys.path.append(_TESTS)

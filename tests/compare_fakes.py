@@ -1,4 +1,4 @@
-"""Works whose sides are scripted, and a whole run made of them, for tests of `tiermq bench compare`."""
+"""Works whose sides are scripted, and a whole run made of them, for tests of `python3 dev.py bench compare`."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ def whole_run() -> Comparison:
     failed = outcome(
         "broken", Point(1, Status.FAILED, reason="PeerFailed: it ended\n\tat Class.java:1"), group="process"
     )
-    found = Comparison({"rocketmq": "5.3.3", "tiermq": "0.1.0", "processors": 2}, ["tiermq bench compare"])
+    found = Comparison({"rocketmq": "5.3.3", "tiermq": "0.1.0", "processors": 2}, ["python3 dev.py bench compare"])
     found.outcomes = {each.name: each for each in (fast, slow, free, start, failed)}
     return found

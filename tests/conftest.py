@@ -1,15 +1,21 @@
-"""What every test may ask for: a clock that stands still, and hypothesis settings that suit the place of the run."""
+"""What every test may ask for: a clock that stands still, Spark, S3, and hypothesis settings that suit the run."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from servers.seaweedfs import SeaweedFS
 
 # No deadlines: a shared machine may stop for longer than any honest limit. In CI examples are derived from the test's
 # source instead of chance, so that a red build is red again when it is repeated.
@@ -23,6 +29,57 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 def manual_clock() -> ManualClock:
     """A clock at a fixed hour that moves only when the test moves it."""
     return ManualClock()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test that asks for `spark` goes to the same worker of pytest-xdist: one JVM, not one per worker."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests that need one. Two cores, retries as in a cluster.
+
+    C1 alone starts faster, and tests do not run long enough to earn C2.
+    """
+    from tiermq.spark.session import get_spark
+
+    here = tmp_path_factory.mktemp("spark")
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    session = get_spark(
+        "local[2]",
+        app="tests",
+        conf={
+            "spark.driver.extraJavaOptions": options,
+            "spark.driver.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(here / "warehouse"),
+            "spark.local.dir": str(here / "local"),
+            "spark.sql.streaming.checkpointLocation": str(here / "checkpoints"),
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """A running S3 server with a bucket `history`, one for each process; tests take names that no other one uses.
+
+    Where it cannot be had, the tests are skipped with the reason.
+    """
+    from servers.seaweedfs import SeaweedFS, Unavailable
+
+    try:
+        server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    except Unavailable as reason:
+        pytest.skip(f"no real S3 server here: {reason}")
+    with server:
+        server.create_bucket("history")
+        yield server
 
 
 class LaneCounter:
@@ -85,7 +142,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = text.removeprefix("Skipped: ")
         reasons[reason] = reasons.get(reason, 0) + 1
-    left_out = terminalreporter.config.pluginmanager.get_plugin("lane-counter").count
+    counter = terminalreporter.config.pluginmanager.get_plugin("lane-counter")
+    assert counter is not None
+    left_out = counter.count
     if left_out:
         option = terminalreporter.config.option
         chosen = " and ".join(filter(None, [option.markexpr, option.keyword]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, on_simulation, put_all
 from tiermq import LocalStore
@@ -11,7 +13,7 @@ MARKER = "tiermq.clean"
 
 
 def closed_store(
-    count: int = 200, access: SimulatedFileAccess | None = None, **settings: object
+    count: int = 200, access: SimulatedFileAccess | None = None, **settings: Any
 ) -> tuple[SimulatedFileAccess, list[PutResult]]:
     """A disk with a store of `count` messages with keys that was closed cleanly."""
     access = access or SimulatedFileAccess()
@@ -34,5 +36,5 @@ def unclean(access: SimulatedFileAccess) -> SimulatedFileAccess:
     return access
 
 
-def reopened(access: SimulatedFileAccess, **settings: object) -> LocalStore:
+def reopened(access: SimulatedFileAccess, **settings: Any) -> LocalStore:
     return on_simulation(access, **settings)

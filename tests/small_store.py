@@ -9,15 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq import GetStatus, LocalStore, Message, PutResult
-from tiermq.clock import Clock, ManualClock
+from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
 from tiermq.message.stored_message import StoredMessage
 
 ROOT = "/store"
 LOG_BYTES = 16 * 1024
-SIZES = {
+SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": LOG_BYTES,
     "mapped_file_size_consume_queue": 50 * 20,
     "mapped_file_size_consume_queue_ext": 4096,
@@ -55,6 +56,18 @@ def patient(store: LocalStore) -> LocalStore:
     """Let it wait for its next log file as long as it takes, which no setting says."""
     store._parts.allocator._wait_ms = PATIENCE_MS
     return store
+
+
+def pause_dispatch(store: LocalStore) -> None:
+    """Leave what is put undispatched until `resume_dispatch` or `dispatch_now`."""
+    store._parts.reput.paused = True
+    with store._parts.dispatch.lock:  # The current round is over when the lock is ours.
+        pass
+
+
+def resume_dispatch(store: LocalStore) -> None:
+    store._parts.reput.paused = False
+    store._parts.reput.wake()
 
 
 def body(number: int, size: int = 40) -> bytes:

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from time import sleep
 from types import FrameType
 from typing import Any
@@ -43,7 +43,7 @@ class Stalls:
         return f"stalls: {self._kind}, TIERMQ_STALLS_SEED={self._seed}"
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
         self._left = STALLS_OF_A_TEST
         before = sys.gettrace()
         if self._kind == "main":

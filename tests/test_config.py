@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from pathlib import Path
 
@@ -95,11 +94,6 @@ def test_values_may_be_given_as_text() -> None:
     assert config.file_reserved_time == 48
     assert config.message_index_enable is False
     assert config.logical_disk_space_clean_forcibly_threshold == 0.5
-
-
-def test_a_configuration_cannot_be_changed_in_place() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        StoreConfig().file_reserved_time = 1  # type: ignore[misc]
 
 
 def test_a_broker_conf_is_read_and_foreign_keys_are_named() -> None:

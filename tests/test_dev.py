@@ -1,10 +1,12 @@
-"""What `python3 dev.py test` makes of a test that fails once."""
+"""What `python3 dev.py test` makes of a test that fails once, and where its child processes find modules."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
 import sys
+import venv
 from pathlib import Path
 from types import ModuleType
 
@@ -25,10 +27,11 @@ def once(name):
 @pytest.fixture
 def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """dev.py of a project of its own, with this project's conftest and an empty suite."""
-    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "simulation").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "simulation" / "manual_clock.py", tmp_path / "tests" / "simulation")
     shutil.copy(ROOT / "dev.py", tmp_path)
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
-    markers = 'markers = ["crash"]\naddopts = ["--import-mode=importlib", "-p", "xdist"]\n'
+    markers = 'pythonpath = ["tests"]\nmarkers = ["crash"]\naddopts = ["--import-mode=importlib", "-p", "xdist"]\n'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{markers}")
     spec = importlib.util.spec_from_file_location("dev_of_a_test", tmp_path / "dev.py")
     assert spec is not None
@@ -54,6 +57,15 @@ def test_one_that_fails_once_and_passes_alone_is_named_unsteady(dev: ModuleType)
     name, passed = suite(dev, "def test_a(): once('a')\ndef test_b(): pass\n")
     assert passed
     assert "UNSTEADY: 1 failed once: tests/test_some.py::test_a" in name
+
+
+@pytest.mark.parametrize("mark", ["", "@pytest.mark.xdist_group('g')\n"])
+def test_only_what_failed_is_looked_at_again_each_time(
+    dev: ModuleType, capfd: pytest.CaptureFixture[str], mark: str
+) -> None:
+    _, passed = suite(dev, f"{mark}def test_a(): once('a')\ndef test_b(): pass\ndef test_c(): pass\n")
+    assert passed
+    assert capfd.readouterr().out.count(" 1 passed in") == 3
 
 
 def test_one_that_fails_alone_too_is_a_failure(dev: ModuleType) -> None:
@@ -83,3 +95,21 @@ def test_a_suite_that_passes_is_run_once(dev: ModuleType, capfd: pytest.CaptureF
     assert passed
     assert "UNSTEADY" not in name
     assert capfd.readouterr().out.count("1 passed") == 1
+
+
+def test_a_child_process_finds_the_helpers_of_the_checkout_from_any_directory(
+    dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for build_file in ("constraints.txt", "setup.py"):
+        shutil.copy(ROOT / build_file, dev.HERE)
+    venv.create(dev.VENV, with_pip=False)
+    dev.STAMP.write_text(dev.build_hash())
+    dev.prepare()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (dev.HERE / "campaign").mkdir()
+    found = "import campaign, simulation; print(*campaign.__path__, *simulation.__path__)"
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    child = subprocess.run(
+        [dev.VENV / "bin" / "python", "-c", found], cwd=elsewhere, capture_output=True, text=True, check=True
+    )
+    assert child.stdout.split() == [str(dev.HERE / "campaign"), str(dev.HERE / "tests" / "simulation")]

@@ -42,10 +42,10 @@ class Counting(Service):
 
 def test_a_service_works_at_once_and_then_when_it_is_woken() -> None:
     service = Counting()
-    assert not service.running
+    running = [service.running]
     service.start()
     service.wait_for_round(1)
-    assert service.running
+    assert [*running, service.running] == [False, True]
     service.wake()
     service.wait_for_round(2)
     service.stop()

@@ -65,7 +65,7 @@ def test_settings_of_two_kinds_do_not_mix() -> None:
 
 
 def test_bounds_are_kept_by_copies_too() -> None:
-    with pytest.raises(BadConfig, match="fuel_bytes lies within 1 and 9, found 10"):
+    with pytest.raises(BadConfig, match="fuel_bytes must be within 1 and 9, found 10"):
         Engine().with_settings(fuel_bytes=10)
     with pytest.raises(BadConfig, match="no setting named fuel"):
         Engine().with_settings(fuel=1)

@@ -1,4 +1,4 @@
-"""The tour of README.md can be gone as it is written: each piece in its order, in one empty directory."""
+"""The tour of docs/tutorial.md can be gone as it is written: each piece in its order, in one empty directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 TOUR = TEXT.partition("## Five minutes\n")[2].partition("\n## ")[0]
 NEEDS_SPARK = ("tiermq pipeline sql", "from tiermq.spark")
 

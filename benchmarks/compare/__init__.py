@@ -1,4 +1,4 @@
-"""`tiermq bench compare`: TierMQ and the real Apache RocketMQ at the same work, in turns, in one run.
+"""`python3 dev.py bench compare`: TierMQ and the real Apache RocketMQ at the same work, in turns, in one run.
 
 work            what a work is: its sides, its physical limit, its target, its size
 peer_process    a side in a process of its own that does one round per request

@@ -27,12 +27,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks import process_tree
-from benchmarks.broker_side import QUEUES, TOPIC, add_tests_to_path
+from benchmarks.broker_side import QUEUES, TOPIC
 from benchmarks.compare.peer_process import PeerFailed
 from benchmarks.compare.work import ROCKETMQ, TIERMQ
+from interop.rocketmq import Server, free_port
+from tiermq.kernel.frame_reader import LENGTHS
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.frame import LENGTHS, decode_frame, encode_frame
+from tiermq.remoting.frame import decode_frame, encode_frame
 
 HOST = "127.0.0.1"
 RETRY_S = 0.003
@@ -145,9 +147,6 @@ def send_of(topic: str, body: bytes = b"first", queue_id: int = 0) -> RemotingCo
 
 def name_server(stack: ExitStack, jars: Any, directory: Path) -> str:
     """RocketMQ's name server, ended with the stack; its address."""
-    add_tests_to_path()
-    from interop.rocketmq import Server, free_port
-
     home = directory / "namesrv"
     home.mkdir()
     port = free_port()
@@ -176,9 +175,6 @@ class BrokerProcess:
 
     def __init__(self, side: str, jars: Any, directory: Path, name_server: str, store: Path | None = None) -> None:
         """A store that is not given is made, empty but for the topics; `jars` are RocketMQ's, unused by TierMQ."""
-        add_tests_to_path()
-        from interop.rocketmq import free_port
-
         if side not in (TIERMQ, ROCKETMQ):
             raise ValueError(f"expected {TIERMQ} or {ROCKETMQ}, found {side!r}")
         self.name = f"{side}-{next(_numbers)}"
@@ -288,7 +284,7 @@ class BrokerProcess:
 
 def make_topics(store: Path) -> None:
     """The topic of the load; both brokers read this file when they start."""
-    from tiermq.broker.topics import FILE, encode_topics
+    from tiermq.broker.topic.topic_table import FILE, encode_topics
     from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
     (store / "config").mkdir(parents=True)

@@ -31,7 +31,7 @@ def choose(works: Sequence[Work], names: Sequence[str]) -> list[Work]:
             groups = dict.fromkeys(work.group for work in works)
             near = difflib.get_close_matches(name, [*groups, *(work.name for work in works)], n=3)
             hint = f"did you mean {', '.join(near)}?" if near else f"groups are {', '.join(groups)};"
-            raise UnknownWork(f"there is no work or group {name!r}; {hint} `tiermq bench compare --list` shows all")
+            raise UnknownWork(f"there is no work or group {name!r}; {hint} `dev.py bench compare --list` shows all")
     return [work for work in works if not names or any(_is_called(work, name) for name in names)]
 
 

@@ -84,7 +84,7 @@ def _opening(found: Comparison, out: Path) -> str:
     goals = [ratios.is_met(outcome) for outcome in found.outcomes.values() if outcome.goal]
     met, missed = goals.count(True), goals.count(False)
     summary = (
-        f"Written by `tiermq bench compare`. {len(found.outcomes)} works; of {len(goals)} goals {met} met, "
+        f"Written by `python3 dev.py bench compare`. {len(found.outcomes)} works; of {len(goals)} goals {met} met, "
         f"{missed} missed, {goals.count(None)} without a figure. Both sides did the same work in turns "
         f"on one machine, in {_runs(found)}: RocketMQ {found.environment.get('rocketmq', NOTHING)} and "
         f"TierMQ {found.environment.get('tiermq', NOTHING)}."
@@ -314,7 +314,10 @@ def _environment(found: Comparison) -> list[str]:
     return ["## Environment", "\n".join(lines), "## Commands", commands, REPEAT]
 
 
-REPEAT = "One work by itself: `tiermq bench compare --only NAME`. What there is: `tiermq bench compare --list`."
+REPEAT = (
+    "One work by itself: `python3 dev.py bench compare --only NAME`. What there is: "
+    "`python3 dev.py bench compare --list`."
+)
 
 
 def _picture(name: str, about: str, drawn: Sequence[str]) -> str:

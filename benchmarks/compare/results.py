@@ -36,7 +36,7 @@ class Status(Enum):
 
 
 class BadResult(ValueError):
-    """A file is not what `tiermq bench compare` writes."""
+    """A file is not what `python3 dev.py bench compare` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +216,14 @@ def load(path: Path) -> Comparison:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadResult(f"{path.name}: expected what `tiermq bench compare` writes, found: {error}") from error
+        raise BadResult(f"{path.name}: expected what `python3 dev.py bench compare` writes, found: {error}") from error
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         found = told.get("format") if isinstance(told, dict) else type(told).__name__
-        raise BadResult(f"{path.name}: expected format {FORMAT} of `tiermq bench compare`, found {found!r}")
+        raise BadResult(f"{path.name}: expected format {FORMAT} of `python3 dev.py bench compare`, found {found!r}")
     try:
         return Comparison.from_dict(told)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadResult(f"{path.name}: not as `tiermq bench compare` writes it: {error!r}") from error
+        raise BadResult(f"{path.name}: not as `python3 dev.py bench compare` writes it: {error!r}") from error
 
 
 def save(path: Path, told: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """One work at one scale: open both sides, warm them, let them take turns.
 
-Turns go A B, B A, A B, …: whatever gets slower or faster with time hits both sides alike. The n-th rounds of all sides
+Rounds go A B, B A, A B, …: whatever gets slower or faster with time hits both sides alike. The n-th rounds of all sides
 are a pair. Nothing but the sides' own rounds is timed, and the sides time themselves.
 """
 

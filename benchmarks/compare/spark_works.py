@@ -98,7 +98,7 @@ def _open(place: Place, stack: ExitStack) -> Sides:
     table = {"kind": "tiermq", "tier": tier, "store": store, "brokerName": BROKER_NAME}
     files = place.directory / "exported"
     files.mkdir()
-    sides = {
+    sides: dict[str, Callable[[], Round]] = {
         TIERMQ: Pipeline(ours, spark, messages, _follow_nothing, lambda topic: {**table, "topic": topic}).round,
         ROCKETMQ: Pipeline(
             theirs, spark, messages, partial(_export, exporter, messages, files),

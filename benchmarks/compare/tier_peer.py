@@ -17,8 +17,8 @@ from benchmarks.compare import tier_data
 from benchmarks.compare.tier_data import BROKER, CLUSTER, RECORD_BYTES, Chance
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.status import GetStatus
-from tiermq.tier.index.index_state import IndexState
-from tiermq.tier.index.index_upload import COMPACTING_DIRECTORY
+from tiermq.tier.index.compacted_index import IndexState
+from tiermq.tier.index.index_recovery import COMPACTING_DIRECTORY
 from tiermq.tier.index.index_write_file import IndexWriteFile
 from tiermq.tier.tiered_store import TieredStore
 
@@ -50,7 +50,7 @@ def begin_tier(parameters: Parameters) -> TieredStore:
 
 def upload_all(store: TieredStore, messages: int) -> None:
     """Raises RuntimeError unless every message is in the tier."""
-    done = store.tier_now()
+    done = store.flush_to_tier()
     found = sum(max(0, file.commit_offset) for file in store.tier.files)
     if not done or found != messages:
         raise RuntimeError(f"expected {messages} messages in the tier, found {found}: {store.tier.engine.status()}")

@@ -15,7 +15,7 @@ from tiermq.broker.broker import Broker
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 256 * 1024,
     "mapped_file_size_consume_queue": 20 * 100,
     "max_hash_slot_num": 64,

@@ -1,4 +1,4 @@
-"""The ground of far timers: objects of a tier that nothing else has a copy of, and what a broker remembers of them.
+"""The ground of tiered timers: objects of a tier that nothing else has a copy of, and what a broker remembers of them.
 
 Timers that are a day to weeks away, flushed in small objects, some of them merged. Damage may cost those of one object,
 and then it is told; it is never given out as a timer, and never holds the others up. A lease that cannot be read is
@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from campaign.disks.ground import Verdict
-from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, HOUR_MS, NOW_MS, FarWorld
-from tiermq.clock import ManualClock
-from tiermq.delivery.far.tier_owner import TierOwner
-from tiermq.delivery.timer.far_timers import FarTimer
+from delivery.tiered_timers.tier_world import BROKER, CLUSTER, DAY_MS, HOUR_MS, NOW_MS, FarWorld
+from simulation.manual_clock import ManualClock
+from tiermq.broker.delivery.tiered_timers import TierOwner
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.errors import TierError
-from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.metadata.broker_lease import BrokerLease
-from tiermq.tier.metadata.database import IN_MEMORY
-from tiermq.tier.metadata.manifest_store import ManifestStore
-from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.broker_lease import LEASE_FILES, BrokerLease, LeaseRole
 
 TIMERS = 60
 DAYS = 4
@@ -39,7 +35,7 @@ class Contents(NamedTuple):
 class FarTimerGround:
     """See the module."""
 
-    name = "far timers"
+    name = "tiered timers"
     mended = frozenset({"manifest", "lease"})
     unsummed = frozenset[str]()
 
@@ -50,14 +46,15 @@ class FarTimerGround:
             for number in range(TIMERS)
         }
         world = _world(root)
-        world.add([FarTimer(due_ms, False, record) for record, due_ms in timers.items()], flush_every=7)
+        world.add([TieredTimer(due_ms, False, record) for record, due_ms in timers.items()], flush_every=7)
         world.tend()
         return Contents(timers)
 
     def kind_of(self, path: Path) -> str:
         if path.name.endswith(".tiermq.timers"):
             return "object of timers"
-        return path.name.split(".")[0] if path.name in ("manifest.tiermq.json", "lease.tiermq.json") else ""
+        kinds = {"manifest.tiermq.json": "manifest", LEASE_FILES[LeaseRole.DELIVERY]: "lease"}
+        return kinds.get(path.name, "")
 
     def judge(self, root: Path, expected: Contents) -> Verdict:
         verdict = Verdict()
@@ -84,7 +81,4 @@ def _world(root: Path) -> FarWorld:
 
 
 def _owner(driver: TierDriver, clock: ManualClock) -> TierOwner:
-    """As a broker has it: the lease of its tier's writer."""
-    lease = BrokerLease(driver, CLUSTER, BROKER, "a broker", clock=clock)
-    manifests = ManifestStore(driver, lease.owner, lease=lease, clock=clock)
-    return TierOwner(QueueWriter(MetadataStore(IN_MEMORY), manifests, lease=lease, clock=clock), lease)
+    return TierOwner(BrokerLease(driver, CLUSTER, BROKER, "a broker", role=LeaseRole.DELIVERY, clock=clock))

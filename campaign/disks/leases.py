@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from campaign.disks.ground import Place, Verdict, read_queue
-from spark.jobs.lost_lease import MESSAGES, QUEUES, TOPIC, LostLease, epochs
+from pipeline.lost_lease import MESSAGES, QUEUES, TOPIC, LostLease, epochs
 from tiermq.tier.driver.tier_url import open_driver
 
 JOBS_MAX = 3

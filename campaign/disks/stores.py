@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from campaign.disks.ground import Place, Verdict, check_keys, identity, read_queue
 from small_store import SIZES
 from tiermq import LocalStore, Message
-from tiermq.kernel.gathering import GetPage
+from tiermq.kernel.get_page import GetPage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.message_filter import TagFilter
 from tiermq.message.stored_message import StoredMessage
-from tiermq.store.check import check_store
+from tiermq.store.readonly.check import check_store
 
 QUEUES = (("orders", 0), ("orders", 1), ("refunds", 0))
 BATCHES = ("batches", 0)

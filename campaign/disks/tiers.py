@@ -18,7 +18,7 @@ from campaign.disks.ground import Place, Verdict, check_keys, read_queue
 from small_store import SIZES
 from tiermq import Message, TieredStore
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 TOPIC = "orders"
 QUEUES = 2
@@ -64,7 +64,7 @@ class TierGround:
                 assert result.ok, result
                 keys[f"key-{number}"] = (TOPIC, body)
             store.local.dispatch_now()
-            assert store.tier_now(), store.status()
+            assert store.flush_to_tier(), store.status()
             for queue_id in range(QUEUES):
                 offset = 0
                 while (page := store.local.get(TOPIC, queue_id, offset)).count:

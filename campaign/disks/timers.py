@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from campaign.disks.ground import Verdict
 from campaign.disks.stores import abandon
+from simulation.manual_clock import ManualClock
 from small_store import SIZES
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import TIMER_DEQUEUE_MS, TIMER_OUT_MS, encode_properties
 
 NOW_MS = 1_700_000_000_000
@@ -103,7 +103,7 @@ class _World:
     def send(self, body: bytes, deliver_ms: int) -> None:
         properties = {"UNIQ_KEY": f"K-{body.decode()}", "TIMER_DELIVER_MS": str(deliver_ms)}
         place = self.timers.place(TOPIC, 0, encode_properties(properties))
-        assert isinstance(place, TimerPlace), place
+        assert isinstance(place, TimerDestination), place
         assert self.store.put(Message(place.topic, body, place.queue_id, encoded_properties=place.properties)).ok
         self.store.dispatch_now()
 

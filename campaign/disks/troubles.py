@@ -24,7 +24,7 @@ from campaign.kills.brokers import PRODUCERS, judged
 from campaign.part import Finding, Outcome
 from campaign.power_cuts.machine import Machine, missing_tools, run
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode

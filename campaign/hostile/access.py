@@ -18,12 +18,11 @@ from broker.brokers import SMALL, broker_config, send_command
 from campaign.part import Finding, Outcome
 from tiermq.broker.broker import Broker
 from tiermq.namesrv.topic_config import TopicConfig
-from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.permissions import ACCESS_KEY, SIGNATURE, AccessTable, Credentials
 from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
 
 ACCOUNTS = """

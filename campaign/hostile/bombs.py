@@ -67,7 +67,7 @@ def defuse(kind: str, megabytes: int) -> None:
 
     from tiermq.errors import CorruptRecord, RequestRefused
     from tiermq.message.compression import decompress
-    from tiermq.namesrv.register_body import decode_register_body
+    from tiermq.namesrv.topic_config import decode_register_body
     from tiermq.remoting.json_dialect import decode_body
 
     zeros = bytes(CHUNK)

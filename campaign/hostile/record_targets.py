@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import struct
 from array import array
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from campaign.hostile.target import Disagreement, Target, by_both, documented
 from kernel.record_runs import plain
 from tiermq.errors import CorruptRecord, IllegalMessage
-from tiermq.kernel.column_values import COLUMN_SHAPES, ColumnRequest
-from tiermq.message.client_batch import BatchElement, decode_client_batch, encode_client_batch
-from tiermq.message.compression import CompressionType, compress, decompress
+from tiermq.kernel.columns import COLUMN_SHAPES, ColumnRequest
+from tiermq.message.client_batch import (
+    BatchElement,
+    decode_client_batch,
+    encode_client_batch,
+    inner_span,
+    unwrap_inner_batch,
+)
+from tiermq.message.compression import compress, decompress
 from tiermq.message.ids import decode_message_id, decode_unique_key, encode_message_id
-from tiermq.message.inner_batch import inner_span, unwrap_inner_batch
 from tiermq.message.properties import decode_properties, delete_property, encode_properties, get_property
 from tiermq.message.record import decode_records, encode_record
 from tiermq.message.record_head import read_head
+from tiermq.message.system_flag import CompressionType
 
 TOPIC, HOST = "orders", "10.0.0.7:10911"
 PROPERTIES = {"KEYS": "k1 k2", "TAGS": "paid", "UNIQ_KEY": "0A000007", "DELAY": "3", "WAIT": "true"}
@@ -59,7 +66,7 @@ def _try_record(data: bytes) -> str:
         return made.rows, made.next_index, made.corrupt, plain(made)
 
     def walk(twin: ModuleType) -> Any:
-        tail = twin.Tail(bytearray(data), 0, len(data))
+        tail = twin.WriteCursor(bytearray(data), 0, len(data))
         tail.position = tail.limit = len(data)
         return tuple(map(int, twin.scan(tail, 0, len(data), 1)))
 
@@ -69,9 +76,9 @@ def _try_record(data: bytes) -> str:
         by_both("scan", walk)
     by_both("check_records", lambda twin: tuple(map(int, twin.check_records(unit, data, 0, 0, TOPIC.encode(), 1))))
     for message in found or ():
-        documented(lambda message=message: message.properties, CorruptRecord)
-        documented(lambda message=message: unwrap_inner_batch(message), CorruptRecord)
-        documented(lambda message=message: message.decompressed_body(max_bytes=DECOMPRESSED_MAX), CorruptRecord)
+        documented(partial(getattr, message, "properties"), CorruptRecord)
+        documented(partial(unwrap_inner_batch, message), CorruptRecord)
+        documented(partial(message.decompressed_body, max_bytes=DECOMPRESSED_MAX), CorruptRecord)
     return said or f"{len(found)} records, {head.kind.name if head else 'none'}, corrupt rows {len(rows[2])}"
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from campaign.part import Finding, Outcome
 from servers.loopback import free_ports
 from servers.serving import Serving
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Credentials
 
 ASKED = (RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.HEART_BEAT)
 PROMISE = "a secret is in no output, log, error or file of ours"

@@ -6,26 +6,40 @@ import json
 import os
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from campaign.hostile.target import Target, by_both, documented
-from tiermq.delivery.far.timer_buckets import Level, bucket_of
-from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest, encode_timer_manifest
-from tiermq.delivery.far.timer_names import TimerName
-from tiermq.delivery.far.timer_object import CHECKSUM, HEAD, ROW, TABLE_AT, CorruptTimers, TimerObject, encode_timers
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.delivery.tiered_timers.timer_name import (
+    Level,
+    TimerManifest,
+    TimerName,
+    bucket_of,
+    decode_timer_manifest,
+    encode_timer_manifest,
+)
+from tiermq.delivery.tiered_timers.timer_object import (
+    CHECKSUM,
+    HEAD,
+    ROW,
+    TABLE_AT,
+    CorruptTimers,
+    TimerObject,
+    encode_timers,
+)
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.errors import FutureManifest, StoreDamaged, TierError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_file import IndexFile, index_file_bytes
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.index.index_item import COMPACTED_SLOT, HEADER, MAGIC_END, IndexItem, encode_item
+from tiermq.tier.index.index_item import COMPACTED_SLOT, HEADER, ITEM, MAGIC_END, IndexItem
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, encode_manifest
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry
-from tiermq.tier.metadata.rocketmq_json import RocketMQMetadata, decode_rocketmq_json, encode_rocketmq_json
 from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.restore.rocketmq_json import RocketMQMetadata, decode_rocketmq_json, encode_rocketmq_json
 
 SLOTS, ENTRIES = 5, 12
 QUEUE = QueueKey("cluster", "b1", "orders", 3)
@@ -108,7 +122,7 @@ def _compacted() -> list[bytes]:
     position = HEADER.size + 3 * COMPACTED_SLOT.size
     slots, data = b"", b""
     for run in runs.values():
-        packed = b"".join(map(encode_item, run))
+        packed = b"".join(ITEM.pack(*item) for item in run)
         slots += COMPACTED_SLOT.pack(position, len(packed))
         position, data = position + len(packed), data + packed
     return [HEADER.pack(MAGIC_END, NOW_MS, NOW_MS + 9000, 3, len(items)) + slots + data]
@@ -124,7 +138,7 @@ def _try_compacted(data: bytes) -> str:
     said = []
     for hash_ in range(4):
         index = CompactedIndex(driver, segment)
-        selected, refused = documented(lambda index=index, hash_=hash_: index.select(hash_, 8, 0, EVER_MS), TierError)
+        selected, refused = documented(partial(index.select, hash_, 8, 0, EVER_MS), TierError)
         said.append(refused or f"{min(2, len(selected.items))} items")
     items = data[HEADER.size :]
     by_both("check_index_items", lambda twin: tuple(twin.check_index_items(items, data, 0, "orders", 1, NOW_MS)))
@@ -149,7 +163,7 @@ def _try_manifest(decode: Callable[[bytes, str], Any], encode: Callable[[Any], b
 
 
 def _timer_objects() -> list[bytes]:
-    timers = [FarTimer(NOW_MS + number, number == 2, b"record %d" % number) for number in range(4)]
+    timers = [TieredTimer(NOW_MS + number, number == 2, b"record %d" % number) for number in range(4)]
     return [encode_timers(timers[:1]), encode_timers(timers), encode_timers([timers[0]] * 3)]
 
 
@@ -169,7 +183,7 @@ def _try_timer_object(data: bytes) -> str:
     if found is None:
         return said
     timers = list(found.timers(-EVER_MS, EVER_MS))
-    due = [timer.deliver_ms if isinstance(timer, FarTimer) else timer.due_ms for timer in timers]
+    due = [timer.deliver_ms if isinstance(timer, TieredTimer) else timer.due_ms for timer in timers]
     assert due == sorted(due), f"timers out of order: {due}"
     return f"timers {sorted({type(timer).__name__ for timer in timers})}"
 

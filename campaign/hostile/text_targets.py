@@ -8,19 +8,19 @@ from typing import Any
 
 from campaign.hostile.target import Target, documented
 from campaign.hostile.wire_targets import JSON_WORDS
-from tiermq.broker.assignments import decode_modes
-from tiermq.broker.consumer_offsets import decode_offsets, encode_offsets
-from tiermq.broker.filtering.compiled import SqlFilter
-from tiermq.broker.groups import SubscriptionGroup, decode_groups, encode_groups
-from tiermq.broker.pop_order import decode_order_infos
+from tiermq.broker.group.assignment_processor import decode_modes
+from tiermq.broker.group.consumer_offsets import decode_offsets, encode_offsets
+from tiermq.broker.group.group_table import SubscriptionGroup, decode_groups, encode_groups
+from tiermq.broker.pop.order_infos import decode_order_infos
+from tiermq.broker.pull.sql_filter import SqlFilter
 from tiermq.broker.settings_file import read_settings_file
-from tiermq.broker.topics import check_topic_name, decode_topics, encode_topics
+from tiermq.broker.topic.topic_table import check_topic_name, decode_topics, encode_topics
 from tiermq.errors import BadConfig, BadExpression, BadTierUrl, RequestRefused, StoreDamaged
 from tiermq.message.message_filter import TagCodeFilter
 from tiermq.message.properties import encode_properties
 from tiermq.namesrv.kv_config import _decode as decode_kv
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
-from tiermq.remoting.addresses import parse_name_servers
+from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.permissions import AccessTable
 from tiermq.store.delay_offsets import decode_delay_offsets
 from tiermq.tier.driver import tier_url

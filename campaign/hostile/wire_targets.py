@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from campaign.hostile.target import COMPILED, Disagreement, Target, by_both, documented
-from tiermq.broker.subscriptions import Heartbeat
+from tiermq.broker.group.subscription import Heartbeat
 from tiermq.errors import BadFrame, RequestRefused
 from tiermq.kernel import pure
-from tiermq.namesrv.register_body import decode_register_body, encode_register_body
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig
-from tiermq.remoting import receiving
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig, decode_register_body, encode_register_body
+from tiermq.remoting import frame as codec
 from tiermq.remoting.access import ADMINISTRATOR, knows, of_group, reads, writes
-from tiermq.remoting.acl import Credentials
-from tiermq.remoting.binary_header import decode_binary_header
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
-from tiermq.remoting.frame import decode_frame, encode_frame
+from tiermq.remoting.frame import decode_binary_header, decode_frame, decode_json_header, encode_frame
 from tiermq.remoting.json_dialect import decode_body, encode_body
-from tiermq.remoting.json_header import decode_json_header
-from tiermq.remoting.permissions import Account
+from tiermq.remoting.permissions import Account, Credentials
 
 SEND = ("group", "orders", "TBW102", "4", "1", "0", "1700000000000", "0", "KEYS\x01k\x02WAIT\x01true\x02", "0", "false")
 VALUES = (
@@ -38,7 +35,7 @@ ACCESSES = (ADMINISTRATOR, reads("topic"), writes("b"), knows("topic"), of_group
 
 def _commands() -> list[RemotingCommand]:
     send = dict(zip("abcdefghijk", SEND, strict=True))
-    named = dict(zip(receiving._NAMES, SEND, strict=False))
+    named = dict(zip(codec._NAMES, SEND, strict=False))
     signed = RemotingCommand(RequestCode.PULL_MESSAGE, ext={"topic": "orders", "queueId": "0"}, opaque=5)
     Credentials("key", "secret").sign(signed)
     return [
@@ -76,13 +73,13 @@ def _meaning(frame: Any) -> tuple[Any, ...]:
     """What becomes of a frame, whichever form read it."""
     if type(frame).__name__ == "Frame":
         try:
-            command = receiving.command_of(pure.Frame(frame.header_type, frame.header, frame.body))
+            command = codec.command_of(pure.Frame(frame.header_type, frame.header, frame.body))
         except BadFrame:
             return ("bad",)
-        if command.code not in receiving.SEND_CODES or command.is_response:
+        if command.code not in codec.SEND_CODES or command.is_response:
             return ("command", *_values_of(command), bytes(command.body))
         try:
-            frame = receiving.send_request_of(command)
+            frame = codec.send_request_of(command)
         except RequestRefused:
             return ("refused",)
     return ("send", *(getattr(frame, name) for name in VALUES))
@@ -119,14 +116,14 @@ def _try_header(header_type: HeaderType, data: bytes) -> str:
     decode = decode_json_header if header_type is HeaderType.JSON else decode_binary_header
     command, said = documented(lambda: decode(data), BadFrame)
     if COMPILED is not None and COMPILED.parse_header(int(header_type), data) is not None:
-        fast, _ = documented(lambda: receiving.command_of(pure.Frame(int(header_type), data, b"")), BadFrame)
+        fast, _ = documented(lambda: codec.command_of(pure.Frame(int(header_type), data, b"")), BadFrame)
         if command is None or fast is None or _values_of(fast) != _values_of(command):
             raise Disagreement(f"the fast way reads {fast}, the general one {command or said}")
     if command is None:
         return said
-    _, refused = documented(lambda: receiving.send_request_of(command), RequestRefused)
+    _, refused = documented(lambda: codec.send_request_of(command), RequestRefused)
     for access in ACCESSES:
-        documented(lambda access=access: access.check(POWERLESS, command), RequestRefused)
+        documented(partial(access.check, POWERLESS, command), RequestRefused)
     encode_frame(command.respond(1, str(command.ext)[:100], ext=command.ext))
     return f"command {refused or 'a send'}"
 

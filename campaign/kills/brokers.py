@@ -25,7 +25,7 @@ from servers.seaweedfs import SeaweedFS
 from servers.seaweedfs import missing as missing_server
 from servers.serving import SIZES, Serving
 from tiermq import TieredStore
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.cli.main import cli
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
@@ -183,7 +183,7 @@ class Round:
         settings = {name: value for name, value in {**SIZES, **self.settings}.items() if name not in EVICTING}
         settings |= {"broker_name": "b1"}
         with TieredStore.open(self.store, tier=self.tier, **settings) as store:
-            if not store.tier_now(120):
+            if not store.flush_to_tier(120):
                 return [("A tier is caught up with.", f"it was not: {store.status()}")]
         told = CliRunner().invoke(cli, ["tier", "verify", self.tier])
         if told.exit_code:

@@ -19,11 +19,11 @@ from typing import Any
 from campaign.environment import environment
 from campaign.kills.processes import descendants, kill, kind_of
 from campaign.part import Finding, Outcome
+from pipeline.offload.offload_world import OffloadWorld, fill
 from servers.seaweedfs import SeaweedFS
 from servers.seaweedfs import missing as missing_server
 from spark.cluster.cluster_worlds import Expectation
 from spark.cluster.driver_process import DriverDied, DriverProcess
-from spark.jobs.offload_world import OffloadWorld, fill
 
 MASTER = "local-cluster[2,1,512]"
 ATTEMPTS = 3

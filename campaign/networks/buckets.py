@@ -29,8 +29,8 @@ from servers.seaweedfs import SeaweedFS
 from tiermq.errors import TierUnavailable
 from tiermq.tier.driver import tier_url
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.retrying import RetryPolicy
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.driver.retry import RetryPolicy
+from tiermq.tier.verify.verify import verify_tier
 
 Answer = TypeVar("Answer")
 
@@ -111,7 +111,7 @@ def _live(
 def _tier_once(world: BrokerWorld) -> bool:
     """One turn of the tier's work, queues that rest after a failure included; whether all is uploaded."""
     world.clock.advance_ms(REST_MS)
-    return world.store.tier_now()
+    return world.store.flush_to_tier()
 
 
 def ask_again(work: Callable[[], Answer], outcome: Outcome) -> Answer:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from broker.brokers import broker_config, send_command
 from broker.consuming import on_loop, part, until
@@ -21,7 +23,7 @@ from campaign.networks.scheduled_part import ScheduledPart, count_links, ending_
 from campaign.networks.traffic import QUEUES, TOPIC, Ledger, Traveller
 from campaign.part import Outcome
 from tiermq.broker.broker import Broker
-from tiermq.broker.pulling import PullProcessor
+from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.clock import Clock
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
@@ -33,7 +35,7 @@ NOTHING_YET = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 """The second where the message before is not dispatched yet."""
 PROGRESS = 2
 IDLE_S = 121.0
-SIZES = {
+SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 4 * 1024 * 1024,
     "mapped_file_size_consume_queue": 20 * 1000,
     "max_hash_slot_num": 64,
@@ -115,10 +117,10 @@ class _World:
         self._count(outcome)
         return wrong
 
-    def _producing(self, number: int) -> object:
+    def _producing(self, number: int) -> Callable[[], None]:
         return lambda: traffic.produce(self._producers[number], number % QUEUES, self._ledger, self._chances[number])
 
-    def _consuming(self, queue: int) -> object:
+    def _consuming(self, queue: int) -> Callable[[], None]:
         return lambda: traffic.consume(self._consumers[queue], queue, self._ledger, self._end_of)
 
     def _end_of(self, queue: int) -> int | None:

@@ -18,7 +18,7 @@ from campaign.part import Outcome
 from interop.java_client import JavaClient
 from interop.rocketmq import Unavailable, fetch
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode

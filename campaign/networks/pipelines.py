@@ -24,7 +24,7 @@ from campaign.part import Outcome
 from servers.seaweedfs import SeaweedFS
 from tiermq import LocalStore, Message
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 COUNT = 3000
 TIER = "s3://history/t"

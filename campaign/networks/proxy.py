@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.server import close_listener
 
 READ_BYTES = 16 * 1024
 PIECE_S = 0.02
@@ -83,11 +83,21 @@ class Proxy:
 
     def end_links_after(self, count: int, *, reset: bool) -> None:
         """End each link when it has passed on so many bytes more: in the middle of a frame, most likely."""
-        self._thread.call(lambda: [link.end_after(count, reset=reset) for link in self._links])
+
+        def end_all() -> None:
+            for link in self._links:
+                link.end_after(count, reset=reset)
+
+        self._thread.call(end_all)
 
     def half_close_links(self) -> None:
         """Tell the server of each link that nothing more will come, and go on passing on its answers."""
-        self._thread.call(lambda: [link.half_close() for link in self._links])
+
+        def close_all() -> None:
+            for link in self._links:
+                link.half_close()
+
+        self._thread.call(close_all)
 
     @property
     def open_links(self) -> int:

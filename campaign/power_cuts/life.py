@@ -13,16 +13,17 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 from crash.timer_child import SETTINGS as TIMERS
 from crash.timer_child import STORE as TIMER_STORE
 from tiermq import LocalStore, Message, TieredStore
 from tiermq.clock import SystemClock
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.message.properties import encode_properties
 
-TIERED = {
+TIERED: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
     "mapped_file_size_consume_queue": 20 * 200,
     "max_hash_slot_num": 64,
@@ -61,7 +62,7 @@ def tier(directory: Path, first: int) -> None:
         if result.ok:
             _say(f"A {number} {queue_id} {result.queue_offset}")
         if chance.random() < 0.01:
-            store.tier_now(60)
+            store.flush_to_tier(60)
             store.clean_now()
 
 
@@ -74,7 +75,7 @@ def timers(directory: Path, first: int) -> None:
             delay_ms = chance.choice((5, 50, 150, 450))
             asked = encode_properties({"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": f"K{number}"})
             place = service.place("T", 0, asked)
-            assert isinstance(place, TimerPlace)
+            assert isinstance(place, TimerDestination)
             _say(f"S {number}")
             if store.put(Message(place.topic, b"%d" % number, 0, encoded_properties=place.properties)).ok:
                 _say(f"A {number} 0 0")

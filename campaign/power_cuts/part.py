@@ -29,7 +29,7 @@ from tiermq import TieredStore
 from tiermq.status import GetStatus
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 CUTS = 5
 NUMBERS_PER_LIFE = 10_000_000
@@ -194,7 +194,7 @@ class StoreRole(Role):
 
     def check(self, root: Path) -> int:
         found = StoreVictim(root / "store", self.chance.randrange(2**32), self.settings)
-        found.sent, found.acknowledged = self.sent, self.acknowledged  # type: ignore[assignment] # Alike in shape.
+        found.sent, found.acknowledged = self.sent, self.acknowledged
         found.min_physical = self.min_physical
         found.check()
         self.min_physical = found.min_physical
@@ -231,7 +231,7 @@ class TierRole(Role):
         places = {(queue, offset): number for number, (queue, offset) in self.acknowledged.items()}
         end_lease((root / "tier").as_uri())
         with life.opened(root) as store:
-            found = {}
+            found: dict[tuple[int, int], int] = {}
             for queue_id in range(life.QUEUES):
                 begin = store.min_offset("orders", queue_id)
                 assert begin <= 0, f"queue {queue_id} begins at {begin}"
@@ -239,7 +239,7 @@ class TierRole(Role):
             assert len(set(found.values())) == len(found), "a message is there twice"
             lost = {place: number for place, number in places.items() if found.get(place) != number}
             assert not lost, f"{len(lost)} of {len(places)} acknowledged are lost or moved, such as {sorted(lost)[:3]}"
-            assert store.tier_now(120), "what is there cannot be brought to the tier"
+            assert store.flush_to_tier(120), "what is there cannot be brought to the tier"
         problems = verify_tier(open_driver((root / "tier").as_uri())).problems
         assert not problems, f"the tier does not agree with itself: {problems[:3]}"
         return len(found)

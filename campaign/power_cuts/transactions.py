@@ -7,7 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
-from broker.transaction_peer import COMMIT, ROLLBACK
+from broker.delivery.transaction_peer import COMMIT, ROLLBACK
 from campaign.part import Finding, Outcome
 from campaign.power_cuts.machine import OPTIONS, Machine, missing_tools
 from campaign.power_cuts.victims import stop

@@ -14,12 +14,12 @@ from typing import Any
 from campaign.simulation.bucket import Bucket, BucketRequests
 from campaign.simulation.machine import SteppedPool
 from campaign.simulation.power import Power
-from tiermq.clock import ManualClock
+from servers.faulty_driver import Fault, FaultyDriver
+from simulation.manual_clock import ManualClock
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Fault, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.object_store import ObjectStoreDriver
-from tiermq.tier.driver.retrying import RetryingDriver
+from tiermq.tier.driver.retry import RetryingDriver
 
 CALM: Mapping[Fault, float] = {}
 WEATHERS: dict[str, Mapping[Fault, float]] = {
@@ -37,7 +37,7 @@ CALLS = frozenset(
 
 
 class Weather:
-    """A fault plan (`tier.driver.faulty.FaultPlan`) whose chance begins anew with every step."""
+    """A fault plan (`servers.faulty_driver.FaultPlan`) whose chance begins anew with every step."""
 
     def __init__(self) -> None:
         self.name = "calm"
@@ -115,7 +115,7 @@ class BackEnd:
         bare: TierDriver
         if self._kind == "objects":
             requests = BucketRequests(self._bucket, self.weather, power, chance, self._sleep, self._delay_s)
-            bare = objects = ObjectStoreDriver(requests, "memory://bucket")
+            bare = objects = ObjectStoreDriver(requests, "memory://bucket", clock=self._clock)
             objects._pool.shutdown()
             objects._pool = SteppedPool()  # type: ignore[assignment]
         else:

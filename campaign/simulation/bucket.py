@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from campaign.simulation.power import Power
-from tiermq.clock import ManualClock
+from servers.faulty_driver import Fault, FaultPlan
+from simulation.manual_clock import ManualClock
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.faulty import Fault, FaultPlan
-from tiermq.tier.driver.object_errors import PastTheEnd
-from tiermq.tier.driver.object_requests import Fetched, ObjectRequests, ObjectStat
+from tiermq.tier.driver.object_requests import Fetched, ObjectRequests, ObjectStat, PastTheEnd
 
 Result = TypeVar("Result")
 NEW_MS = 30_000  # So young is what a stale listing may not show.

@@ -18,15 +18,15 @@ from campaign.simulation.machine import KEEP_ALL, Disk, Process
 from campaign.simulation.model import Model, Sent, broken
 from campaign.simulation.power import Power, PowerCut
 from campaign.simulation.steps import HOUR_MS, QUEUES, SIZES, Life, Step
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq import Message, TieredStore
-from tiermq.clock import ManualClock
 from tiermq.errors import TierError, TierMQError
 from tiermq.kernel import PutResult
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.status import PutStatus
-from tiermq.tier.orphans import find_orphans
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.retention.orphans import find_orphans
+from tiermq.tier.verify.verify import verify_tier
 
 ROOT = "/store"
 SETTLING_MS = 130_000  # Behind bad weather: leases, breakers and back-offs are over by then.
@@ -214,8 +214,8 @@ class World:
         engine.tick()
         return sum(engine.step() for _ in range(count))
 
-    def tier_now(self, _chance: random.Random) -> bool:
-        is_done = self.store.tier_now()
+    def flush_to_tier(self, _chance: random.Random) -> bool:
+        is_done = self.store.flush_to_tier()
         self.model.all_durable()
         self.model.all_visible()
         if not is_done and not self._may_fail and not self._is_paused and not self._is_disk_bad:
@@ -258,11 +258,11 @@ class World:
 
     def pause(self, _chance: random.Random) -> None:
         self._is_paused = True
-        self.store.pause_tiering()
+        self.store.tier.engine.pause()
 
     def resume(self, _chance: random.Random) -> None:
         self._is_paused = False
-        self.store.resume_tiering()
+        self.store.tier.engine.resume()
 
     # What readers do, in the weather that there is
 
@@ -404,15 +404,15 @@ class World:
     def finale(self) -> None:
         """Everything is uploaded, evicted, and read; then the disk is lost, and all of it is there again."""
         self.change_weather("calm", self._chance)
-        self.store.resume_tiering()
+        self.store.tier.engine.resume()
         self._is_paused = False
         for _ in range(5):
             self.clock.advance_ms(SETTLING_MS)
-            if self.store.tier_now():
+            if self.store.flush_to_tier():
                 break
         self.model.all_durable()
         self.model.all_visible()
-        self.tier_now(self._chance)
+        self.flush_to_tier(self._chance)
         self.expire(self._chance)  # Deletions that a life before began are finished by it.
         self._take_turns()
         self._catch_up()
@@ -441,7 +441,7 @@ class World:
         index = self.store.tier.index
         assert index is not None
         for _ in range(500):
-            if index.run_once() != 0 and index.is_caught_up:
+            if index.run_once() != 0 and index.is_complete:
                 return
         broken("the index catches up in calm weather", f"{index.states()}, {index.hole_count} holes")
 

@@ -8,7 +8,6 @@ its work when it is asked for a result, or when the simulation says so: read-ahe
 from __future__ import annotations
 
 import random
-import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -16,16 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from campaign.simulation.power import Power, PowerCut
-
-TESTS = str(Path(__file__).resolve().parents[2] / "tests")
-if TESTS not in sys.path:
-    sys.path.append(TESTS)
-
-from simulation.simulated_files import SimulatedFileAccess  # noqa: E402 - needs the path
-from tiermq.clock import Clock, ManualClock  # noqa: E402
-from tiermq.tier.metadata.database import IN_MEMORY, Database  # noqa: E402
-from tiermq.tier.metadata.metadata_store import MetadataStore  # noqa: E402
-from tiermq.tier.surroundings import HeldLock, Surroundings  # noqa: E402
+from simulation.manual_clock import ManualClock
+from simulation.simulated_files import SimulatedFileAccess
+from tiermq.clock import Clock
+from tiermq.tier.metadata.database import IN_MEMORY, Database
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.open_tier import Environment, HeldLock
 
 KEEP_ALL = 1.0
 
@@ -164,7 +159,7 @@ class _Held:
         """Locks of a simulated process go with it."""
 
 
-class Process(Surroundings):
+class Process(Environment):
     """What one process, one life of a store, reaches of its machine. `chance` is drawn from a seed."""
 
     restore_threads = 1

@@ -104,7 +104,8 @@ ALONE = {
     "move_clock": 7, "set_clock_back": 1,
 }  # fmt: skip
 WORK = {
-    "put": 12, "put_many": 8, "put_batch": 5, "dispatch": 6, "flush": 4, "flush_queues": 3, "turns": 9, "tier_now": 6,
+    "put": 12, "put_many": 8, "put_batch": 5, "dispatch": 6, "flush": 4, "flush_queues": 3, "turns": 9,
+    "flush_to_tier": 6,
     "index_upkeep": 5, "evict": 5, "expire": 6, "restart": 3,
 }  # fmt: skip
 ENDINGS = {"kill": 3, "cut_power": 8, "cut_power_twice": 3, "lose_disk": 2, "disk_error": 3}

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from campaign.environment import environment
@@ -31,7 +32,7 @@ from campaign.soak.watch import Watch, growth
 from servers.seaweedfs import SeaweedFS
 from servers.seaweedfs import missing as missing_server
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 from tiermq.tier.driver.tier_url import open_driver
@@ -121,10 +122,13 @@ def _load(port: int, tally: Tally, seconds: float, per_second: float, chance: ra
             "hot", lambda number: bool(tally.problems) or (produced.is_set() and number >= stream.sent), "read_hot"
         )
 
+    def is_through(goal: int, number: int) -> bool:
+        return tally.ending.is_set() or number >= goal
+
     def cold(stream: Stream) -> None:
         while not tally.ending.is_set():
             goal = stream.sent  # What there is by now; then from the beginning again.
-            stream.follow("cold", lambda number, goal=goal: tally.ending.is_set() or number >= goal, "read_cold")
+            stream.follow("cold", partial(is_through, goal), "read_cold")
             tally.ending.wait(1.0)
 
     producers: list[Callable[[], None]] = [

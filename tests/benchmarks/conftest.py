@@ -1,17 +1,11 @@
-"""The benchmarks are a package of the checkout, not of the installed TierMQ: put the checkout on the path."""
+"""What tests of the benchmarks leave behind."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-ROOT = str(Path(__file__).parents[2])
-if ROOT not in sys.path:
-    sys.path.append(ROOT)
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import bench_delivery, delivery_far_side, delivery_memory_side, delivery_side, harness
+from benchmarks.__main__ import bench
 from benchmarks.report import Report
-from tiermq.cli.main import cli
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 
 TINY = ["--size", "8M", "--rounds", "1", "--warmup", "1", "--core", "none", "--quick"]
 DAY_S = 86_400
@@ -73,6 +73,6 @@ def test_a_round_that_delivered_less_than_was_put_ends_the_benchmark(tmp_path: P
 @pytest.mark.bench
 @pytest.mark.slow
 def test_the_command_prints_its_ratios_as_a_table(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["bench", "delivery", *TINY, "--only", "levels", "--dir", str(tmp_path)])
+    result = CliRunner().invoke(bench, ["delivery", *TINY, "--only", "levels", "--dir", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "delay_levels_vs_put" in result.output

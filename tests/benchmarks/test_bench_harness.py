@@ -66,7 +66,7 @@ def test_quick_means_fewer_and_smaller_rounds_and_flags_win() -> None:
     exact = harness.options_of(parser.parse_args(["--quick", "--rounds", "7", "--size", "8M", "--only", "batch"]))
     assert (full.rounds, full.size) == (9, 1 << 30)
     assert (quick.rounds, quick.size) == (3, 256 << 20)
-    assert (exact.rounds, exact.size, exact.only) == (7, 8 << 20, {"batch"})
+    assert (exact.rounds, exact.size, exact.only) == (7, 8 << 20, frozenset({"batch"}))
 
 
 def test_a_core_that_may_not_be_used_is_refused() -> None:

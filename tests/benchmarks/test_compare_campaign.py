@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import harness
 from benchmarks.compare import campaign, growth, places, results
 from benchmarks.compare.campaign import Job, Options
 from benchmarks.compare.places import Grounds
@@ -191,7 +192,7 @@ def test_files_are_expected_to_grow_with_the_data_and_memory_as_it_did() -> None
 def test_a_point_for_which_there_is_no_room_is_left_out_with_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth.harness, "available_memory", lambda: 8 << 30)
+    monkeypatch.setattr(harness, "available_memory", lambda: 8 << 30)
     first = point(1, [1.0], [1.0])
     grounds = Grounds(tmp_path, tmp_path)
     assert growth.why_not([first], 4, grounds) == ""

@@ -1,4 +1,4 @@
-"""`tiermq bench compare` on the command line: lists, choices, refusals, resumption, exit codes; once for real."""
+"""`dev.py bench compare` on the command line: lists, choices, refusals, resumption, exit codes; once for real."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks import bench_compare
+from benchmarks.__main__ import bench
 from benchmarks.compare import plan, report_files, results
 from compare_fakes import broken_work, fake_work, whole_run
 from interop.rocketmq import Unavailable, fetch
-from tiermq.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 
 
 def compare(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["bench", "compare", *map(str, words)])
+    return CliRunner().invoke(bench, ["compare", *map(str, words)])
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_look_is_written_aside_and_a_whole_run_to_its_place(fakes: list[str], 
     result = compare("--no-pictures", "--rounds", 1, "--dir", tmp_path, "--disk-dir", tmp_path)
     assert result.exit_code == 0
     text = (tmp_path / "kept" / "compare.md").read_text()
-    assert "```\ntiermq bench compare --rounds 1\n```" in text
+    assert "```\npython3 dev.py bench compare --rounds 1\n```" in text
     assert str(tmp_path) not in text + (tmp_path / "kept" / "compare.json").read_text()
     assert not (tmp_path / "kept" / "compare.partial.json").exists()
 
@@ -110,7 +110,7 @@ def test_a_resumed_run_keeps_the_rest_and_measures_what_is_asked_for_again(fakes
     assert len(fakes) == 3 * done
     told = results.load(tmp_path / "out" / "compare.json")
     assert list(told.outcomes) == ["alpha", "beta"]
-    assert told.commands[-1] == "tiermq bench compare --rounds 1 --no-growth --resume --again --only beta"
+    assert told.commands[-1] == "python3 dev.py bench compare --rounds 1 --no-growth --resume --again --only beta"
 
 
 def test_a_failed_work_is_in_the_report_and_in_the_exit_code(

@@ -13,16 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.broker_side import QUEUES, TOPIC
 from benchmarks.compare import broker_process
 from benchmarks.compare.broker_process import BrokerProcess, first_message, forget_peak, resident, settled
 from benchmarks.compare.peer_process import PeerFailed
 from benchmarks.compare.process_works import WORKS
 from benchmarks.compare.work import ROCKETMQ, TIERMQ, Place, by_name
 from interop.rocketmq import Unavailable, fetch
+from tiermq.kernel.frame_reader import LENGTHS
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.frame import LENGTHS, decode_frame, encode_frame
+from tiermq.remoting.frame import decode_frame, encode_frame
 from tiermq.testing import LocalBroker
 
 MIB = 1 << 20
@@ -144,7 +146,7 @@ def test_a_first_message_is_one_that_was_accepted_not_one_that_was_answered() ->
         thread.start()
         assert first_message(listening.getsockname(), process).code == ResponseCode.SUCCESS
         thread.join()
-    assert taken == [broker_process.TOPIC] * 3
+    assert taken == [TOPIC] * 3
 
 
 def test_a_broker_that_ends_before_its_first_message_is_told() -> None:
@@ -180,9 +182,9 @@ def test_a_broker_that_cannot_start_tells_what_it_said(tmp_path: Path) -> None:
 
 def test_messages_that_a_broker_does_not_have_are_missed(tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "store") as running:
-        running.create_topic(broker_process.TOPIC, queues=broker_process.QUEUES)
-        running.send(broker_process.TOPIC, b"one")
-        running.send(broker_process.TOPIC, b"two")
+        running.create_topic(TOPIC, queues=QUEUES)
+        running.send(TOPIC, b"one")
+        running.send(TOPIC, b"two")
         broker = BrokerProcess(TIERMQ, None, tmp_path, running.name_server)
         broker.address = "127.0.0.1", int(running.address.rpartition(":")[2])
         broker.await_messages(2)

@@ -81,7 +81,7 @@ def test_a_quick_look_is_called_one(tmp_path: Path) -> None:
 def test_a_report_of_several_runs_says_so_and_which_program_did_how_much(tmp_path: Path) -> None:
     found = whole_run()
     assert "on one machine, in one run:" in written(tmp_path, found)
-    found.commands.append("tiermq bench compare --resume")
+    found.commands.append("python3 dev.py bench compare --resume")
     for each in found.points():
         each.version = "0.1.0 (commit a)"
     found.outcomes["start"].points[1].version = "0.1.0 (commit b)"

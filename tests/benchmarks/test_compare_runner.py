@@ -22,14 +22,20 @@ EFFORT = Effort(rounds=4, warmup_least_seconds=0.0, warmup_most_seconds=1e-9)
 
 
 def place(tmp_path: Path) -> Place:
-    directories = [tmp_path / name for name in ("mapped", "disk")]
-    for directory in directories:
+    mapped, disk = tmp_path / "mapped", tmp_path / "disk"
+    for directory in (mapped, disk):
         directory.mkdir()
-    return Place(*directories)
+    return Place(mapped, disk)
 
 
 def measured(tmp_path: Path, log: list[str], effort: Effort = EFFORT, **more: object) -> Point:
     return runner.measure(fake_work("put", log, **more), place(tmp_path), effort, lambda words: None)  # type: ignore[arg-type]
+
+
+def warm_ups(point: Point) -> dict[str, int]:
+    found = point.notes["warm-up rounds"]
+    assert isinstance(found, dict)
+    return found
 
 
 def test_turns_go_forth_and_back_after_one_round_each_to_warm_up(tmp_path: Path) -> None:
@@ -47,10 +53,10 @@ def test_a_work_that_needs_no_warm_up_gets_none(tmp_path: Path) -> None:
 def test_tiermq_is_warmed_like_rocketmq_where_both_are_loaded_by_a_virtual_machine(tmp_path: Path) -> None:
     effort = Effort(rounds=1, warmup_least_seconds=0.0, warmup_most_seconds=1.4)
     (tmp_path / "alike").mkdir()
-    alike = measured(tmp_path / "alike", [], effort, warms_alike=True).notes["warm-up rounds"]
+    alike = warm_ups(measured(tmp_path / "alike", [], effort, warms_alike=True))
     assert alike[LIMIT] == 1
     assert alike[TIERMQ] == 3  # Half a second each.
-    assert measured(tmp_path, [], effort).notes["warm-up rounds"][TIERMQ] == 1
+    assert warm_ups(measured(tmp_path, [], effort))[TIERMQ] == 1
 
 
 def test_every_round_is_kept_with_the_time_at_which_it_began(tmp_path: Path) -> None:

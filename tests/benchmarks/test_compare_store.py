@@ -11,13 +11,14 @@ import pytest
 from benchmarks import workload
 from benchmarks.compare import store_peer, store_works
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Place, by_name
+from present import present
 from tiermq import LocalStore
 
 MIB = 1 << 20
 RECORD_BYTES = 173
 
 
-def test_the_works_of_the_store_have_the_goals_of_the_issue():
+def test_the_works_of_the_store_have_the_goals_of_the_issue() -> None:
     works = by_name(store_works.WORKS)
     wanted = {
         "put_1_128_async": 1.5, "put_1_1024_async": 1.5, "put_16_128_async": 1.2, "put_16_1024_async": 1.2,
@@ -28,22 +29,22 @@ def test_the_works_of_the_store_have_the_goals_of_the_issue():
 
 
 @pytest.mark.parametrize(("threads", "list_count"), [(3, 0), (1, 50)])
-def test_a_round_of_puts_stores_as_many_messages_as_it_says(tmp_path, threads, list_count):
+def test_a_round_of_puts_stores_as_many_messages_as_it_says(tmp_path: Path, threads: int, list_count: int) -> None:
     side = store_peer.StorePut()
     shape = {"threads": str(threads), "list": str(list_count), "body": "100", "flush": "ASYNC_FLUSH", "dispatched": "1"}
     side.prepare({"dir": str(tmp_path / "store"), "log_size": str(8 * MIB), **shape})
     for _ in range(2):  # Each round has a store of its own.
         side.reset({})
-        before = side._store.put_count
+        before = present(side._store).put_count
         messages, size = side.run({"count": "600"})
         assert (messages, size) == (600, 600 * (100 + RECORD_BYTES))
-        assert side._store.put_count - before == 600
-        assert side._store.dispatched_where == side._store.max_physical_offset
+        assert present(side._store).put_count - before == 600
+        assert present(side._store).dispatched_where == present(side._store).max_physical_offset
     side.close()
     assert not (tmp_path / "store").exists()
 
 
-def test_dispatch_is_begun_from_zero_in_every_round(tmp_path):
+def test_dispatch_is_begun_from_zero_in_every_round(tmp_path: Path) -> None:
     records = store_works.fill(tmp_path, MIB, MIB, varied=True)
     side = store_peer.StoreDispatch()
     side.prepare({"dir": str(tmp_path), "log_size": str(MIB), "records": str(records)})
@@ -54,7 +55,7 @@ def test_dispatch_is_begun_from_zero_in_every_round(tmp_path):
     side.close()
 
 
-def test_a_crash_is_put_back_before_every_recovery(tmp_path):
+def test_a_crash_is_put_back_before_every_recovery(tmp_path: Path) -> None:
     ours, saved = tmp_path / "ours", tmp_path / "saved"
     records = store_works.fill(ours, MIB, MIB, varied=True)
     shutil.rmtree(ours / "index")  # Lost by the crash, as in the work; and long to copy.
@@ -67,22 +68,22 @@ def test_a_crash_is_put_back_before_every_recovery(tmp_path):
     for _ in range(2):
         side.reset({})
         assert side.run({})[0] == records
-        assert side._store.recovered.mode == "abnormal"
-        assert side._store.recovered.records_dispatched == records
+        assert present(present(side._store).recovered).mode == "abnormal"
+        assert present(present(side._store).recovered).records_dispatched == records
     side.close()
 
 
-def test_a_copied_store_has_the_same_bytes(tmp_path):
+def test_a_copied_store_has_the_same_bytes(tmp_path: Path) -> None:
     store_works.fill(tmp_path / "one", MIB, MIB // 2, varied=True)
     store_peer.copy_tree(tmp_path / "one", tmp_path / "two")
     [name] = [path.name for path in (tmp_path / "one" / "commitlog").iterdir()]
     one, two = ((tmp_path / which / "commitlog" / name).read_bytes() for which in ("one", "two"))
     assert one == two
     with LocalStore.open(tmp_path / "two", mapped_file_size_commit_log=MIB) as store:
-        assert store.recovered.mode == "marker"
+        assert present(store.recovered).mode == "marker"
 
 
-def test_gets_and_keys_are_counted_by_message(tmp_path):
+def test_gets_and_keys_are_counted_by_message(tmp_path: Path) -> None:
     gets = store_peer.StoreGet()
     made = gets.prepare({"dir": str(tmp_path / "store"), "log_size": str(MIB), "size": str(MIB), "batch": "5"})
     assert made == {"records": (MIB - 8) // workload.RECORD_BYTES}
@@ -100,7 +101,7 @@ def test_gets_and_keys_are_counted_by_message(tmp_path):
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["put_4_1024_async", "put_4_1024_sync", "put_list_1000", "dispatch_full", "get_32",
                                   "index_put", "index_query", "recover_crash"])  # fmt: skip
-def test_both_sides_of_a_store_work_do_the_same_amount(tmp_path: Path, name):
+def test_both_sides_of_a_store_work_do_the_same_amount(tmp_path: Path, name: str) -> None:
     work = by_name(store_works.WORKS)[name]
     directory, disk = tmp_path / "files", tmp_path / "disk"
     directory.mkdir()

@@ -8,6 +8,7 @@ import hashlib
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_the_chunks_of_the_limit_are_those_that_an_upload_writes(tmp_path: Path)
     amount = Amount.of(30 << 20)  # More than a batch for each queue.
     tier_data.fill_store(tmp_path / "store", amount)
     driver = tiered_side.CountingDriver(open_driver((tmp_path / "tier").as_uri()))
-    shape = {
+    shape: dict[str, Any] = {
         "tiered_store_index_file_max_hash_slot_num": amount.slots,
         "tiered_store_index_file_max_index_num": amount.capacity,
     }
@@ -168,8 +169,8 @@ def test_both_sides_of_a_tier_work_do_the_same(work: Work, tmp_path: Path, monke
             assert ours == theirs
         if work.name == "index_rearrange":
             index_files = [tmp_path / "mapped" / side / "tiered_index_file" for side in ("tiermq", "rocketmq")]
-            ours, theirs = (next((path / "compacting").iterdir()).read_bytes() for path in index_files)
-            assert ours == theirs
+            one, other = (next((path / "compacting").iterdir()).read_bytes() for path in index_files)
+            assert one == other
 
 
 def digests(tier: Path) -> dict[str, str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from small_store import pause_dispatch, resume_dispatch
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
@@ -105,3 +109,24 @@ def stored(broker: Broker, topic: str = "T", queue_id: int = 0, offset: int = 0)
     broker.parts.local.flush()
     broker.parts.local.dispatch_now()
     return list(broker.parts.local.get(topic, queue_id, offset).messages)
+
+
+@contextmanager
+def lagging_dispatch(broker: Broker) -> Iterator[None]:
+    """Within, what is sent is acknowledged and not dispatched until a pull is held for it."""
+    [pulls] = (each for each in broker.processors if isinstance(each, PullProcessor))
+    over = threading.Event()
+
+    def resume() -> None:
+        while not over.is_set() and not pulls.long_polling.held:
+            os.sched_yield()
+        resume_dispatch(broker.parts.local)
+
+    resuming = threading.Thread(target=resume)
+    pause_dispatch(broker.parts.local)
+    resuming.start()
+    try:
+        yield
+    finally:
+        over.set()
+        resuming.join()

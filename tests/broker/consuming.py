@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
     "mapped_file_size_consume_queue": 20 * 1000,
     "sync_flush_timeout": 60_000,  # A disk may stop for longer than the usual five seconds.
 }
-LOCALLY = {"bind_address": "127.0.0.1", "listen_port": 0, "broker_name": "b"}
+LOCALLY: dict[str, Any] = {"bind_address": "127.0.0.1", "listen_port": 0, "broker_name": "b"}
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ class Peer:
     def pull(self, offset: int = 0, **changes: object) -> RemotingCommand:
         return self.pull_later(offset, **changes).result(60)
 
-    def pull_later(self, offset: int = 0, **changes: object) -> Future[RemotingCommand]:
+    def pull_later(self, offset: int = 0, **changes: Any) -> Future[RemotingCommand]:
         code = int(str(changes.pop("code", int(RequestCode.PULL_MESSAGE))))
         return self.ask_later(code, **{**pull_fields(offset), **changes})
 
@@ -131,7 +131,7 @@ def heartbeat(group: str = "G", expression: str = "*", client_id: str = "c1", **
     return {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "P"}], **changes}
 
 
-def pull_fields(offset: int = 0) -> dict[str, object]:
+def pull_fields(offset: int = 0) -> dict[str, Any]:
     return {
         "consumerGroup": "G",
         "topic": "T",
@@ -143,6 +143,13 @@ def pull_fields(offset: int = 0) -> dict[str, object]:
         "suspendTimeoutMillis": 100_000,
         "subVersion": 1,
     }
+
+
+def damage_unit(store: Path, queue_id: int, offset: int) -> None:
+    """Let a unit of a queue of T lead to physical offset 7, where no record begins."""
+    with (store / "consumequeue" / "T" / str(queue_id) / ("0" * 20)).open("r+b") as file:
+        file.seek(20 * offset)
+        file.write((7).to_bytes(8, "big"))
 
 
 def put(broker: Broker, *bodies: str, queue_id: int = 0, topic: str = "T", **fields: Any) -> None:

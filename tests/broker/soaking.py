@@ -183,7 +183,7 @@ def end_offsets(port: int) -> dict[int, int]:
 
 
 def _behind_bytes(client: BlockingClient) -> int:
-    info = json.loads(client.request(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+    info = json.loads(bytes(client.request(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)).body))
     return int(info["table"]["dispatchBehindBytes"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,17 @@ import pytest
 
 from broker.brokers import running, send_command, stored
 from broker.consuming import on_loop, part, until
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.transacting import TransactionProcessor
-from tiermq.clock import ManualClock
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
 from tiermq.message.properties import decode_properties
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.permissions import AccessTable, Credentials
 
 ACCOUNTS = """
 [[accounts]]
@@ -40,13 +40,26 @@ defaultTopicPerm = "DENY"
 defaultGroupPerm = "SUB"
 topicPerms = ["open=PUB"]
 [[accounts]]
+accessKey = "second"
+secretKey = "the secret of second"
+topicPerms = ["open=PUB"]
+[[accounts]]
 accessKey = "reader"
 secretKey = "the secret of reader"
 defaultTopicPerm = "PUB|SUB"
 defaultGroupPerm = "SUB"
 topicPerms = ["guarded=DENY"]
+[[accounts]]
+accessKey = "other"
+secretKey = "the secret of other"
+defaultTopicPerm = "PUB|SUB"
+defaultGroupPerm = "SUB"
+groupPerms = ["victim=DENY"]
 """
-WHO = {name: Credentials(name, f"the secret of {name}") for name in ("root", "nobody", "writer", "reader")}
+WHO = {
+    name: Credentials(name, f"the secret of {name}")
+    for name in ("root", "nobody", "writer", "reader", "second", "other")
+}
 NO_PERMISSION = ResponseCode.NO_PERMISSION
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01HALF\x02"
 FIELDS = {
@@ -230,16 +243,57 @@ def test_a_producer_is_asked_about_messages_that_it_may_send(tmp_path: Path, man
         for name, client in (("reader", reader), ("root", root)):
             client.on_request(RequestCode.CHECK_TRANSACTION_STATE, asked[name].put)
             assert client.request(RemotingCommand(RequestCode.HEART_BEAT, body=encode_body(beat))).code == 0
-        processor = part(broker, TransactionProcessor)
-        on_loop(broker, processor.ensure_running)
+        processor = part(broker, EndTransactionProcessor)
+
+        def has_asked(count: int) -> bool:
+            return bool(processor.check.asked_count > count)
+
+        on_loop(broker, broker.parts.hooks.start_services)
         for _ in range(4):  # They would be asked in turn.
             count = processor.check.asked_count
             broker.parts.local.dispatch_now()
             manual_clock.advance_ms(60_000)
             processor.check.wake()
-            until(broker, lambda count=count: processor.check.asked_count > count)
+            until(broker, partial(has_asked, count))
             assert asked["root"].get(timeout=60).ext["tranStateTableOffset"]
         assert asked["reader"].empty()
+
+
+def test_a_producer_without_sub_is_asked_about_its_own_messages_only(tmp_path: Path, manual_clock: ManualClock) -> None:
+    """Who may only write a topic must not read it by calling itself a producer of another's group."""
+    asked: dict[str, queue.Queue[RemotingCommand]] = {"writer": queue.Queue(), "second": queue.Queue()}
+    beat = {"clientID": "p", "producerDataSet": [{"groupName": "PG"}]}
+    with (
+        guarded(tmp_path, clock=manual_clock) as broker,
+        signed(broker, "writer") as writer,
+        signed(broker, "second") as second,
+    ):
+        for name, client in (("second", second), ("writer", writer)):
+            client.on_request(RequestCode.CHECK_TRANSACTION_STATE, asked[name].put)
+            assert client.request(RemotingCommand(RequestCode.HEART_BEAT, body=encode_body(beat))).code == 0
+        forged = HALF.replace("HALF", "H2") + "TIERMQ_SENDER\x01second\x02"
+        assert writer.request(send_command("open", b"mine", properties=forged)).code == 0
+        processor = part(broker, EndTransactionProcessor)
+
+        def has_asked(count: int) -> bool:
+            return bool(processor.check.asked_count > count)
+
+        on_loop(broker, broker.parts.hooks.start_services)
+        for _ in range(4):
+            count = processor.check.asked_count
+            broker.parts.local.dispatch_now()
+            manual_clock.advance_ms(60_000)
+            processor.check.wake()
+            until(broker, partial(has_asked, count))
+            question = asked["writer"].get(timeout=60)
+        assert asked["second"].empty()
+        end = {
+            "producerGroup": "PG", "commitOrRollback": "8", "topic": "open", "msgId": question.ext["msgId"],
+            **{name: question.ext[name] for name in ("transactionId", "tranStateTableOffset", "commitLogOffset")},
+        }  # fmt: skip
+        assert writer.request(RemotingCommand(RequestCode.END_TRANSACTION, ext=end)).code == 0
+        (message,) = stored(broker, "open")
+        assert "TIERMQ_SENDER" not in message.properties
 
 
 def test_who_may_not_use_a_group_may_not_have_it_made_by_asking_for_it(tmp_path: Path) -> None:
@@ -267,3 +321,24 @@ def test_a_body_that_names_its_topics_in_no_way_is_refused_in_words(
     with guarded(tmp_path) as broker, signed(broker, "reader") as client:
         answer = client.request(RemotingCommand(code, body=encode_body(body)))
         assert (answer.code, "expected" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_a_light_queue_is_written_by_those_who_may(tmp_path: Path) -> None:
+    """Also by a duplicate of the property, by a delayed message, and with an offset that the client made up."""
+    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with guarded(tmp_path, **settings) as broker, signed(broker, "writer") as writer, signed(broker, "root") as root:
+        names = "INNER_MULTI_DISPATCH\x01%LMQ%secret\x02UNIQ_KEY\x01K\x02"
+        for properties in (names, f"INNER_MULTI_DISPATCH\x01x\x02{names}", f"DELAY\x011\x02{names}"):
+            assert writer.request(send_command("open", b"forged", properties=properties)).code == NO_PERMISSION
+        for properties in (names, f"DELAY\x011\x02{names}INNER_MULTI_QUEUE_OFFSET\x011000\x02", names):
+            assert root.request(send_command("open", b"allowed", properties=properties)).code == 0
+        broker.parts.local.dispatch_now()
+        page = broker.store.get("%LMQ%secret", 0, 0, max_messages=32)
+        assert [bytes(each.body) for each in page.messages] == [b"allowed", b"allowed"], "the delayed one is not due"
+
+
+def test_dead_letters_of_a_group_are_written_by_those_who_may_use_it(tmp_path: Path) -> None:
+    with guarded(tmp_path) as broker, signed(broker, "reader") as reader, signed(broker, "other") as other:
+        broker.parts.topics.put_all([TopicConfig("%DLQ%victim", 1, 1)])
+        assert other.request(send_command("%DLQ%victim", b"forged")).code == NO_PERMISSION
+        assert reader.request(send_command("%DLQ%victim", b"by SUB of every group")).code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from pathlib import Path
@@ -9,16 +10,21 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import SMALL, Producer, broker_config, running, stored
-from tiermq.broker.broker import Broker
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.broker.broker import PROCESSORS, Broker
+from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.errors import RemotingError, RequestRefused, StoreLocked
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.access import declared_by
 from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.frame import SEND_CODES
 from tiermq.remoting.limits import ServerLimits
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.tiered_store import TieredStore
+
+NODE = 'cluster="DefaultCluster",node_type="broker",node_id="b1"'
 
 
 def test_what_was_sent_is_there_after_a_restart_and_goes_on_behind(tmp_path: Path) -> None:
@@ -34,7 +40,7 @@ def test_a_tiered_broker_sends_its_history_down(tmp_path: Path) -> None:
         producer.send()
         assert isinstance(broker.store, TieredStore)
         assert len(stored(broker)) == 1
-        assert broker.store.tier_now(30)
+        assert broker.store.flush_to_tier(30)
         assert "rocketmq_tiered_store_" in broker.render_metrics()
 
 
@@ -82,6 +88,9 @@ def test_name_servers_know_it_from_the_start_to_the_stop(tmp_path: Path) -> None
             assert broker.registration.wait_registered(30)
             assert broker.problems() == {}
             assert name_server.table.route("BenchmarkTest") is not None
+            figures = broker.render_metrics()
+            assert re.search(r"tiermq_registrations_total\{.*\} [1-9]", figures)
+            assert re.search(r"tiermq_registration_failures_total\{.*\} 0", figures)
         assert name_server.table.route("BenchmarkTest") is None
 
 
@@ -93,7 +102,7 @@ def test_periodic_work_goes_on_when_one_of_it_fails(tmp_path: Path, caplog: pyte
         raise ZeroDivisionError("no reason")
 
     broker = Broker.open(tmp_path / "store", config=broker_config(), clock=ManualClock())
-    broker.parts.periodic.append((0.001, fails))
+    broker.parts.hooks.every(0.001, fails)
     with broker:
         for _ in range(3):
             assert done.acquire(timeout=30)
@@ -103,7 +112,7 @@ def test_periodic_work_goes_on_when_one_of_it_fails(tmp_path: Path, caplog: pyte
 def test_last_words_are_said_while_the_store_is_open(tmp_path: Path) -> None:
     said: list[bool] = []
     broker = Broker.open(tmp_path / "store", config=broker_config())
-    broker.parts.on_stop.append(lambda: said.append(broker.store.running))
+    broker.parts.hooks.on_stop(lambda: said.append(broker.store.running))
     with broker:
         pass
     assert (said, broker.store.running) == ([True], False)
@@ -115,7 +124,7 @@ def test_a_topic_that_has_messages_keeps_its_kind_of_queues(tmp_path: Path, capl
         assert len(stored(broker)) == 1
         for kind in ("BatchCQ", "Nonsense"):
             broker.parts.topics.put(TopicConfig("T", 4, 4, attributes={"queue.type": kind}))
-        assert caplog.text.count("topic T: the store does not keep such queues for it") == 2
+        assert caplog.text.count("topic T: the store cannot create queues of this type") == 2
         assert producer.send().ext["queueOffset"] == "1"
 
 
@@ -142,3 +151,40 @@ def test_work_in_the_pool_comes_back_to_the_loop_and_its_line_is_bounded(tmp_pat
         held.set()
         assert back.wait(30)
         assert found == [None, "remoting_0", "broker-loop"]
+
+
+def figure(broker: Broker, name: str) -> float:
+    wanted = f"{name}{{{NODE}}} "
+    (line,) = [line for line in broker.render_metrics().splitlines() if line.startswith(wanted)]
+    return float(line.removeprefix(wanted))
+
+
+def test_figures_follow_what_happens(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        topics, groups = figure(broker, "rocketmq_topic_number"), figure(broker, "rocketmq_consumer_group_number")
+        assert figure(broker, "rocketmq_broker_permission") == 6
+        assert figure(broker, "tiermq_connections") == 0
+        with Producer(broker) as producer:
+            producer.send()
+            broker.parts.groups.put(SubscriptionGroup("CG"))
+            assert figure(broker, "rocketmq_topic_number") == topics + 1
+            assert figure(broker, "rocketmq_consumer_group_number") == groups + 1
+            assert figure(broker, "tiermq_connections") == 1
+        for name in ("tiermq_connections_refused_total", "tiermq_request_errors_total"):
+            assert figure(broker, name) == 0
+
+
+def test_processors_stand_in_the_order_of_their_names() -> None:
+    names = [getattr(each, "__name__", "") for each in PROCESSORS]
+    assert names == sorted(set(names))
+
+
+def test_a_broker_has_each_of_them_and_serves_what_they_declare(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        assert [type(each) for each in broker.processors] == list(PROCESSORS)
+        assert [each for each in broker.processors if not any(declared_by(each))] == []
+        declared = {each.code for processor in broker.processors for each, _ in declared_by(processor)}
+        server = broker.parts.server
+        assert declared <= server.declared.keys() == server.codes | SEND_CODES
+        with pytest.raises(ValueError, match="expected one handler"):
+            server.serve(broker.processors[0])

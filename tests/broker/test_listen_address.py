@@ -8,7 +8,7 @@ import pytest
 
 from servers.loopback import free_ports
 from tiermq.broker.broker_config import FastListenPort
-from tiermq.broker.listening import bound_socket, bound_sockets, store_host
+from tiermq.broker.listen_address import bound_socket, bound_sockets, store_host
 from tiermq.errors import BadConfig
 from tiermq.message.hosts import encode_host
 

@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from broker.soaking import (
     produce,
 )
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(7_200)]
@@ -52,8 +53,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_comes_twice_without_a_reason(t
     with Serving(tmp_path / "store", *words, **KINDS[kind]) as broker:
         port = broker.port
         ledger.up.set()
-        producers = [guarded(lambda name=name: produce(name, port, ledger), ledger) for name in range(PRODUCERS)]
-        consumers = [guarded(lambda q=q: consume(q, port, ledger, ends.get), ledger) for q in range(QUEUES)]
+        producers = [guarded(partial(produce, name, port, ledger), ledger) for name in range(PRODUCERS)]
+        consumers = [guarded(partial(consume, q, port, ledger, ends.get), ledger) for q in range(QUEUES)]
         restarts = _restart_until(time.monotonic() + SECONDS / len(KINDS), broker, ledger, chance)
         _end(producers, consumers, broker, ledger, ends)
     print(f"{len(ledger.acknowledged)} acknowledged, {restarts} restarts, {len(ledger.repeated)} sent more than once")

@@ -18,7 +18,7 @@ from campaign.hostile.paths import PathsPart
 from campaign.hostile.requests import RequestsPart
 from campaign.hostile.secrets import SecretsPart
 from campaign.hostile.target import Disagreement, Target, by_both
-from tiermq.broker.admin_topics import TopicAdminProcessor
+from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
 from tiermq.message import client_batch
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.codes import RequestCode

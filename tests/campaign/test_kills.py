@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.soaking import Ledger
-from campaign.kills.brokers import Kill, Round, environment, judged
+from campaign.environment import environment
+from campaign.kills.brokers import Kill, Round, judged
 from campaign.kills.processes import descendants, kill, kind_of
 from campaign.part import Outcome
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from campaign.networks import clients
+from campaign.networks import clients, name_servers
 from campaign.networks.buckets import TRIES_MAX, ask_again
 from campaign.networks.clients import ClientsPart
 from campaign.networks.faults import Fault, Step, apply, schedule, shortest
@@ -19,14 +21,15 @@ from campaign.networks.pipelines import is_met
 from campaign.networks.proxy import CLEAR, Proxy, Weather
 from campaign.networks.traffic import Ledger, judge
 from campaign.part import Finding, Outcome
-from remoting.peers import ECHO, RawPeer, make_server, serving
+from remoting.peers import ECHO, ECHO_BLOCKING, RawPeer, make_server, serving
+from tiermq.broker.topic.broker_registration import BrokerRegistration
 from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.remoting.command import RemotingCommand
 
 
 def test_a_clear_proxy_passes_everything_on() -> None:
     with serving(make_server()) as running, Proxy("127.0.0.1", running.port) as proxy, RawPeer(proxy.port) as peer:
-        peer.send(RemotingCommand(ECHO, body=bytes(200_000)))
+        peer.send(RemotingCommand(ECHO_BLOCKING, body=bytes(200_000)))
         assert len(peer.read().body) == 200_000
         assert proxy.open_links == 1
 
@@ -126,6 +129,31 @@ def test_doubles_phantoms_and_what_was_not_given_are_told() -> None:
 
 def test_name_servers_are_told_over_a_failing_network(tmp_path: Path) -> None:
     outcome = NameServersPart().run(1, tmp_path, [Step(Fault.NO_ANSWERS, 0), Step(Fault.RESET, 0)])
+    assert outcome.findings == []
+    assert outcome.counts["errors_met"] > 0
+
+
+def test_a_fault_lasts_until_a_registration_that_began_in_it_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[BrokerRegistration] = []
+
+    def watched(*arguments: Any, **settings: Any) -> BrokerRegistration:
+        made.append(BrokerRegistration(*arguments, **settings))
+        return made[0]
+
+    def accepted() -> int:
+        return made[0].status()[0].accepted_count
+
+    def apply_late(step: Step, proxy: Proxy) -> None:
+        before = accepted()
+        while accepted() == before:
+            os.sched_yield()
+        apply(step, proxy)
+
+    monkeypatch.setattr(name_servers, "BrokerRegistration", watched)
+    monkeypatch.setattr(name_servers, "apply", apply_late)
+    outcome = NameServersPart().run(1, tmp_path, [Step(Fault.NO_ANSWERS, 0)])
     assert outcome.findings == []
     assert outcome.counts["errors_met"] > 0
 

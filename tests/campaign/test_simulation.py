@@ -18,11 +18,11 @@ from campaign.simulation.steps import HOUR_MS, Life, Setup, Step, draw
 from simulation import simulated_files
 from tiermq.tier.dispatch.proof import EvictionProof
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.fetch.window import Window
+from tiermq.tier.fetch.window_cache import Window
 from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.index.index_request import PutOutcome
 from tiermq.tier.index.index_store import IndexStore
-from tiermq.tier.index.put_request import PutOutcome
-from tiermq.tier.retention import Retention
+from tiermq.tier.retention.retention import Retention
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.crash
@@ -135,12 +135,12 @@ PUTS = [step("put_many", 30), step("put_many", 30), step("dispatch")]
 BREAKS: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, list[Step]]] = {
     no_sync: ("what was promised to last survives", [*PUTS, step("cut_power", 0, 0.0)]),
     no_proof: ("local files go only once the tier has them", [*PUTS, step("evict")]),
-    deaf_index: ("the index finds every message by its key", [*PUTS, step("tier_now"), step("evict")]),
+    deaf_index: ("the index finds every message by its key", [*PUTS, step("flush_to_tier"), step("evict")]),
     impatient_retention: (
         "only what is too old leaves the tier",
-        [*PUTS, step("tier_now"), step("evict"), step("move_clock", 3 * HOUR_MS), step("expire")],
+        [*PUTS, step("flush_to_tier"), step("evict"), step("move_clock", 3 * HOUR_MS), step("expire")],
     ),
-    forgetful_tier: ("every message is read once and in order", [*PUTS, step("tier_now"), step("evict")]),
+    forgetful_tier: ("every message is read once and in order", [*PUTS, step("flush_to_tier"), step("evict")]),
 }
 
 
@@ -173,7 +173,7 @@ def test_an_error_that_nobody_expected_is_a_finding(monkeypatch: pytest.MonkeyPa
     def fail(_world: lives.World, *_values: object) -> None:
         raise ZeroDivisionError("as planned")
 
-    monkeypatch.setattr(lives.World, "tier_now", fail)
+    monkeypatch.setattr(lives.World, "flush_to_tier", fail)
     [finding] = live(draw(1))[0].findings
     assert "ZeroDivisionError: as planned" in finding.found
     assert finding.seed == 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
+from tiermq.cli.cluster_command import ProgressLine, in_words, queue_of_key
 from tiermq.cli.main import cli
+from tiermq.errors import RequestRefused
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body
 from tiermq.remoting.permissions import AccessFile
-from tiermq.remoting.self_signed import make_self_signed
-from tiermq.remoting.tls import TlsMode, TlsSettings
+from tiermq.remoting.tls import TlsMode, TlsSettings, make_self_signed
 from tiermq.testing import LocalBroker
 
 LISTING = ("topic", "list", "--all")
@@ -103,3 +106,43 @@ def test_nobody_at_the_address_is_one_line_with_what_to_do() -> None:
     result = CliRunner().invoke(cli, [*LISTING, "-n", "127.0.0.1:1"])
     assert result.exit_code == 1
     assert "--namesrv" in result.output
+
+
+def test_the_figures_count_messages_bytes_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [10.0]
+    line = ProgressLine("sent", clock=lambda: now[0], shown=False)
+    line.add(3, 300)
+    now[0] = 12.0
+    line.failed = 1
+    figures = line.end()
+    assert figures == {"messages": 3, "failed": 1, "bytes": 300, "seconds": 2.0, "messagesPerSecond": 1.5}
+    assert in_words("sent", figures) == "sent 3 messages in 2.00 s (2/s, 0.0 MB/s), 1 failed"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_sees_the_rate_of_the_last_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    line = ProgressLine("received", clock=lambda: now[0], shown=True)
+    line.add(1_000, 0)
+    assert capsys.readouterr().err == ""
+    now[0] = 1.0
+    line.add(1_000, 0)
+    assert capsys.readouterr().err == "\rreceived 2,000 messages, 2,000/s "
+    line.end()
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_no_time_at_all_is_no_rate() -> None:
+    assert ProgressLine("sent", clock=lambda: 0.0, shown=False).end()["messagesPerSecond"] == 0.0
+
+
+def test_a_queue_is_read_from_the_key_that_a_broker_writes() -> None:
+    queue = {"brokerName": "b", "queueId": 3, "topic": "T"}
+    [key] = decode_object(encode_body({"table": ObjectKeyed([(queue, 7)])}))["table"]
+    assert queue_of_key(key) == ("T", 3, "b")
+
+
+@pytest.mark.parametrize("key", ["", "T", "{}", "[1]", '{"topic":"T","queueId":1}'])
+def test_a_key_that_is_no_queue_is_refused(key: str) -> None:
+    with pytest.raises(RequestRefused, match="expected a queue"):
+        queue_of_key(key)

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from broker.brokers import lagging_dispatch
 from cli.wire_commands import shell
 
 
@@ -19,6 +22,20 @@ def test_every_message_is_printed_and_nothing_is_left_behind(tmp_path: Path) -> 
         assert sorted(at.lines("consume", "orders")) == expected
         assert sorted(at.lines("consume", "orders")) == expected
         assert sorted(at.lines("consume", "orders", "--bodies")) == sorted(f"order {number}" for number in range(40))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [((), ["before", "after"]), (("--tag", "paid"), ["after"]), (("--tag", "open"), []), (("--from", "0"), ["after"])],
+)
+def test_what_was_produced_a_moment_ago_is_printed(tmp_path: Path, words: tuple[str, ...], expected: list[str]) -> None:
+    with shell(tmp_path) as at:
+        at.run("topic", "create", "orders", "--queues", "2")
+        if not words or words[0] != "--from":
+            at.broker.send("orders", b"before")
+        with lagging_dispatch(at.broker.broker):
+            at.run("produce", "orders", "after", "--queue", "0", "--tag", "paid")
+            assert at.lines("consume", "orders", "--bodies", *words) == expected
 
 
 def test_json_tells_everything_of_a_message(tmp_path: Path) -> None:

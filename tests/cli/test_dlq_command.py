@@ -11,6 +11,8 @@ import pytest
 
 from broker.consuming import Peer
 from cli.wire_commands import Shell, shell
+from tiermq.cli.dlq import ResentRecord
+from tiermq.errors import StoreDamaged
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode
 from tiermq.testing import LocalBroker
@@ -91,7 +93,7 @@ def test_dead_letters_come_back_to_their_topics_as_they_were_and_once(at: Shell)
     assert (done["resent"], done["already"]) == (0, 4)
     assert at.json("dlq", "resend", "audit", "--dry-run")["resent"] == 0
     assert len(at.broker.messages("orders")) == 6
-    assert "4 dead letters of audit: 0 were sent again, 4 had been before" in at.run("dlq", "resend", "audit").stdout
+    assert "4 dead letters of audit: 0 sent again, 4 sent before" in at.run("dlq", "resend", "audit").stdout
 
 
 def test_only_what_is_wanted_is_sent_and_to_the_topic_that_is_wanted(at: Shell) -> None:
@@ -109,6 +111,9 @@ def test_a_record_remembers_what_brokers_have_forgotten(at: Shell, tmp_path: Pat
     done = at.json("dlq", "resend", "audit", "--topic", "bills", "--record", str(record))
     assert (done["resent"], done["already"]) == (0, 1)
     assert json.loads(record.read_text())["group"] == "audit"
+    words = ("dlq", "resend", "audit", "--key", "k0", "--record", str(record))
+    assert at.json(*words, "--to", "bills")["resent"] == 1
+    assert at.json(*words)["resent"] == 0, "with a record, once whatever the topic"
 
 
 def test_a_letter_that_dies_again_is_another_letter(at: Shell) -> None:
@@ -144,3 +149,33 @@ def test_a_letter_that_does_not_say_where_it_came_from_needs_a_topic(at: Shell) 
     result = at.run("dlq", "resend", "other", code=1)
     assert "use --to" in result.stderr
     assert at.json("dlq", "resend", "other", "--to", "bills")["resent"] == 1
+
+
+def test_letters_are_remembered_by_group(tmp_path: Path) -> None:
+    path = tmp_path / "resent"
+    ResentRecord(path, "audit").add(["a-0-1", "a-0-2"])
+    ResentRecord(path, "bills").add(["a-0-3"])
+    ResentRecord(path, "audit").add(["a-0-2"])
+    again = ResentRecord(path, "audit")
+    assert "a-0-1" in again
+    assert "a-0-3" not in again
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_torn_line_is_cut_off_and_the_others_count(tmp_path: Path) -> None:
+    path = tmp_path / "resent"
+    ResentRecord(path, "audit").add(["a-0-1", "a-0-2"])
+    path.write_bytes(path.read_bytes()[:-5])
+    record = ResentRecord(path, "audit")
+    assert "a-0-1" in record
+    assert "a-0-2" not in record
+    record.add(["a-0-2"])
+    assert "a-0-2" in ResentRecord(path, "audit")
+
+
+def test_another_file_is_not_taken_for_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "resent"
+    path.write_text("dear diary\n")
+    with pytest.raises(StoreDamaged, match="name another file"):
+        ResentRecord(path, "audit")
+    assert path.read_text() == "dear diary\n"

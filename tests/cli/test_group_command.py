@@ -20,6 +20,8 @@ def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
         told = at.json("group", "show", "audit")
         assert (told["behind"], told["members"]) == (3, [])
         assert "3 messages behind, 0 members" in at.lines("group", "show", "audit")
+        at.run("consume", "orders", "--group", "audit", "--max", "2")
+        assert "1 message behind, 0 members" in at.lines("group", "show", "audit")
         for goal, offset in (("first", 0), ("last", 5), ("0", 0)):
             moved = at.json("group", "reset", "audit", "orders", "--to", goal)
             assert {"broker": "broker-a", "queueId": 0, "offset": offset} in moved["queues"]
@@ -47,3 +49,8 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
         at.run("group", "reset", "audit", "nothing", "--to", "first", code=1)
         at.run("group", "delete", "audit", code=1, input="n\n")
         at.run("group", "create", "no good name!", code=1)
+        for more in ((), ("--json",)):
+            unknown = at.run("group", "show", "nogroup", *more, code=1)
+            assert "expected a group nogroup, found none of that name" in unknown.stderr
+        at.run("group", "create", "fresh")
+        assert "0 messages behind, 0 members" in at.lines("group", "show", "fresh")

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tiermq.cli.lazy_group import Entry, LazyGroup
+from tiermq.cli.main import Entry, LazyGroup
 from tiermq.errors import BadConfig
 
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tiermq.cli.main import cli
+from tiermq.cli.namesrv import _configured
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -75,6 +76,35 @@ def test_without_json_it_says_so_in_words(tmp_path: Path) -> None:
         assert process.wait() == 0
 
 
+def test_only_this_machine_can_connect_unless_an_address_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ns.conf").write_text("scanNotActiveBrokerInterval=1000\n")
+    with running(tmp_path, "--port", "0", "--config", str(tmp_path / "ns.conf"), "--json") as process:
+        ready = json.loads(line_of(process))
+        assert ready["address"] == "127.0.0.1"
+        lines = [each.split() for each in Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]]
+        assert {each[1] for each in lines if each[1].endswith(f":{ready['port']:04X}") and each[3] == "0A"} == {
+            f"0100007F:{ready['port']:04X}"
+        }
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("bind", "text", "listening"),
+    [
+        (None, "", "127.0.0.1"),
+        ("0.0.0.0", "", "0.0.0.0"),
+        (None, "bindAddress=10.0.0.5\n", "10.0.0.5"),
+        ("127.0.0.1", "bindAddress=0.0.0.0\n", "127.0.0.1"),
+    ],
+)
+def test_where_it_listens_is_what_the_option_or_the_file_says(
+    tmp_path: Path, bind: str | None, text: str, listening: str
+) -> None:
+    (tmp_path / "ns.conf").write_text(text)
+    config, _ = _configured(None, bind, tmp_path / "ns.conf")
+    assert config.bind_address == listening
+
+
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     (tmp_path / "ns.conf").write_text(f"kvConfigPath={tmp_path}/kv.json\n")
     with socket.socket() as taken:
@@ -92,7 +122,11 @@ def test_options_that_make_no_sense_are_refused(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("listenPort=abc\n", "listen_port"), ("scanNotActiveBrokerInterval=0\n", "scan_not_active")]
+    ("text", "said"),
+    [
+        ("listenPort=abc\n", "listenPort is"),
+        ("scanNotActiveBrokerInterval=0\n", "scanNotActiveBrokerInterval must be within"),
+    ],
 )
 def test_a_file_with_settings_that_make_no_sense_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "ns.conf").write_text(text)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from broker.brokers import lagging_dispatch
 from cli.wire_commands import shell
 
 
@@ -21,6 +24,15 @@ def test_messages_are_found_by_key_by_both_ids_and_by_place(tmp_path: Path) -> N
         ):
             assert [told["body"] for told in at.json_lines("query", "orders", *words)] == ["wanted"]
         assert any(line.split() == ["body", "wanted"] for line in at.lines("query", "orders", "--key", "order-42"))
+
+
+@pytest.mark.parametrize("words", [("--key", "order-42"), ("--queue", "1", "--offset", "0")])
+def test_what_was_produced_a_moment_ago_is_found(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with shell(tmp_path) as at:
+        at.run("topic", "create", "orders", "--queues", "2")
+        with lagging_dispatch(at.broker.broker):
+            at.run("produce", "orders", "wanted", "--key", "order-42", "--queue", "1")
+            assert [told["body"] for told in at.json_lines("query", "orders", *words)] == ["wanted"]
 
 
 def test_nothing_found_is_exit_code_1(tmp_path: Path) -> None:

@@ -33,14 +33,12 @@ from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import RouteTable
 from tiermq.remoting.access import ADMINISTRATOR
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.permissions import AccessFile
-from tiermq.remoting.self_signed import make_self_signed
+from tiermq.remoting.permissions import AccessFile, Credentials
 from tiermq.remoting.server import RemotingServer
-from tiermq.remoting.tls import trusting_client_context
+from tiermq.remoting.tls import make_self_signed, trusting_client_context
 from tiermq.spark import explain_scan
 
 SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
@@ -90,6 +88,35 @@ def test_a_broker_and_its_name_server_serve_until_sigterm_and_the_store_is_close
     assert not (store / "abort").exists()
     with LocalStore.open(store, **SMALL) as after:
         assert [message.body for message in after.get("T", 0, 0).messages] == [b"hello"]
+
+
+def test_settings_in_yaml_are_read_flat_and_nested_ones_are_refused(tmp_path: Path) -> None:
+    config = tmp_path / "broker.yml"
+    small = "".join(f"{SETTINGS[name].property_name}: {value}\n" for name, value in SMALL.items())
+    config.write_text(f'---\nbrokerName: "broker-q"  # Ours.\nautoCreateTopicEnable: false\nlistenPort: 0\n{small}')
+    with serving(tmp_path / "store", "-c", config, "--namesrv-port", "0") as (_, ready):
+        assert (ready["name"], ready["ignored"], ready["unknown"]) == ("broker-q", [], [])
+        with at(ready["address"]) as client:
+            assert client.request(send_command()).code == ResponseCode.TOPIC_NOT_EXIST
+    for text, words in (
+        ("broker:\n  brokerName: a\n", "broker: expected one value, found several below it"),
+        ("listenPort: [1, 2]\n", "listenPort: expected one value"),
+        ("- a\n", "expected names and values, found a list"),
+        ("a: b: c\n", "expected YAML, found an error in line 1"),
+        ("listenPort: 1\nlistenPort: 2\n", "expected each key once"),
+    ):
+        config.write_text(text)
+        assert words in refused(tmp_path / "store", "-c", config, *FREE)
+
+
+def test_what_can_never_work_is_refused_at_the_start_and_says_why(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for more in ((), ("--tier", (tmp_path / "tier").as_uri())):
+        assert "found 'a b/c'" in refused(store, *FREE, "--name", "a b/c", *more)
+    assert "expected a directory that can be created" in refused(store, *FREE, "--tier", "file:///proc/nope")
+    config = tmp_path / "latin.conf"
+    config.write_bytes(b"listenPort=0\n# \xfcber\n")
+    assert f"{config}: expected text in UTF-8, found byte 0xfc in line 2" in refused(store, "-c", config, *FREE)
 
 
 def test_a_broker_conf_of_rocketmq_works_and_what_means_nothing_is_one_warning(tmp_path: Path) -> None:
@@ -238,7 +265,7 @@ def test_what_keeps_it_from_starting_is_told_in_one_line_with_exit_code_2(tmp_pa
     wrong.write_text("listenPort=many\n")
     line = refused("-c", wrong)
     assert str(wrong) in line
-    assert "listen_port" in line
+    assert "listenPort is" in line
     assert "host:port" in refused(tmp_path / "s", "--port", "0", "--namesrv", "nonsense")
     assert "gopher" in refused(tmp_path / "s", *FREE, "--tier", "gopher://x")
 
@@ -327,7 +354,7 @@ def test_a_file_that_names_no_address_lets_only_this_machine_in(tmp_path: Path) 
 )
 def test_where_it_listens_is_what_the_option_or_the_file_says(text: str, host: str | None, listening: str) -> None:
     options = dict.fromkeys(("port", "name", "namesrv", "metrics_port")) | {"host": host}
-    assert _broker_config(options, settings_in_properties(text)).bind_address == listening
+    assert _broker_config(options, settings_in_properties(text), "nowhere").bind_address == listening
 
 
 def test_the_ready_line_says_that_a_broker_is_open_and_what_tls_it_has() -> None:
@@ -491,7 +518,7 @@ def test_a_restored_directory_is_not_served_without_its_tier_nor_on_another_one(
     config.write_text(SMALL_FILE)
     with TieredStore.open(tmp_path / "lost", tier=tier, broker_name="fb", **SMALL) as store:
         assert store.put(Message("orders", b"the first")).queue_offset == 0
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
     given = tmp_path / "given"
     assert CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(given)]).exit_code == 0
     words = (given, "-c", config, "--name", "fb", *FREE)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,14 @@ import pytest
 
 from broker.brokers import SMALL
 from cli.test_serve_command import FREE, SMALL_FILE
-from servers import seaweedfs
-from servers.seaweedfs import SeaweedFS
+from servers.seaweedfs import GUEST_SECRET_KEY, SeaweedFS, missing
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.cli.tier_trouble_filter import TierTroubleFilter
-from tiermq.clock import ManualClock
+from tiermq.cli.server_process import TierTroubleFilter
 from tiermq.errors import TierCredentials, TierUnavailable
 
-pytestmark = pytest.mark.skipif(bool(seaweedfs.missing()), reason=seaweedfs.missing() or "there is one")
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    with SeaweedFS(tmp_path_factory.mktemp("weed")) as server:
-        server.create_bucket("history")
-        yield server
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
 
 
 def serve(home: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
@@ -66,31 +57,33 @@ def answered(address: str, path: str) -> tuple[int, dict[str, Any]]:
     ],
 )
 def test_a_tier_that_refuses_ends_the_start_in_words(
-    tmp_path: Path, s3: SeaweedFS, bucket: str, changed: dict[str, str], word: str
+    tmp_path: Path, seaweedfs: SeaweedFS, bucket: str, changed: dict[str, str], word: str
 ) -> None:
-    process = serve(tmp_path, s3.guest_environment | changed, "--tier", f"s3://{bucket}/x")
+    process = serve(tmp_path, seaweedfs.guest_environment | changed, "--tier", f"s3://{bucket}/x")
     said, errors = process.communicate()
     assert (process.returncode, said) == (2, "")
     (line,) = errors.splitlines()
     assert word in line
     assert line.endswith(". To start without it: --tier-later")
-    assert seaweedfs.GUEST_SECRET_KEY not in line
+    assert GUEST_SECRET_KEY not in line
     assert not (tmp_path / "store").exists()
 
 
-def test_a_tier_that_accepts_is_ready_and_the_check_leaves_nothing(tmp_path: Path, s3: SeaweedFS) -> None:
-    process = serve(tmp_path, s3.guest_environment, "--tier", "s3://history/good")
+def test_a_tier_that_accepts_is_ready_and_the_check_leaves_nothing(tmp_path: Path, seaweedfs: SeaweedFS) -> None:
+    process = serve(tmp_path, seaweedfs.guest_environment, "--tier", "s3://history/good")
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert answered(ready["metrics"], "/ready") == (200, {"status": "up", "problems": {}})
     process.terminate()
     assert "ended" in process.communicate()[0]
-    names = [each["path"] for page in s3.store("history").list("good") for each in page]
+    names = [each["path"] for page in seaweedfs.store("history").list("good") for each in page]
     assert not [name for name in names if "check" in name]
 
 
-def test_a_tier_that_refuses_later_is_reported_by_ready_and_health_stays_up(tmp_path: Path, s3: SeaweedFS) -> None:
-    wrong = s3.guest_environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}
+def test_a_tier_that_refuses_later_is_reported_by_ready_and_health_stays_up(
+    tmp_path: Path, seaweedfs: SeaweedFS
+) -> None:
+    wrong = seaweedfs.guest_environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}
     process = serve(tmp_path, wrong, "--tier", "s3://history/later", "--tier-later")
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
@@ -121,6 +114,19 @@ def test_a_tier_that_does_not_answer_keeps_clients_and_starts_away_from_nothing(
             continue
         assert "could not" in broker.warnings()["tier"]
         assert broker.problems() == {}
+
+
+def test_a_start_that_could_not_compare_the_disk_with_its_tier_says_so(tmp_path: Path) -> None:
+    nowhere = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"}
+    process = serve(tmp_path, nowhere | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "--tier", "s3://history/x")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["event"] == "ready"
+    process.terminate()
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert "the tier does not answer, so uploads wait" in errors
+    assert "the store was not compared with its tier" in errors
+    assert "If its disk is an older copy, stop" in errors
 
 
 def test_trouble_with_the_tier_is_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from tiermq.cli.end_signals import NUMBERS, EndSignals
+from tiermq.cli.server_process import NUMBERS, EndSignals
+
+CHILD = """
+import ctypes, sys, threading
+from tiermq.cli.server_process import limit_heaps
+limited = limit_heaps() if sys.argv[1] == "limit" else None
+together = threading.Barrier(12)
+held = []
+def allocate():
+    together.wait()
+    held.extend(bytearray(100_000) for _ in range(20))
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = libc.fopen(sys.argv[2].encode(), b"w")
+libc.malloc_info(0, ctypes.c_void_p(file))
+libc.fclose(ctypes.c_void_p(file))
+print(limited)
+"""
 
 
 def unasked() -> None:
@@ -60,31 +86,60 @@ def test_the_signals_mean_afterwards_what_they_meant_before() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
+def test_an_end_signal_behind_a_flood_of_others_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda _number, _frame: None)
+    try:
+        with EndSignals() as ending:
+            for _ in range(10_000):  # Far more than the socket holds.
+                signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGTERM)
+            ending.wait(unasked)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert capfd.readouterr().err == ""
+
+
 HANGING = """
-import threading
-from tiermq.cli.end_signals import EndSignals
+import os, sys, threading
+from tiermq.cli.server_process import EndSignals
 with EndSignals() as ending:
+    if sys.argv[1] == "full":
+        os.set_blocking(2, False)
+        try:
+            while True:
+                os.write(2, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(2, True)
     print("serving", flush=True)
     ending.wait(lambda: None)
     print("ending", flush=True)
+    if sys.argv[1] == "full":
+        sys.stderr.write("this hangs, and holds the lock of sys.stderr\\n")
     threading.Event().wait()
 """
 
 
+@pytest.mark.parametrize("stderr", ["read", "full", "closed"])
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_second_signal_ends_a_process_at_once_whose_end_hangs(number: int) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HANGING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "serving\n"
-    process.send_signal(number)
-    assert process.stdout.readline() == "ending\n"
-    while process.poll() is None:  # Those that come right behind the first are taken for it.
-        process.send_signal(number)
-        os.sched_yield()
-    assert process.returncode == 128 + number
-    assert "ended at once by a second signal" in process.communicate()[1]
+def test_a_second_signal_ends_a_process_at_once_whose_end_hangs(number: int, stderr: str) -> None:
+    command = [sys.executable, "-c", HANGING, stderr]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert process.stdout.readline() == "serving\n"
+            if stderr == "closed":
+                process.stderr.close()
+            process.send_signal(number)
+            assert process.stdout.readline() == "ending\n"
+            while process.poll() is None:  # Those that come right behind the first are taken for it.
+                process.send_signal(number)
+                os.sched_yield()
+        finally:
+            process.kill()
+        assert process.returncode == 128 + number
+        if stderr == "read":
+            assert process.stderr.read() == "ended at once by a second signal; the store recovers at its next start\n"
 
 
 def test_a_hangup_is_heard_and_does_not_end_the_wait() -> None:
@@ -98,3 +153,24 @@ def test_a_hangup_is_heard_and_does_not_end_the_wait() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         ending.wait(reload)
     assert heard == ["hangup", "hangup"]
+
+
+def heaps(tmp_path: Path, word: str, **variables: str) -> tuple[str, int]:
+    """What was said of the limit, and how many heaps glibc then had."""
+    path = tmp_path / "heaps.xml"
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, word, str(path)], capture_output=True, text=True, check=True, env=own | variables
+    )
+    return done.stdout.strip(), len(re.findall(r"<heap nr=", path.read_text()))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="not glibc")
+def test_threads_share_two_heaps_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    assert heaps(tmp_path, "limit") == ("True", 2)
+    said, found = heaps(tmp_path, "plain")
+    assert said == "None"
+    assert found > 2
+    said, found = heaps(tmp_path, "limit", MALLOC_ARENA_MAX="5")
+    assert said == "False"
+    assert found > 2

@@ -15,14 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from tiermq.cli.main import cli
-from tiermq.cli.server_security import SecurityOptions, security_options
+from tiermq.cli.server_process import SecurityOptions, security_options
 from tiermq.errors import BadConfig, PeerGone
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.self_signed import make_self_signed
-from tiermq.remoting.tls import TlsMode, trusting_client_context
+from tiermq.remoting.permissions import Credentials
+from tiermq.remoting.tls import TlsMode, make_self_signed, trusting_client_context
 
 ACCOUNTS = '[[accounts]]\naccessKey = "user"\nsecretKey = "secret"\ndefaultTopicPerm = "SUB"\n'
 LIST = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
@@ -117,7 +116,7 @@ def test_trusted_certificates_are_refused_without_a_certificate_of_the_server(tm
 
 
 def test_without_cryptography_tls_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiermq.cli.server_security.can_make_self_signed", lambda: False)
+    monkeypatch.setattr("tiermq.cli.server_process.can_make_self_signed", lambda: False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     unasked = SecurityOptions()
     assert unasked.tls().mode is TlsMode.DISABLED

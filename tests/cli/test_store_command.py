@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tiermq.cli.main import cli
-from tiermq.store.check import CheckReport, check_store
+from tiermq.store.readonly.check import CheckReport, check_store
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORE = GOLDEN / "rocketmq-5.3.3-clean" / "store"

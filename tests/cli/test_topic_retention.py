@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from cli.wire_commands import Shell, shell
 from tiermq.cli.main import cli
+from tiermq.pipeline.expire.job import expire
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.spark.jobs.expire import expire
 from tiermq.status import GetStatus
 from tiermq.testing import LocalBroker
 
@@ -54,7 +54,7 @@ def test_history_is_kept_for_ever_unless_a_topic_or_the_broker_says_otherwise(tm
         at.run("topic", "create", "years", "--queues", "1")
         for topic in ("short", "years"):
             at.broker.send(topic, b"x")
-        assert tiered(at).tier_now()
+        assert tiered(at).flush_to_tier()
         at.broker.clock.advance(timedelta(days=3650))
         tiered(at).expire_now()
         assert tiered(at).get("short", 0, 0).status is GetStatus.OFFSET_TOO_SMALL
@@ -78,7 +78,7 @@ def test_a_change_applies_at_once_and_after_a_restart_and_is_shown(tmp_path: Pat
         assert at.lines("topic", "show", "orders")[-1] == "kept in the tier of broker-a: 3 d (by default)"
         at.run("topic", "alter", "orders", "--retention", "30d")
         at.broker.send("orders", b"x")
-        assert tiered(at).tier_now()
+        assert tiered(at).flush_to_tier()
         tiered(at).tier.metadata.update_topic("orders", reserve_time_hours=-1)  # As if the tier had not heard of it.
         at.broker.stop()
         at.broker.start()
@@ -111,7 +111,7 @@ def test_where_a_job_copies_a_topic_keeps_its_time_and_is_given_no_new_one(tmp_p
     with shell(tmp_path, tier=tier, **TIER) as at:
         at.run("topic", "create", "short", "--queues", "1", "--retention", "2h")
         at.broker.send("short", b"x")
-        assert tiered(at).tier_now()
+        assert tiered(at).flush_to_tier()
         clock = at.broker.clock
     with shell(tmp_path, tier=tier, tier_dispatch_enable=False, **TIER) as at:
         for words in (("create", "orders"), ("alter", "short")):
@@ -130,7 +130,7 @@ def test_a_store_that_was_restored_knows_the_topics_own_times(tmp_path: Path) ->
     with shell(tmp_path, tier=tier, **TIER) as at:
         at.run("topic", "create", "orders", "--queues", "1", "--retention", "30d")
         at.broker.send("orders", b"x")
-        assert tiered(at).tier_now()
+        assert tiered(at).flush_to_tier()
     shutil.rmtree(tmp_path / "store")
     at.run("tier", "restore", tier, "--store", str(tmp_path / "store"))
     with shell(tmp_path, tier=tier, **TIER) as at:
@@ -147,7 +147,7 @@ def test_the_job_follows_the_broker_s_rule(tmp_path: Path) -> None:
         at.run("topic", "create", "years", "--queues", "1")
         for topic in ("short", "years"):
             at.broker.send(topic, b"x")
-        assert tiered(at).tier_now()
+        assert tiered(at).flush_to_tier()
         clock = at.broker.clock
     clock.advance(timedelta(hours=3))
     found = expire(tier=tier, clock=clock, dry_run=True, orphans=False)

@@ -11,7 +11,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from tiermq.cli.main import cli
-from tiermq.client.access import Access
+from tiermq.client.cluster_client import Access
 from tiermq.testing import LocalBroker
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from client.wire_world import filled
 from servers.loopback import free_ports
-from tiermq.client import cluster_client
-from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
 from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.testing import LocalBroker
@@ -153,7 +154,7 @@ def test_an_address_that_lets_nobody_connect_holds_up_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connecting = asyncio.Event()
-    connect = cluster_client.RemotingClient.connect
+    connect = RemotingClient.connect
 
     async def slowly(host: str, port: int, **options: Any) -> Any:
         if port == 1:
@@ -161,7 +162,7 @@ def test_an_address_that_lets_nobody_connect_holds_up_nobody_else(
             await asyncio.Event().wait()
         return await connect(host, port, **options)
 
-    monkeypatch.setattr(cluster_client.RemotingClient, "connect", slowly)
+    monkeypatch.setattr(RemotingClient, "connect", slowly)
     with LocalBroker(tmp_path) as broker:
 
         async def ask(cluster: ClusterClient) -> None:
@@ -172,3 +173,32 @@ def test_an_address_that_lets_nobody_connect_holds_up_nobody_else(
             await asyncio.gather(stuck, return_exceptions=True)
 
         doing(broker.name_server, ask)
+
+
+def test_half_of_the_credentials_is_an_error() -> None:
+    with pytest.raises(BadConfig, match="ROCKETMQ_SECRET_KEY"):
+        Access("127.0.0.1:1", access_key="key").client()
+
+
+def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROCKETMQ_ACCESS_KEY", raising=False)
+    monkeypatch.delenv("ROCKETMQ_SECRET_KEY", raising=False)
+    assert Access.of_environment("a:1") == Access("a:1")
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "key")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "word")
+    assert Access.of_environment("a:1", tls=True) == Access("a:1", "key", "word", tls=True)
+
+
+def test_work_is_done_now_or_later_and_nothing_after_the_end(tmp_path: Path) -> None:
+    with filled(tmp_path) as (_, cluster):
+        assert cluster.run(cluster.client.route("orders")).topic == "orders"
+        assert cluster.call(lambda: cluster.client) is cluster.client
+        cluster.close()
+        cluster.close()
+        with pytest.raises(RemotingError, match="stopped"):
+            cluster.run(cluster.client.route("orders"))
+
+
+def test_an_access_that_cannot_be_leaves_no_thread_behind() -> None:
+    with pytest.raises(BadConfig):
+        BlockingCluster(Access("no address"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from tiermq.client.dead_letters import (
     outgoing,
     resent_key,
 )
-from tiermq.client.producer import Producer
+from tiermq.client.producer import Outgoing, Producer
 from tiermq.errors import CorruptRecord, RemotingError
-from tiermq.message.compression import CompressionType, compress
-from tiermq.message.ids import decode_unique_key
+from tiermq.message.compression import compress
+from tiermq.message.ids import decode_unique_key, month_start_ms
 from tiermq.message.properties import decode_properties
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import CompressionType
 from tiermq.testing import LocalBroker
 
 PLACE = QueuePlace("broker-a", "127.0.0.1:1", 0)
@@ -78,7 +80,8 @@ def test_the_key_of_a_letter_follows_from_its_place_and_tells_when_it_died(tierm
     assert keys == [resent_key("audit", letter) for letter in letters]
     others = [resent_key("bills", letters[0]), resent_key("audit", DeadLetter(replace(PLACE, broker_name="b"), one))]
     assert len({*keys, *others}) == 4
-    assert decode_unique_key(keys[0]).nearly_created_ms(one.store_timestamp_ms + 1) is not None
+    died_ms = month_start_ms(one.store_timestamp_ms, UTC) + decode_unique_key(keys[0]).since_month_start_ms
+    assert died_ms == one.store_timestamp_ms
 
 
 def put_dead(broker: LocalBroker, body: bytes, **fields: Any) -> None:
@@ -149,12 +152,11 @@ def test_nothing_is_sent_to_a_broker_that_cannot_tell_what_it_has(tmp_path: Path
 def test_keys_that_are_never_found_leave_sends_unconfirmed(
     tiermq_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def is_never_stored(_producer: Producer, _topic: str, _key: str) -> bool:
+    async def is_never_stored(_producer: Producer, _message: Outgoing, *, is_strict: bool) -> None:
         """RocketMQ without a key index answers so."""
-        return False
 
     monkeypatch.setattr("tiermq.client.dead_letters.LAST_REST_S", 0.1)
-    monkeypatch.setattr(Producer, "is_stored", is_never_stored)
+    monkeypatch.setattr(Producer, "find_stored", is_never_stored)
     dead(tiermq_broker)
     answer = resent(tiermq_broker, found(tiermq_broker))
     assert (len(answer.sent), answer.unconfirmed) == (1, 1)

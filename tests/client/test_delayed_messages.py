@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiermq import Message
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.client.delayed_messages import AtBroker, cancel_timer, delayed_messages
 from tiermq.message.properties import encode_properties
 from tiermq.testing import LocalBroker

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client.wire_world import filled
-from tiermq.client.cluster_client import QueuePlace
+from present import present
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.producer import BATCH_BYTES, BATCH_MESSAGES, Outgoing, Producer, batches_of
 from tiermq.errors import RequestRefused
 from tiermq.message.properties import encode_properties
+from tiermq.remoting.codes import RequestCode
 
 PLACE = QueuePlace("broker-a", "127.0.0.1:1", 0)
 
@@ -37,8 +40,9 @@ def test_messages_are_stored_once_however_often_they_are_sent(tmp_path: Path) ->
         messages = [outgoing(number, places[number % 4]) for number in range(40)]
         assert cluster.run(producer.send_all(messages[:25])) == 25
         broker.broker.parts.local.dispatch_now()
-        assert cluster.run(producer.is_stored("new", "key3")), "also before name servers know of the topic"
-        assert not cluster.run(producer.is_stored("new", "key30"))
+        # Also before name servers know of the topic.
+        assert present(cluster.run(producer.find_stored(messages[3]))).body == b"3"
+        assert cluster.run(producer.find_stored(messages[30])) is None
         assert cluster.run(producer.send_all(messages, ask_first=True)) == 15
         assert sorted(int(message.body) for message in broker.messages("new")) == list(range(40))
         assert broker.messages("new")[0].born_timestamp_ms == 5
@@ -52,9 +56,19 @@ def test_a_send_says_where_its_first_message_lies(tmp_path: Path) -> None:
         assert [cluster.run(producer.send(messages)) for messages in sends] == [0, 1, 4]
 
 
-def test_a_refusal_is_told_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_refusal_is_raised_and_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    ask = ClusterClient.ask
+
+    def counted(self: ClusterClient, address: str, code: RequestCode, *arguments: Any, **fields: Any) -> Any:
+        asked.append(code)
+        return ask(self, address, code, *arguments, **fields)
+
+    monkeypatch.setattr(ClusterClient, "ask", counted)
     with filled(tmp_path) as (broker, cluster):
         producer = Producer(cluster.client, "group")
         nowhere = QueuePlace("broker-a", broker.address, 77)
         with pytest.raises(RequestRefused):
             cluster.run(producer.send_all([outgoing(1, nowhere)]))
+    assert asked.count(RequestCode.SEND_MESSAGE_V2) == 1
+    assert RequestCode.QUERY_MESSAGE not in asked, "a refusal leaves no doubt"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.brokers import lagging_dispatch
 from client.wire_world import EACH, filled
-from tiermq.client.queue_access import QueueAccess, patiently
+from tiermq import Message
+from tiermq.broker.pull.pull_processor import PullProcessor
+from tiermq.client.queue_access import HOLD_MS, QueueAccess, find_by_key, patiently
 from tiermq.errors import PeerGone, RequestRefused
 from tiermq.message.record import decode_records
 from tiermq.remoting.codes import ResponseCode
@@ -27,7 +32,32 @@ def test_a_queue_tells_its_bounds_times_and_records(tmp_path: Path) -> None:
         assert cluster.run(queue.offset_at(stored[-1].store_timestamp_ms + 1)) == EACH
         odd = cluster.run(queue.pull(0, "odd"))
         assert {message.tags for message in decode_records(odd.records)} == {"odd"}
-        assert broker.broker.parts.offsets.topics_of("TOOLS_CONSUMER") in ([], set(), ())
+        assert broker.broker.parts.offsets.groups_of("orders") == [], "a look commits nothing"
+
+
+def test_bounds_have_what_was_acknowledged_and_is_not_dispatched_yet(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, cluster):
+        place = cluster.run(cluster.client.route("orders")).readable[0]
+        queue = QueueAccess(cluster.client, "orders", place)
+        with lagging_dispatch(broker.broker):
+            for number in range(3):
+                broker.broker.parts.local.put(Message("orders", b"late %d" % number, place.queue_id))
+            assert cluster.run(queue.bounds()) == (0, EACH + 3)
+
+
+def test_offsets_without_messages_are_waited_for_once(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, cluster):
+        place = cluster.run(cluster.client.route("orders")).readable[0]
+        queue = QueueAccess(cluster.client, "orders", place)
+        local = broker.broker.parts.local
+        local.advance_queue("orders", place.queue_id, EACH + 5)
+        assert local.max_offset("orders", place.queue_id, committed=False) == EACH + 5
+        [pulls] = (each for each in broker.broker.processors if isinstance(each, PullProcessor))
+        asked = cluster.later(queue.end())
+        while not pulls.long_polling.held:
+            assert not asked.done()
+        broker.advance(milliseconds=HOLD_MS)
+        assert asked.result() == EACH
 
 
 def test_a_broker_that_starts_again_is_waited_for(tmp_path: Path) -> None:
@@ -50,8 +80,27 @@ async def _answers(codes: list[int]) -> str:
 
 def test_busy_and_gone_are_asked_again_and_refusals_are_not(tmp_path: Path) -> None:
     with filled(tmp_path) as (_, cluster):
-        assert cluster.run(patiently(lambda codes=[ResponseCode.SYSTEM_BUSY, -1, 0]: _answers(codes))) == "yes"
+        assert cluster.run(patiently(partial(_answers, [ResponseCode.SYSTEM_BUSY, -1, 0]))) == "yes"
         with pytest.raises(PeerGone):
-            cluster.run(patiently(lambda codes=[-1, -1, 0]: _answers(codes), tries=2))
+            cluster.run(patiently(partial(_answers, [-1, -1, 0]), tries=2))
         with pytest.raises(RequestRefused):
-            cluster.run(patiently(lambda codes=[ResponseCode.NO_PERMISSION, 0]: _answers(codes)))
+            cluster.run(patiently(partial(_answers, [ResponseCode.NO_PERMISSION, 0])))
+
+
+def test_what_only_shares_a_keys_hash_is_left_out(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, cluster):
+        store = broker.broker.parts.local
+        for key in ("Aa", "BB", "Aa", "other"):  # "Aa" and "BB" have one hash in Java.
+            store.append(Message("hashed", key.encode(), keys=[key], properties={"UNIQ_KEY": f"id-{key}"}))
+        store.dispatch_now()
+
+        def bodies(key: str, **options: Any) -> list[bytes]:
+            found = cluster.run(find_by_key(cluster.client, broker.broker.address, "hashed", key, **options))
+            return [message.body for message in found]
+
+        assert bodies("Aa") == [b"Aa", b"Aa"]
+        assert bodies("BB") == [b"BB"]
+        assert bodies("id-Aa", unique=True) == [b"Aa", b"Aa"]
+        assert bodies("id-BB", unique=True) == [b"BB"]
+        assert bodies("Aa", unique=True) == []
+        assert bodies("none") == []

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from broker.consuming import on_loop, part, until
-from tiermq.broker.transacting import TransactionProcessor
-from tiermq.client.access import Access
-from tiermq.client.blocking_cluster import BlockingCluster
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
+from tiermq.client.cluster_client import Access, BlockingCluster
 from tiermq.client.transaction_producer import Decision, Prepared, TransactionProducer
 from tiermq.errors import PeerGone, RequestRefused
 from tiermq.message.stored_message import StoredMessage
@@ -48,9 +47,9 @@ class World:
 
     def ask(self) -> None:
         """A round of questions, half a minute later."""
-        check = part(self.broker.broker, TransactionProcessor).check
+        check = part(self.broker.broker, EndTransactionProcessor).check
         self.broker.broker.parts.local.dispatch_now()
-        on_loop(self.broker.broker, part(self.broker.broker, TransactionProcessor).ensure_running)
+        on_loop(self.broker.broker, self.broker.broker.parts.hooks.start_services)
         rounds = check.rounds_count
         self.broker.advance(seconds=30)
         check.wake()

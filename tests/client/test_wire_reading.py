@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.wire_world import EACH, fill, filled
-from tiermq.client.wire_history import WireHistory, WirePlace
-from tiermq.client.wire_reading import read_placed_task, split_records
+from tiermq.client.wire_history import WireHistory, WirePlace, read_placed_task, split_records
 from tiermq.errors import CorruptRecord, DataLoss
 from tiermq.history.arrow_batch import OnCorrupt, decode_run
 from tiermq.history.scan_values import Loss, LossReason, ScanCounters, ScanRequest, ScanTask, Side
@@ -46,7 +45,7 @@ def test_a_range_is_read_to_the_message(tmp_path: Path) -> None:
 
 def test_cold_messages_come_over_the_wire_too(tmp_path: Path) -> None:
     with filled(tmp_path / "store", tier=(tmp_path / "tier").as_uri()) as (broker, _):
-        broker.broker.parts.store.tier_now()  # type: ignore[union-attr] # It has a tier.
+        broker.broker.parts.store.flush_to_tier()  # type: ignore[union-attr] # It has a tier.
         fill(broker, each=20, first=EACH)
         place = WirePlace(name_servers=broker.name_server)
         assert read(place, 0, EACH + 20) == [(n, b"1/%d" % n) for n in range(EACH + 20)]

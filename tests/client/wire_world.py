@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tiermq.client.access import Access
-from tiermq.client.blocking_cluster import BlockingCluster
+from tiermq.client.cluster_client import Access, BlockingCluster
 from tiermq.kernel import Message
 from tiermq.testing import LocalBroker
 

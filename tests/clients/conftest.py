@@ -10,7 +10,7 @@ import pytest
 
 from clients.environments import CLIENTS, ForeignClient, Unavailable
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
 QUEUES = 4

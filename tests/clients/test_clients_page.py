@@ -1,4 +1,4 @@
-"""What README.md shows of the broker works as it is written: the Python client and the commands. Java: in interop."""
+"""docs/clients.md and the README's quick start run as written: the Python client and the commands. Java: interop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from clients.clients_page import commands, piece, quick_start
 from clients.environments import ForeignClient
-from clients.readme_broker import commands, piece
 from servers.loopback import stop
 from servers.serving import Serving
-from tiermq.client.access import Access
+from tiermq.client.cluster_client import Access
 
 pytestmark = pytest.mark.xdist_group("third-party-clients")
 
@@ -27,7 +27,7 @@ def fresh_broker(tmp_path: Path) -> Iterator[Serving]:
         yield served
 
 
-def test_the_python_client_of_the_readme_sends_and_receives(
+def test_the_python_client_of_the_page_sends_and_receives(
     cpp_client: ForeignClient, fresh_broker: Serving, tmp_path: Path
 ) -> None:
     variables = {name: value.format(home=cpp_client.home) for name, value in cpp_client.variables.items()}
@@ -52,21 +52,39 @@ def test_the_python_client_of_the_readme_sends_and_receives(
     assert "OK" in told
 
 
-def test_the_commands_of_the_readme_find_what_they_sent(fresh_broker: Serving) -> None:
-    told = ""
-    for command in commands():
+def run_all(lines: list[str], broker: Serving) -> str:
+    """Type commands one after the other; what they print."""
+    printed = ""
+    for command in lines:
         done = subprocess.run(
             [sys.executable, "-m", "tiermq.cli", *shlex.split(command)[1:]],
-            env={**os.environ, "NAMESRV_ADDR": fresh_broker.name_server},
+            env={**os.environ, "NAMESRV_ADDR": broker.name_server},
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}"
-        told += done.stdout
-        # The broker tells its name server of a new topic by a thread of its own; nobody types that fast.
-        while Access(fresh_broker.name_server).run(lambda cluster: cluster.find_route("orders")) is None:
-            continue
+        printed += done.stdout
+        # The broker registers a new topic by a thread of its own; no reader types that fast.
+        if command.startswith("tiermq produce"):
+            while Access(broker.name_server).run(lambda cluster: cluster.find_route("orders")) is None:
+                continue
+    return printed
+
+
+def test_the_commands_of_the_page_find_what_they_sent(fresh_broker: Serving) -> None:
+    printed = run_all(commands(), fresh_broker)
     assert len(commands()) == 4
-    assert told.count("three cakes") == 2, "consumed, and found by its key"
-    assert "order-44" in told
+    assert printed.count("three cakes") == 2, "consumed, and found by its key"
+    assert "order-44" in printed
+
+
+def test_the_quick_start_of_the_readme_sends_consumes_queries_and_counts(fresh_broker: Serving, tmp_path: Path) -> None:
+    install, serve, *others = quick_start()
+    assert install.startswith("pip install '.[spark]'")
+    assert serve == "tiermq serve ~/store --tier file://$HOME/tier &", "what the fixture does"
+    *messages, sql = others
+    printed = run_all(messages, fresh_broker)
+    assert printed.count("two coffees") == 2, "consumed, and found by its key"
+    counted = run_all([sql.replace("$HOME", str(tmp_path)).replace("~", str(tmp_path))], fresh_broker)
+    assert "orders" in counted

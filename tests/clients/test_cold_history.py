@@ -32,7 +32,7 @@ def test_everything_that_a_client_receives_comes_from_the_tier(cpp_client: Forei
     with TieredStore.open(store, tier=tier, broker_name="b1", **SIZES) as filled:
         for number in range(MESSAGES):
             assert filled.put(Message(TOPIC, b"past %d" % number, number % QUEUES)).ok
-        filled.tier_now()
+        filled.flush_to_tier()
     words = ("--tier", tier, "--metrics-port", "0")
     with Serving(store, *words, tiered_storage_level="FORCE") as broker:
         place = {"nameServer": broker.name_server, "topic": TOPIC}

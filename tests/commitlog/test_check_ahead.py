@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
-from tiermq.commitlog import check_ahead, recovery
-from tiermq.commitlog.check_ahead import CheckAhead
-from tiermq.commitlog.recovery import LogEnd, walk_log
-from tiermq.commitlog.torn_pages import first_torn_record, sound_below
+from tiermq.commitlog import recovery
+from tiermq.commitlog.recovery import CheckAhead, LogEnd, first_torn_record, sound_below, walk_log
 from tiermq.files.mapped_file import MappedFile
-from tiermq.kernel import Stop, Tail, scan
+from tiermq.kernel import Stop, WriteCursor, scan
 from tiermq.message.record import encode_record
 
 SIZE = 16 * 1024
@@ -27,7 +25,8 @@ BLANK = (64).to_bytes(4, "big") + (0xCBD43194).to_bytes(4, "big")
 def log_of(seed: int, limit: int = SIZE) -> tuple[bytearray, list[int]]:
     """The bytes of a log file with records of many sizes up to `limit`, and where each of them begins."""
     source = random.Random(seed)
-    data, starts = bytearray(), []
+    data = bytearray()
+    starts: list[int] = []
     while True:
         body = source.randbytes(source.choice([0, 1, 90, 400, 1500, 3000]))
         properties = "name\x01" + "v" * source.choice([1, 40, 700]) + "\x02"
@@ -110,7 +109,7 @@ def test_a_walk_behind_the_check_is_the_walk_that_checks_itself(seed: int, pages
     def walk(ahead: bool) -> tuple[LogEnd, list[int]]:
         seen: list[int] = []
 
-        def step(view: Tail, position: int, end: int, crc_mode: int = 1) -> tuple[int, Stop]:
+        def step(view: WriteCursor, position: int, end: int, crc_mode: int = 1) -> tuple[int, Stop]:
             """As a dispatch does: one record after the other."""
             while position < end:
                 one = scan(view, position, end, crc_mode)[0:3]
@@ -128,7 +127,7 @@ def test_a_walk_behind_the_check_is_the_walk_that_checks_itself(seed: int, pages
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "CHECK_AHEAD_BYTES_MIN", 0)
-        patch.setattr(check_ahead, "STEP_BYTES", 2048)
+        patch.setattr(recovery, "STEP_BYTES", 2048)
         assert walk(ahead=True) == walk(ahead=False)
 
 
@@ -136,7 +135,7 @@ def test_what_the_check_meets_is_raised_by_whoever_walks(monkeypatch: pytest.Mon
     def fail(_file: MappedFile) -> int:
         raise OSError("no disk")
 
-    monkeypatch.setattr(check_ahead, "sound_end", fail)
+    monkeypatch.setattr(recovery, "sound_end", fail)
     with CheckAhead(file_of(b"")) as ahead, pytest.raises(OSError, match="no disk"):
         list(ahead)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 
 import pytest
@@ -59,8 +60,7 @@ def test_a_put_that_others_overtake_while_it_makes_room_is_stored(monkeypatch: p
     with on_simulation() as store:
         put_all(store, 1, size=900)
         log: CommitLog = store._parts.log
-        position = MappedFile.wrote_position.fget
-        assert position is not None
+        position = operator.attrgetter("tail.position")
         others = 0
 
         def overtaken(file: MappedFile) -> int:
@@ -123,7 +123,7 @@ def test_a_closed_log_stays_shut_whatever_the_flags_say() -> None:
     log.close_for_append()
     store._parts.flags.set(Flag.DISK_FULL)
     store._parts.flags.clear(Flag.DISK_FULL)
-    assert log.appender.gate
+    assert log.appender.closed
     assert store.put(Message("T", b"x")).status is PutStatus.SERVICE_NOT_AVAILABLE
     store.close()
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tiermq.commitlog.dispatch_request import DispatchRequest, request_at
 from tiermq.config import StoreConfig
 from tiermq.errors import CorruptRecord
-from tiermq.kernel import Tail
+from tiermq.kernel import WriteCursor
 from tiermq.message.java_hash import java_hash
 from tiermq.message.record import encode_record
-from tiermq.store.dispatch_request import DispatchRequest, request_at
 
 CONFIG = StoreConfig()
 
 
 def requested(record: bytes, position: int = 0, base: int = 0) -> DispatchRequest:
-    view = Tail(bytearray(bytes(position) + record), base, position + len(record))
+    view = WriteCursor(bytearray(bytes(position) + record), base, position + len(record))
     view.position = view.size
     return request_at(view, position, CONFIG)
 
@@ -82,7 +82,7 @@ def test_properties_that_are_no_text_are_read_as_java_does() -> None:
     "data", [b"", b"\0\0\0", bytes(100), b"\0\0\0\x64" + bytes(96), b"\x7f\xff\xff\xff" + bytes(96)]
 )
 def test_what_is_no_record_is_an_error_with_its_place(data: bytes) -> None:
-    view = Tail(bytearray(100 + len(data)), 4096, 100 + len(data))
+    view = WriteCursor(bytearray(100 + len(data)), 4096, 100 + len(data))
     view.limit = 100 + len(data)
     view.append(bytes(100) + data)
     with pytest.raises(CorruptRecord, match="physical offset 4196"):

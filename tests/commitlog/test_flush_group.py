@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+from functools import partial
 
 import pytest
 
-from tiermq.commitlog.flush_group import FlushGroup
+from tiermq.commitlog.flush_services import FlushGroup
 
 FOREVER_S = threading.TIMEOUT_MAX / 2
 
@@ -29,12 +30,12 @@ class Disk:
 
 
 @pytest.fixture
-def disk():
+def disk() -> Disk:
     return Disk()
 
 
 @pytest.fixture
-def group(disk):
+def group(disk: Disk) -> FlushGroup:
     return FlushGroup(disk.flush, lambda: disk.where, lambda: disk.failed)
 
 
@@ -42,7 +43,7 @@ class Producer(threading.Thread):
     def __init__(self, group: FlushGroup, offset: int) -> None:
         super().__init__()
         self.result: bool | None = None
-        self._work = lambda: group.wait(offset, FOREVER_S)
+        self._work = partial(group.wait, offset, FOREVER_S)
         self.start()
 
     def run(self) -> None:
@@ -55,7 +56,7 @@ def followers(group: FlushGroup, count: int) -> None:
         threading.Event().wait(0.0005)
 
 
-def test_one_flush_lets_everybody_go_whom_it_covers(disk, group):
+def test_one_flush_lets_everybody_go_whom_it_covers(disk: Disk, group: FlushGroup) -> None:
     producers = [Producer(group, 1)]
     disk.begun.get()
     producers += [Producer(group, offset) for offset in (2, 3, 4)]
@@ -67,7 +68,7 @@ def test_one_flush_lets_everybody_go_whom_it_covers(disk, group):
     assert disk.count == 1
 
 
-def test_who_came_too_late_leads_the_next_flush(disk, group):
+def test_who_came_too_late_leads_the_next_flush(disk: Disk, group: FlushGroup) -> None:
     first = Producer(group, 1)
     disk.begun.get()
     late = [Producer(group, 5), Producer(group, 6)]
@@ -82,7 +83,7 @@ def test_who_came_too_late_leads_the_next_flush(disk, group):
     assert disk.count == 2
 
 
-def test_a_failed_flush_lets_everybody_go_with_the_truth(disk, group):
+def test_a_failed_flush_lets_everybody_go_with_the_truth(disk: Disk, group: FlushGroup) -> None:
     producers = [Producer(group, 1)]
     disk.begun.get()
     producers += [Producer(group, 2), Producer(group, 3)]
@@ -95,12 +96,13 @@ def test_a_failed_flush_lets_everybody_go_with_the_truth(disk, group):
     assert disk.count == 1
 
 
-def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(disk, group):
+def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(disk: Disk, group: FlushGroup) -> None:
     producers = [Producer(group, 1)]
     disk.begun.get()
     producers += [Producer(group, offset) for offset in range(2, 7)]
     followers(group, 5)
     late = group._join(7)
+    assert late is not None
     producers += [Producer(group, offset) for offset in range(8, 20)]
     followers(group, 18)
     disk.go.put(20)
@@ -113,20 +115,21 @@ def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(d
     assert disk.count == 1
 
 
-def test_a_signal_in_a_follower_leaves_nobody_waiting(disk, group):
+def test_a_signal_in_a_follower_leaves_nobody_waiting(disk: Disk, group: FlushGroup) -> None:
     class Interrupted:
-        def acquire(self, timeout):
+        def acquire(self, timeout: float) -> bool:
             raise KeyboardInterrupt
 
-        def release(self):
+        def release(self) -> None:
             pass
 
     first = Producer(group, 1)
     disk.begun.get()
     gone = group._join(5)
+    assert gone is not None
     behind = Producer(group, 6)
     followers(group, 2)
-    gone.turn = Interrupted()
+    gone.turn = Interrupted()  # type: ignore[assignment]
     disk.go.put(1)
     first.join()
     assert gone.leads
@@ -138,7 +141,7 @@ def test_a_signal_in_a_follower_leaves_nobody_waiting(disk, group):
     assert behind.result is True
 
 
-def test_a_follower_whose_time_is_over_leaves_and_is_not_made_leader(disk, group):
+def test_a_follower_whose_time_is_over_leaves_and_is_not_made_leader(disk: Disk, group: FlushGroup) -> None:
     first = Producer(group, 1)
     disk.begun.get()
     assert group.wait(9, timeout_s=0) is False
@@ -148,9 +151,11 @@ def test_a_follower_whose_time_is_over_leaves_and_is_not_made_leader(disk, group
     assert group.wait(2, FOREVER_S) is True  # Nobody leads, so the caller does.
 
 
-def test_a_leader_waits_for_those_whom_the_flush_before_let_go(disk, group, monkeypatch):
-    monkeypatch.setattr("tiermq.commitlog.flush_group.PATIENCE_S_MAX", FOREVER_S)
-    monkeypatch.setattr("tiermq.commitlog.flush_group.PATIENCE", 1e9)
+def test_a_leader_waits_for_those_whom_the_flush_before_let_go(
+    disk: Disk, group: FlushGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiermq.commitlog.flush_services.PATIENCE_S_MAX", FOREVER_S)
+    monkeypatch.setattr("tiermq.commitlog.flush_services.PATIENCE", 1e9)
     producers = [Producer(group, 1)]
     disk.begun.get()
     producers += [Producer(group, 2), Producer(group, 3)]
@@ -171,8 +176,10 @@ def test_a_leader_waits_for_those_whom_the_flush_before_let_go(disk, group, monk
     assert disk.count == 2
 
 
-def test_leaders_stop_waiting_for_producers_that_do_not_come_back(disk, group, monkeypatch):
-    monkeypatch.setattr("tiermq.commitlog.flush_group.PATIENCE_S_MAX", 0)
+def test_leaders_stop_waiting_for_producers_that_do_not_come_back(
+    disk: Disk, group: FlushGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiermq.commitlog.flush_services.PATIENCE_S_MAX", 0)
     first = Producer(group, 1)
     disk.begun.get()
     second = Producer(group, 2)
@@ -185,7 +192,7 @@ def test_leaders_stop_waiting_for_producers_that_do_not_come_back(disk, group, m
     assert (group.expected, group._misses) == (1, 1)  # It looked out once, in vain, and expects itself alone now.
 
 
-def test_many_producers_that_put_again_at_once_are_all_served():
+def test_many_producers_that_put_again_at_once_are_all_served() -> None:
     where = [0]
     flushes = [0]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, body, on_simulation, put_all
 from tiermq import LocalStore, Message, PutStatus
-from tiermq.clock import ManualClock
 from tiermq.errors import StoreError
 
 
@@ -73,7 +74,12 @@ def test_trap_38_a_put_that_waits_longer_than_allowed_is_told_so_and_the_message
     with on_simulation(disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
         store.put(Message("T", b"first"))
         flushing, let_go = threading.Event(), threading.Event()
-        disk.on_sync = lambda: (flushing.set(), let_go.wait(60), None)[2]
+
+        def hold() -> None:
+            flushing.set()
+            let_go.wait(60)
+
+        disk.on_sync = hold
         slow: list[PutStatus] = []
         holder = threading.Thread(target=lambda: slow.append(store.put(Message("T", b"slow")).status))
         holder.start()
@@ -184,7 +190,8 @@ def test_a_callback_comes_once_its_offset_is_durable() -> None:
     for mode in ("SYNC_FLUSH", "ASYNC_FLUSH"):
         with on_simulation(background=True, flush_disk_type=mode) as store:
             result = store.put(Message("T", b"x", properties={"WAIT": "false"}))
-            done, statuses = threading.Event(), []
+            done = threading.Event()
+            statuses: list[PutStatus] = []
 
             def note(status: PutStatus, statuses: list[PutStatus] = statuses, done: threading.Event = done) -> None:
                 statuses.append(status)
@@ -201,7 +208,12 @@ def test_a_callback_for_bytes_that_never_come_is_told_at_the_deadline() -> None:
     with on_simulation(background=True, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
         done = threading.Event()
         statuses: list[PutStatus] = []
-        store.when_durable(10**9, lambda status: (statuses.append(status), done.set(), None)[2])
+
+        def note(status: PutStatus) -> None:
+            statuses.append(status)
+            done.set()
+
+        store.when_durable(10**9, note)
         assert done.wait(60)
         assert statuses == [PutStatus.FLUSH_DISK_TIMEOUT]
         assert store.put(Message("T", b"x")).ok
@@ -256,8 +268,8 @@ def test_closing_keeps_what_the_pool_holds(pooled: LocalStore) -> None:
 
 
 def test_a_put_wakes_the_committer_so_that_it_can_be_got_soon() -> None:
-    settings = {"commit_interval_commit_log": 3_600_000, "commit_commit_log_thorough_interval": 0}
-    pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
+    settings: dict[str, Any] = {"commit_interval_commit_log": 3_600_000, "commit_commit_log_thorough_interval": 0}
+    pool: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
     with on_simulation(background=True, **pool, **settings) as store:
         arrived = threading.Event()
         store.add_arrival_listener(lambda *arguments: arrived.set())

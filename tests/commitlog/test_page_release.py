@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
-from tiermq.commitlog.page_release import KEPT_BYTES, WHOLE_TURNS, PageRelease, resident_file_bytes
+from tiermq.commitlog.flush_services import KEPT_BYTES, WHOLE_TURNS, PageRelease, resident_file_bytes
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.files.os_file_access import OsFileAccess
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
 from tiermq.commitlog.recovery import LogEnd, crc_mode_of, first_record, start_file, verify_log
 from tiermq.files.mapped_file import MappedFile
 from tiermq.message.record import encode_record

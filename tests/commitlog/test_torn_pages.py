@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
-from tiermq.commitlog.torn_pages import DISK_PAGE_BYTES, first_torn_record
+from tiermq.commitlog.recovery import DISK_PAGE_BYTES, first_torn_record
 from tiermq.files.mapped_file import MappedFile
 from tiermq.status import GetStatus
 
@@ -19,7 +19,8 @@ class Log:
     """The only file of a commit log; pages can be erased from it as if they had never come to the disk."""
 
     def __init__(self) -> None:
-        self.access = SimulatedFileAccess(clock=ManualClock(NOW_MS))
+        self.clock = ManualClock(NOW_MS)
+        self.access = SimulatedFileAccess(clock=self.clock)
         self.store = self.opened()
 
     def opened(self) -> LocalStore:
@@ -96,7 +97,7 @@ def test_recovery_ends_the_log_before_a_torn_record(log: Log) -> None:
 def test_a_clock_that_was_set_back_a_little_vouches_for_no_torn_record(log: Log) -> None:
     log.put()
     log.store.close()  # The checkpoint says that everything of now is on the disk.
-    log.access.clock.advance_ms(-2_500)
+    log.clock.advance_ms(-2_500)
     log.store = log.opened()
     start, end = log.put(value="v" * 700)
     log.erase_page_at(end - 1)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
 from tiermq.consumequeue.batch_unit import BATCH_UNIT_BYTES, BatchUnit, encode
-from tiermq.consumequeue.boundary import Boundary
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
+from tiermq.consumequeue.queue_units import AppendOutcome, Boundary
 from tiermq.errors import BadConfig, CorruptRecord, IllegalMessage
 from tiermq.files.os_file_access import OsFileAccess
 
@@ -53,9 +53,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.queue.close()
 
 
-def request(number: int, timestamp_ms: int | None = None) -> UnitRequest:
+def request(number: int, timestamp_ms: int | None = None) -> DispatchRequest:
     time = number * 1000 if timestamp_ms is None else timestamp_ms
-    return UnitRequest(number * 100, 100, number, number * BATCH, time, BATCH)
+    return DispatchRequest(number * 100, 100, number, number * BATCH, time, BATCH)
 
 
 def facts(queue: BatchConsumeQueue) -> tuple[int, int, int]:
@@ -97,7 +97,7 @@ def test_the_maximum_physical_offset_is_the_end_of_the_last_record(disk: Disk) -
     disk.fill(3)
     assert disk.queue.max_physical_offset == 300
     assert disk.reopen().max_physical_offset == 300
-    assert disk.queue.append(UnitRequest(250, 50, 0, 30, 0, 1)) is AppendOutcome.DUPLICATE
+    assert disk.queue.append(DispatchRequest(250, 50, 0, 30, 0, 1)) is AppendOutcome.DUPLICATE
 
 
 def test_rolling_to_the_next_file_leads_forward(disk: Disk) -> None:
@@ -117,7 +117,7 @@ def test_an_iterator_ends_with_its_file(disk: Disk) -> None:
 
 
 def test_a_queue_may_start_anywhere(disk: Disk) -> None:
-    assert disk.queue.append(UnitRequest(500, 100, 0, 777, 0, 3)) is AppendOutcome.APPENDED
+    assert disk.queue.append(DispatchRequest(500, 100, 0, 777, 0, 3)) is AppendOutcome.APPENDED
     assert facts(disk.queue) == (777, 780, 600)
     assert facts(disk.reopen()) == (777, 780, 600)
 
@@ -125,9 +125,9 @@ def test_a_queue_may_start_anywhere(disk: Disk) -> None:
 def test_duplicates_gaps_and_conflicts_are_told_apart(disk: Disk) -> None:
     disk.fill(3)
     assert disk.queue.append(request(1)) is AppendOutcome.DUPLICATE
-    assert disk.queue.append(UnitRequest(900, 100, 0, 0, 0, 10)) is AppendOutcome.CONFLICT
-    assert disk.queue.append(UnitRequest(900, 100, 0, 29, 0, 10)) is AppendOutcome.CONFLICT
-    assert disk.queue.append(UnitRequest(900, 100, 0, 35, 0, 10)) is AppendOutcome.GAP
+    assert disk.queue.append(DispatchRequest(900, 100, 0, 0, 0, 10)) is AppendOutcome.CONFLICT
+    assert disk.queue.append(DispatchRequest(900, 100, 0, 29, 0, 10)) is AppendOutcome.CONFLICT
+    assert disk.queue.append(DispatchRequest(900, 100, 0, 35, 0, 10)) is AppendOutcome.GAP
     assert facts(disk.queue) == (0, 45, 1000)
     assert disk.queue.unit_at(32) is None
     assert [unit[3] for unit in disk.queue.iterate_from(32) or ()] == [35], "the next batch follows a gap"
@@ -135,7 +135,7 @@ def test_duplicates_gaps_and_conflicts_are_told_apart(disk: Disk) -> None:
 
 def test_a_batch_of_none_is_refused(disk: Disk) -> None:
     with pytest.raises(IllegalMessage):
-        disk.queue.append(UnitRequest(0, 100, 0, 0, 0, 0))
+        disk.queue.append(DispatchRequest(0, 100, 0, 0, 0, 0))
 
 
 def test_files_of_half_units_are_refused(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_truncation_keeps_exactly_the_records_that_end_in_the_log(
 def test_what_a_truncation_left_behind_is_never_taken_for_units(disk: Disk) -> None:
     disk.fill(4)
     disk.queue.truncate_dirty(200)
-    assert disk.queue.append(UnitRequest(200, 10, 0, 20, 0, 1)) is AppendOutcome.APPENDED
+    assert disk.queue.append(DispatchRequest(200, 10, 0, 20, 0, 1)) is AppendOutcome.APPENDED
     assert facts(disk.reopen()) == (0, 21, 210)
 
 
@@ -205,7 +205,9 @@ def test_a_damaged_queue_recovers_to_a_beginning_of_itself_or_says_that_it_is_da
     try:
         queue = disk.reopen()
         end = queue.max_offset
-        assert queue.append(UnitRequest(max(0, queue.max_physical_offset), 1, 0, end, 0, 1)) is AppendOutcome.APPENDED
+        assert (
+            queue.append(DispatchRequest(max(0, queue.max_physical_offset), 1, 0, end, 0, 1)) is AppendOutcome.APPENDED
+        )
         assert queue.max_offset == end + 1
     except (CorruptRecord, IllegalMessage):
         pass  # A damaged number near the end of its range leaves no room for another record.
@@ -239,13 +241,6 @@ def test_times_lead_to_batches_as_in_rocketmq(disk: Disk) -> None:
 
 def test_an_empty_queue_answers_any_time_with_zero(disk: Disk) -> None:
     assert disk.queue.offset_by_time(5, Boundary.UPPER) == 0
-
-
-def test_counting_counts_messages_not_batches(disk: Disk) -> None:
-    disk.fill(12)
-    assert disk.queue.estimate_count(5, 115, None, 20_000, 5000) == 110
-    assert disk.queue.estimate_count(5, 115, lambda code: code in (0, 11), 20_000, 5000) == 10
-    assert disk.queue.estimate_count(0, 120, lambda code: code == 0, 20, 5000) == 60
 
 
 def test_flush_and_destroy(disk: Disk) -> None:

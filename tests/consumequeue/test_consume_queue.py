@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiermq.clock import ManualClock
-from tiermq.consumequeue.boundary import Boundary
+from simulation.manual_clock import ManualClock
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.consume_queue import GAP_UNITS_MAX, ConsumeQueue
+from tiermq.consumequeue.queue_units import AppendOutcome, Boundary
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
 from tiermq.errors import DiskFull, IllegalMessage, IllegalTransition
 from tiermq.files.file_access import Region
 from tiermq.files.os_file_access import OsFileAccess
@@ -49,10 +49,10 @@ def queue(open_queue: Open) -> ConsumeQueue:
     return open_queue()
 
 
-def request(queue_offset: int, physical_offset: int | None = None, tags_code: int = 7) -> UnitRequest:
+def request(queue_offset: int, physical_offset: int | None = None, tags_code: int = 7) -> DispatchRequest:
     """A record of 100 bytes; by default the records of the queue lie end to end."""
     physical = queue_offset * RECORD_BYTES if physical_offset is None else physical_offset
-    return UnitRequest(physical, RECORD_BYTES, tags_code, queue_offset, 1000 + queue_offset)
+    return DispatchRequest(physical, RECORD_BYTES, tags_code, queue_offset, 1000 + queue_offset)
 
 
 def fill(queue: ConsumeQueue, count: int, first: int = 0) -> None:
@@ -139,7 +139,7 @@ def test_a_unit_ahead_of_the_end_is_told_as_a_gap_and_lies_at_its_own_place(
 def test_a_unit_much_too_far_ahead_is_refused_and_nothing_is_written(queue: ConsumeQueue) -> None:
     fill(queue, 3)
     assert queue.append(request(4 + GAP_UNITS_MAX, 5000)) is AppendOutcome.TOO_FAR
-    assert queue.append(UnitRequest(5000, 100, 0, 2**62, 0)) is AppendOutcome.TOO_FAR
+    assert queue.append(DispatchRequest(5000, 100, 0, 2**62, 0)) is AppendOutcome.TOO_FAR
     assert (queue.max_offset, queue.max_physical_offset) == (3, 300)
 
 
@@ -156,11 +156,11 @@ def test_a_queue_offset_that_another_record_has_is_a_conflict_and_never_appended
 
 def test_a_record_that_has_its_place_is_a_duplicate_even_when_its_size_was_learnt_wrong(queue: ConsumeQueue) -> None:
     fill(queue, 5)
-    assert queue.append(UnitRequest(400, 150, 7, 4, 0)) is AppendOutcome.DUPLICATE
+    assert queue.append(DispatchRequest(400, 150, 7, 4, 0)) is AppendOutcome.DUPLICATE
 
 
 def test_values_that_no_unit_can_hold_are_refused_before_anything_is_written(queue: ConsumeQueue) -> None:
-    for bad in (UnitRequest(-1, 100, 0, 0, 0), UnitRequest(0, 0, 0, 0, 0), UnitRequest(0, 100, 0, -1, 0)):
+    for bad in (DispatchRequest(-1, 100, 0, 0, 0), DispatchRequest(0, 0, 0, 0, 0), DispatchRequest(0, 100, 0, -1, 0)):
         with pytest.raises(IllegalMessage):
             queue.append(bad)
     assert queue.files.files == ()
@@ -223,7 +223,7 @@ def test_an_iterator_ends_with_its_file(queue: ConsumeQueue) -> None:
 
 
 def test_an_iterator_gives_offset_size_tags_and_queue_offset(queue: ConsumeQueue) -> None:
-    queue.append(UnitRequest(0, 100, -5, 0, 0))
+    queue.append(DispatchRequest(0, 100, -5, 0, 0))
     assert list(queue.iterate_from(0) or ()) == [(0, 100, -5, 0)]
 
 
@@ -371,33 +371,6 @@ def test_time_search_agrees_with_looking_at_every_message(
     assert queue.offset_by_time(asked, Boundary.LOWER, time_of) == min(later, default=queue.max_offset)
     assert queue.offset_by_time(asked, Boundary.UPPER, time_of) == max(earlier, default=queue.min_offset)
     queue.close()
-
-
-# Estimating
-
-
-def test_counting_without_a_filter_is_a_subtraction(queue: ConsumeQueue) -> None:
-    fill(queue, 25)
-    assert queue.estimate_count(3, 20, None, 20_000, 5000) == 17
-    assert queue.estimate_count(20, 3, None, 20_000, 5000) == 0
-
-
-def test_counting_with_a_filter_is_exact_for_few_and_in_proportion_for_many(queue: ConsumeQueue) -> None:
-    for offset in range(50):
-        queue.append(request(offset, tags_code=1 if offset % 10 < 3 else 2))
-
-    def matches(tags_code: int) -> bool:
-        return tags_code == 1
-
-    assert queue.estimate_count(0, 0, matches, 20_000, 5000) == 0
-    assert queue.estimate_count(0, 50, matches, 20_000, 5000) == 15
-    assert queue.estimate_count(5, 22, matches, 20_000, 5000) == 5
-    assert queue.estimate_count(0, 50, matches, 20, 10) == 15
-    assert queue.estimate_count(0, 50, matches, 20_000, 2) == 50, "the three of the first three stand for all"
-
-
-def test_counting_in_an_empty_queue_finds_nothing(queue: ConsumeQueue) -> None:
-    assert queue.estimate_count(0, 10, lambda _: True, 20_000, 5000) == 0
 
 
 # Full disks, ends

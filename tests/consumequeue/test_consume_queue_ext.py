@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
 from tiermq.consumequeue.ext_unit import ExtUnit
+from tiermq.consumequeue.queue_units import AppendOutcome
 from tiermq.consumequeue.unit import EXT_ADDRESS_MAX, ext_address, ext_offset, is_ext_address
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
 from tiermq.errors import BadConfig
 from tiermq.files.os_file_access import OsFileAccess
 
@@ -22,6 +23,11 @@ FILE_BYTES = 100  # Three units of 28 bytes, and the end.
 
 def unit(number: int) -> ExtUnit:
     return ExtUnit(number, 1000 + number, number.to_bytes(8, "big"))
+
+
+def plain(number: int) -> ExtUnit:
+    """As a queue writes it; four fit into a file."""
+    return ExtUnit(number, 1000 + number)
 
 
 class Disk:
@@ -51,7 +57,7 @@ class Disk:
 
     def fill(self, count: int, first: int = 0) -> None:
         for number in range(first, first + count):
-            request = UnitRequest(number * 100, 100, number, number, 1000 + number, bit_map=number.to_bytes(8, "big"))
+            request = DispatchRequest(number * 100, 100, number, number, 1000 + number)
             assert self.queue.append(request) is AppendOutcome.APPENDED
 
     def ext_units(self) -> list[ExtUnit | None]:
@@ -108,9 +114,9 @@ def test_a_file_too_small_for_any_unit_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 10])
 def test_recovery_finds_the_bounds(disk: Disk, count: int) -> None:
     addresses = [disk.ext.put(unit(number)) for number in range(count)]
-    before = disk.ext.min_address, disk.ext.max_address
+    before = disk.ext.files.min_offset, disk.ext.files.max_offset
     ext = disk.reopen_ext()
-    assert (ext.min_address, ext.max_address) == before
+    assert (ext.files.min_offset, ext.files.max_offset) == before
     assert [ext.get(address or 0) for address in addresses] == [unit(number) for number in range(count)]
     new = ext.put(unit(99))
     assert new not in addresses
@@ -122,7 +128,7 @@ def test_truncating_by_the_minimum_removes_whole_files_before_it(disk: Disk) -> 
     assert disk.ext.truncate_by_min(addresses[3]) == 1
     assert disk.ext.get(addresses[2]) is None
     assert disk.ext.get(addresses[3]) == unit(3)
-    assert disk.ext.min_address == addresses[3]
+    assert disk.ext.files.min_offset == ext_offset(addresses[3])
     assert disk.ext.truncate_by_min(5) == 0, "a plain tags code is no address"
     assert disk.ext.truncate_by_min(ext_address(10**6)) == 2
     assert disk.ext_files() == [300]
@@ -134,7 +140,7 @@ def test_truncating_by_the_maximum_keeps_that_unit_and_nothing_behind_it(disk: D
     for reopened in (False, True):
         ext = disk.reopen_ext() if reopened else disk.ext
         assert [ext.get(address) for address in addresses[4:6]] == [unit(4), None]
-        assert ext.max_address == addresses[5]
+        assert ext.files.max_offset == ext_offset(addresses[5])
     disk.ext.truncate_by_max(5)
     assert disk.ext.get(addresses[4]) == unit(4)
 
@@ -163,25 +169,19 @@ def test_damage_never_hangs_and_units_read_back_are_whole(disk: Disk, seed: int)
 
 def test_each_unit_of_the_queue_resolves_to_its_ext_unit(disk: Disk) -> None:
     disk.fill(25)
-    assert disk.ext_units() == [unit(number) for number in range(25)]
+    assert disk.ext_units() == [plain(number) for number in range(25)]
     assert all(is_ext_address(tags_code) for _, _, tags_code, _ in disk.queue.iterate_from(0) or ())
     assert disk.queue.queue_tail.tail is None, "the fast path knows nothing of ext units"
     disk.reopen()
-    assert disk.ext_units() == [unit(number) for number in range(25)]
-
-
-def test_a_bit_map_that_fits_nowhere_leaves_the_plain_tags_code(disk: Disk) -> None:
-    assert disk.queue.append(UnitRequest(0, 100, 5, 0, 0, bit_map=bytes(40_000))) is AppendOutcome.APPENDED
-    assert disk.queue.unit_at(0) == (0, 100, 5)
-    assert disk.queue.ext_unit_of(5) is None
+    assert disk.ext_units() == [plain(number) for number in range(25)]
 
 
 def test_a_duplicate_leaves_no_ext_unit(disk: Disk) -> None:
     disk.fill(5)
-    before = disk.ext.max_address
-    assert disk.queue.append(UnitRequest(0, 100, 0, 0, 0)) is AppendOutcome.DUPLICATE
-    assert disk.queue.append(UnitRequest(9000, 100, 0, 0, 0)) is AppendOutcome.CONFLICT
-    assert disk.ext.max_address == before
+    before = disk.ext.files.max_offset
+    assert disk.queue.append(DispatchRequest(0, 100, 0, 0, 0)) is AppendOutcome.DUPLICATE
+    assert disk.queue.append(DispatchRequest(9000, 100, 0, 0, 0)) is AppendOutcome.CONFLICT
+    assert disk.ext.files.max_offset == before
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 3, 9, 10, 11, 24, 25])
@@ -189,14 +189,14 @@ def test_truncating_the_queue_always_truncates_its_ext_units(disk: Disk, kept: i
     """Pitfall 21: RocketMQ returns early from most paths and keeps them."""
     disk.fill(25)
     disk.queue.truncate_dirty(kept * 100)
-    assert disk.ext_units() == [unit(number) for number in range(kept)]
+    assert disk.ext_units() == [plain(number) for number in range(kept)]
     last = disk.queue.last_unit()
-    expected_end = 0 if last is None else ext_offset(last.tags_code) + 28
-    assert ext_offset(disk.ext.max_address) == expected_end
+    expected_end = 0 if last is None else ext_offset(last.tags_code) + 20
+    assert disk.ext.files.max_offset == expected_end
     assert disk.ext_files() == ([] if kept == 0 else list(range(0, expected_end, FILE_BYTES)))
     disk.fill(25 - kept, first=kept)
     disk.reopen()
-    assert disk.ext_units() == [unit(number) for number in range(25)]
+    assert disk.ext_units() == [plain(number) for number in range(25)]
 
 
 def test_recovery_drops_ext_units_that_no_unit_refers_to(disk: Disk) -> None:
@@ -204,15 +204,15 @@ def test_recovery_drops_ext_units_that_no_unit_refers_to(disk: Disk) -> None:
     for number in range(10):
         disk.ext.put(unit(number))
     disk.reopen()
-    assert ext_offset(disk.ext.max_address) == 156
-    assert disk.ext_units() == [unit(number) for number in range(5)]
+    assert disk.ext.files.max_offset == 120
+    assert disk.ext_units() == [plain(number) for number in range(5)]
 
 
 def test_cleaning_removes_the_ext_files_of_expired_units(disk: Disk) -> None:
     disk.fill(25)
     assert disk.queue.delete_expired(1500) == 1
-    assert disk.ext_files()[0] == 500
-    assert disk.queue.ext_unit_of((disk.queue.unit_at(15) or (0, 0, 0))[2]) == unit(15)
+    assert disk.ext_files()[0] == 300
+    assert disk.queue.ext_unit_of((disk.queue.unit_at(15) or (0, 0, 0))[2]) == plain(15)
 
 
 @pytest.mark.parametrize("lost", ["all", "newest", "half of the newest"])
@@ -221,7 +221,7 @@ def test_an_address_that_is_out_is_never_given_to_another_message(disk: Disk, lo
     disk.queue.close()
     files = sorted((disk.root / "ext").iterdir())
     if lost == "half of the newest":
-        files[-1].write_bytes(files[-1].read_bytes()[:28] + bytes(FILE_BYTES - 28))
+        files[-1].write_bytes(files[-1].read_bytes()[:20] + bytes(FILE_BYTES - 20))
     for path in files if lost == "all" else files[-1:] if lost == "newest" else []:
         path.unlink()
     disk.reopen()
@@ -231,13 +231,8 @@ def test_an_address_that_is_out_is_never_given_to_another_message(disk: Disk, lo
             disk.reopen()
         found = disk.ext_units()
         assert len(found) == 22
-        assert all(ext is None or ext == unit(number) for number, ext in enumerate(found)), "never another's"
-        assert found[11:] == [unit(number) for number in range(11, 22)]
-
-
-def test_counting_by_tag_looks_into_ext_units(disk: Disk) -> None:
-    disk.fill(25)
-    assert disk.queue.estimate_count(0, 25, lambda code: code < 5, 20_000, 5000) == 5
+        assert all(ext is None or ext == plain(number) for number, ext in enumerate(found)), "never another's"
+        assert found[11:] == [plain(number) for number in range(11, 22)]
 
 
 def test_destroying_the_queue_removes_its_ext_files(disk: Disk) -> None:
@@ -250,4 +245,4 @@ def test_flushing_the_queue_flushes_its_ext_units(disk: Disk) -> None:
     disk.fill(5)
     while not disk.queue.flush(0):
         pass
-    assert disk.ext.files.flushed_where == ext_offset(disk.ext.max_address)
+    assert disk.ext.files.flushed_where == disk.ext.files.max_offset

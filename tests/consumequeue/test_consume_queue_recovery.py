@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.consume_queue import ConsumeQueue
+from tiermq.consumequeue.queue_units import AppendOutcome
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
 from tiermq.errors import StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 
@@ -62,8 +63,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.queue.close()
 
 
-def request(queue_offset: int, physical_offset: int | None = None) -> UnitRequest:
-    return UnitRequest(queue_offset * 100 if physical_offset is None else physical_offset, 100, 7, queue_offset, 0)
+def request(queue_offset: int, physical_offset: int | None = None) -> DispatchRequest:
+    return DispatchRequest(queue_offset * 100 if physical_offset is None else physical_offset, 100, 7, queue_offset, 0)
 
 
 def fill(queue: ConsumeQueue, count: int, first: int = 0) -> None:
@@ -118,7 +119,7 @@ def test_what_a_truncation_left_behind_is_never_taken_for_units(disk: Disk) -> N
     """RocketMQ moves positions only: after a crash, old units behind new ones look valid."""
     fill(disk.queue, 8)
     disk.queue.truncate_dirty(500)
-    assert disk.queue.append(UnitRequest(500, 40, 7, 5, 0)) is AppendOutcome.APPENDED
+    assert disk.queue.append(DispatchRequest(500, 40, 7, 5, 0)) is AppendOutcome.APPENDED
     assert facts(disk.reopen()) == (0, 6, 540)
 
 
@@ -126,7 +127,7 @@ def test_what_a_power_cut_left_behind_a_hole_is_never_taken_for_units(disk: Disk
     fill(disk.queue, 8)
     disk.patch(3, bytes(20))
     queue = disk.reopen()
-    assert queue.append(UnitRequest(300, 40, 7, 3, 0)) is AppendOutcome.APPENDED
+    assert queue.append(DispatchRequest(300, 40, 7, 3, 0)) is AppendOutcome.APPENDED
     assert facts(disk.reopen()) == (0, 4, 340)
 
 
@@ -183,7 +184,7 @@ def test_after_truncation_a_record_of_the_same_place_is_no_duplicate(disk: Disk)
     """RocketMQ takes the end of the log for the maximum, also when the queue lost its last unit."""
     fill(disk.queue, 3)
     disk.queue.truncate_dirty(250)
-    assert disk.queue.append(UnitRequest(200, 50, 7, 2, 0)) is AppendOutcome.APPENDED
+    assert disk.queue.append(DispatchRequest(200, 50, 7, 2, 0)) is AppendOutcome.APPENDED
 
 
 def test_a_queue_that_lost_all_its_units_still_knows_its_numbering(disk: Disk) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from golden.reading import NAMES, Golden, golden
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
-from tiermq.consumequeue.boundary import Boundary
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.queue_table import QueueTable, QueueType
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
+from tiermq.consumequeue.queue_units import AppendOutcome, Boundary
 from tiermq.files.os_file_access import OsFileAccess
 
 QUEUE_DIRECTORIES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
@@ -53,15 +53,15 @@ def store_time_of(source: Golden, physical_offset: int) -> int:
     return int(struct.unpack_from(">q", record, at)[0])
 
 
-def requests_of(queue: ConsumeQueue | BatchConsumeQueue, source: Golden) -> Iterator[UnitRequest]:
+def requests_of(queue: ConsumeQueue | BatchConsumeQueue, source: Golden) -> Iterator[DispatchRequest]:
     offset = queue.min_offset
     while offset < queue.max_offset:
         for unit in queue.iterate_from(offset) or ():
             physical_offset, size, tags_code, queue_offset, *batch_size = unit
             ext = queue.ext_unit_of(tags_code) if isinstance(queue, ConsumeQueue) else None
-            yield UnitRequest(
+            yield DispatchRequest(
                 physical_offset, size, ext.tags_code if ext else tags_code, queue_offset,
-                store_time_of(source, physical_offset), batch_size[0] if batch_size else 1, ext.bit_map if ext else b"",
+                store_time_of(source, physical_offset), batch_size[0] if batch_size else 1,
             )  # fmt: skip
         offset = queue.roll_next_file(offset)
 

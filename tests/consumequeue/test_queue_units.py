@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
-from tiermq.consumequeue.queue_units import QueueUnits, readable
+from simulation.manual_clock import ManualClock
+from tiermq.consumequeue.queue_units import (
+    Boundary,
+    QueueUnits,
+    readable,
+)
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.files.os_file_access import OsFileAccess
@@ -51,9 +55,8 @@ def test_the_next_real_unit_is_found_across_blank_files(
     assert units.probe_physical(low, high) == (None if expected is None else (expected, expected * 100))
 
 
-def test_units_are_walked_in_both_directions(files: MappedFileQueue) -> None:
+def test_units_are_walked_backwards(files: MappedFileQueue) -> None:
     units = QueueUnits(files)
-    assert [unit.tags_code for unit in units.between(1, 12)] == [1, 2, 4, 11]
     assert [unit.tags_code for unit in units.backwards()] == [12, 11, 4, 2, 1, 0]
 
 
@@ -69,3 +72,10 @@ def test_bytes_stay_readable_after_their_file_is_gone_and_a_gone_file_has_none(f
     assert first.destroy(0), "a view does not keep the name of a file"
     assert UNIT.unpack_from(data) == (100, 100, 1)
     assert len(readable(first)) == 0
+
+
+def test_a_boundary_is_chosen_by_its_name_and_no_other_name_is_taken() -> None:
+    assert Boundary("lower") is Boundary.LOWER
+    assert Boundary("upper") is Boundary.UPPER
+    with pytest.raises(ValueError, match="middle"):
+        Boundary("middle")

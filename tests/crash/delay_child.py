@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from typing import Any
 
 from tiermq import LocalStore, Message
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.message.topic_name import SCHEDULE_TOPIC
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
-STORE = {
+STORE: dict[str, Any] = {
     "mapped_file_size_commit_log": 256 * 1024,
     "mapped_file_size_consume_queue": 20 * 500,
     "max_hash_slot_num": 500,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +9,8 @@ from pathlib import Path
 
 def live_and_die(program: str, root: Path, first: int, acknowledgements: int) -> set[int]:
     """Let a child that counts from `first` on acknowledge so many, kill it, and say which."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     told: set[int] = set()
-    with subprocess.Popen(
-        [sys.executable, program, str(root), str(first)], stdout=subprocess.PIPE, env=environment
-    ) as process:
+    with subprocess.Popen([sys.executable, program, str(root), str(first)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.endswith(b"\n"):

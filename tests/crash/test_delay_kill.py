@@ -14,7 +14,7 @@ from crash.lives import live_and_die
 from small_store import read_all
 from tiermq import LocalStore
 from tiermq.delivery.delay_levels import DelayLevels
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
 pytestmark = pytest.mark.crash
 

@@ -1,4 +1,4 @@
-"""`tiermq serve` with a tier is killed (kill -9) while far timers come and go, and loses its disk in the end."""
+"""`tiermq serve` with a tier is killed (kill -9) while tiered timers come and go, and loses its disk in the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from servers.serving import Serving
 from tiermq.cli.main import cli
-from tiermq.delivery.far.timer_survey import survey_timers, timers_of
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, timers_of
 from tiermq.errors import RemotingError
 from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient
@@ -55,7 +55,7 @@ def connected(broker: Serving) -> BlockingClient:
 def in_tier(url: str, due_ms: int) -> int:
     """How many timers wait in the tier for that time."""
     driver = open_driver(url)
-    found = [timer for survey in survey_timers(driver) for timer in timers_of(driver, survey, due_ms - 2_000)]
+    found = [timer for survey in discover_timers(driver) for timer in timers_of(driver, survey, due_ms - 2_000)]
     driver.close()
     return len(found)
 

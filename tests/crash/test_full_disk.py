@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from small_store import PATIENT, patient
+from small_store import PATIENT, patient, pause_dispatch, resume_dispatch
 from tiermq import LocalStore, Message
 from tiermq.errors import DiskFull
 from tiermq.status import GetStatus, PutStatus
-from tiermq.store.check import check_store
+from tiermq.store.readonly.check import check_store
 
 pytestmark = pytest.mark.crash
 
@@ -63,7 +63,7 @@ def message(number: int) -> Message:
 
 def fill(store: LocalStore, first: int = 0) -> tuple[list[int], PutStatus]:
     """Put until the store says no: the numbers of the messages that it took, and its answer."""
-    taken = []
+    taken: list[int] = []
     for number in range(first, first + 100_000):
         result = store.put(message(number))
         if not result.ok:
@@ -129,12 +129,15 @@ def test_many_producers_meet_the_end_of_the_disk_together(small_disk: Path, flus
 @pytest.mark.parametrize("grown", ["queues", "index"])
 def test_dispatch_waits_for_room_and_catches_up(small_disk: Path, flush: str, grown: str) -> None:
     """The log has its blocks already; queue units or index entries find none."""
-    sizes = {"queues": {"message_index_enable": False}, "index": {"max_index_num": 100, "max_hash_slot_num": 20_000}}
+    sizes: dict[str, dict[str, Any]] = {
+        "queues": {"message_index_enable": False},
+        "index": {"max_index_num": 100, "max_hash_slot_num": 20_000},
+    }
     store = opened(small_disk, flush, **sizes[grown])
     first = store.put(message(0))
     assert first.ok
     store.dispatch_now()
-    store.pause_dispatch()
+    pause_dispatch(store)
     count = 400
     for number in range(1, count):
         assert store.put(message(number)).ok
@@ -146,7 +149,7 @@ def test_dispatch_waits_for_room_and_catches_up(small_disk: Path, flush: str, gr
         store.dispatch_now()
     assert store.get("orders", 0, 0).status is GetStatus.FOUND
     (small_disk / "squeeze").unlink()
-    store.resume_dispatch()
+    resume_dispatch(store)
     check(store, list(range(count)), keys=grown == "index")
     store.close()
     report = check_store(small_disk / "store", slot_count=20_000 if grown == "index" else None)

@@ -20,7 +20,7 @@ from crash import child
 from crash.child import NUMBERS_PER_THREAD, SMALL, THREADS, body_of, key_of
 from tiermq import LocalStore
 from tiermq.status import GetStatus
-from tiermq.store.check import check_store
+from tiermq.store.readonly.check import check_store
 
 ROUNDS = 3
 SLOW_ROUNDS = int(os.environ.get("TIERMQ_CRASH_ROUNDS", "200"))
@@ -51,9 +51,8 @@ class Victim:
             "calls": calls,
             "settings": self.settings,
         }
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, child.__file__, json.dumps(order)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        return subprocess.Popen(command, stdout=subprocess.PIPE)
 
     def listen(self, process: subprocess.Popen[bytes], acknowledgements: int | None = None) -> None:
         """Take down what a child says, until it is dead or has acknowledged so many messages."""

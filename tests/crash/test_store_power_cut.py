@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from crash.world import QUEUES, World
 
@@ -166,15 +166,15 @@ QUICK = settings(max_examples=25, stateful_step_count=20, deadline=None)
 THOROUGH = settings(max_examples=1_000, stateful_step_count=50, deadline=None)
 
 
-class TestSyncFlush(Life.TestCase):
+class TestSyncFlush(Life.TestCase):  # type: ignore[misc, valid-type] # Hypothesis makes it at run time.
     settings = QUICK
 
 
-class TestAsyncFlush(AsyncLife.TestCase):
+class TestAsyncFlush(AsyncLife.TestCase):  # type: ignore[misc, valid-type] # Hypothesis makes it at run time.
     settings = QUICK
 
 
-class TestTransientPool(PooledLife.TestCase):
+class TestTransientPool(PooledLife.TestCase):  # type: ignore[misc, valid-type] # Hypothesis makes it at run time.
     settings = QUICK
 
 
@@ -182,6 +182,4 @@ class TestTransientPool(PooledLife.TestCase):
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("life", [Life, AsyncLife, PooledLife])
 def test_a_thousand_lives_end_well(life: type[RuleBasedStateMachine]) -> None:
-    case = life.TestCase()
-    case.settings = THOROUGH
-    case.runTest()
+    run_state_machine_as_test(life, settings=THOROUGH)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.transaction_peer import COMMIT, ROLLBACK, TransactionPeer, shown
+from broker.delivery.transaction_peer import COMMIT, ROLLBACK, TransactionPeer, shown
 from crash import transaction_child
 from tiermq import LocalStore
 from tiermq.errors import RemotingError
@@ -51,12 +50,9 @@ class Victim:
 
     @contextmanager
     def broker(self) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, transaction_child.__file__, str(self.root), self.flush]
         self.ended_before = dict(self.ended)
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        ) as process:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             yield process, ("127.0.0.1", int(process.stdout.readline()))
 

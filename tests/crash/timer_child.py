@@ -10,15 +10,16 @@ import itertools
 import os
 import random
 import sys
+from typing import Any
 
 from tiermq import LocalStore, Message
 from tiermq.clock import SystemClock
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import encode_properties
 
-STORE = {
+STORE: dict[str, Any] = {
     "mapped_file_size_commit_log": 256 * 1024,
     "mapped_file_size_consume_queue": 20 * 500,
     "max_hash_slot_num": 500,
@@ -37,7 +38,7 @@ def main(root: str, first: int) -> None:
             delay_ms = chance.choice((5, 50, 150, 450))
             asked = encode_properties({"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": f"K{number}"})
             place = timers.place("T", 0, asked)
-            assert isinstance(place, TimerPlace)
+            assert isinstance(place, TimerDestination)
             message = Message(place.topic, str(number).encode(), 0, encoded_properties=place.properties)
             if store.put(message).ok:
                 os.write(1, f"{number}\n".encode())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from small_store import SIZES
 from tiermq import LocalStore, Message, PutResult
-from tiermq.clock import ManualClock
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.errors import StoreError
 from tiermq.files.os_file_access import OsFileAccess
@@ -76,7 +76,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.parametrize(("level", "delay_ms"), [(1, 1_000), (3, 10_000), (5, 60_000), (18, 7_200_000)])
 def test_a_message_is_delivered_when_its_levels_time_has_passed(world: World, level: int, delay_ms: int) -> None:
-    fields = {"flag": 7, "born_timestamp_ms": 5, "born_host": "9.8.7.6:5", "reconsume_times": 2}
+    fields: dict[str, Any] = {"flag": 7, "born_timestamp_ms": 5, "born_host": "9.8.7.6:5", "reconsume_times": 2}
     world.wait_in(level, "a", more={"KEYS": "k", "TAGS": "A"}, **fields)
     world.clock.advance_ms(delay_ms - 1)
     assert world.run() == pytest.approx(0.001)

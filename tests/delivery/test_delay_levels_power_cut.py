@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
-from simulation.simulated_files import SimulatedFileAccess
+from simulation.power_cut import CutLife, PowerCut
+from simulation.simulated_files import by_chance
 from small_store import ROOT, bodies, killed, on_simulation
 from tiermq import LocalStore, Message, PutResult
-from tiermq.clock import ManualClock
 from tiermq.delivery.delay_levels import DelayLevels
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 CONFIG = f"{ROOT}/config"
 
 
-class PowerCut(BaseException):
-    """Not an Exception, so that nothing handles it."""
-
-
-class Life:
+class Life(CutLife):
     """Messages that wait, are delivered, written down; again. `durable` are those that must not be lost."""
 
     def __init__(self, calls: int | None, puts: int | None = None) -> None:
         self.puts_left = puts
         self.puts = 0
-        self.calls_left = calls
-        self.calls = 0
+        super().__init__(calls)
         self.durable: list[bytes] = []
-        self.clock = ManualClock()
-        self.access = SimulatedFileAccess(clock=self.clock, on_call=self.count)
-
-    def count(self, _operation: str, _path: str) -> None:
-        self.calls += 1
-        if self.calls_left is not None and self.calls > self.calls_left:
-            raise PowerCut
 
     def live(self) -> None:
         store = on_simulation(self.access, clock=self.clock)
@@ -92,14 +81,9 @@ def test_a_power_cut_at_any_moment_costs_no_delayed_message() -> None:
     delivered_again = 0
     for calls in range(whole.calls):
         life = Life(calls)
-        try:
-            life.live()
-        except PowerCut:
-            pass
-        else:
-            raise AssertionError("the power was not cut")
+        life.live_until_cut()
         kept = chance.random()
-        after = life.access.crash(lambda _path, _page, kept=kept: chance.random() < kept)
+        after = life.access.crash(partial(by_chance, chance, kept))
         life.clock.advance_ms(60_000)
         with on_simulation(after, clock=life.clock) as store:
             delivery = DelayLevels(store, CONFIG, life.clock, 1_000, after)
@@ -117,12 +101,7 @@ def test_a_process_that_dies_before_or_after_any_put_loses_none_and_repeats_only
     assert whole.puts == 18
     for puts in range(whole.puts):
         life = Life(None, puts)
-        try:
-            life.live()
-        except PowerCut:
-            pass
-        else:
-            raise AssertionError("the process did not die")
+        life.live_until_cut()
         put_before = (puts + 1) // 2
         after = killed(life.access)
         life.clock.advance_ms(60_000)

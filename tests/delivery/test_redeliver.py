@@ -6,7 +6,7 @@ import pytest
 
 from small_store import on_simulation
 from tiermq import Message
-from tiermq.delivery.put_again import put_again, undeliverable
+from tiermq.delivery.redeliver import put_again, undeliverable
 
 
 def test_everything_of_a_message_stays_but_its_place() -> None:

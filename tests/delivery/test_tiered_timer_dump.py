@@ -1,4 +1,4 @@
-"""`tiermq dump` of a tier with far timers: its manifest, each timer with its message, damage as damage."""
+"""`tiermq dump` of a tier with tiered timers: its manifest, each timer with its message, damage as damage."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from delivery.far.far_world import DAY_MS, NOW_MS, FarWorld, timer
-from delivery.far.test_far_listing import DUE_MS, records
+from delivery.tiered_timers.test_timer_listing import DUE_MS, records
+from delivery.tiered_timers.tier_world import DAY_MS, NOW_MS, FarWorld, timer
 from tiermq.cli.main import cli
-from tiermq.delivery.far.far_dump import dump_far_file, is_far_file
+from tiermq.delivery.timer_dump import dump_tiered_timer_file, is_tiered_timer_file
 from tiermq.tier.driver.posix import PosixDriver
 
 
@@ -41,7 +41,7 @@ def test_a_tier_with_far_timers_is_dumped_without_damage(dumped: FarWorld, tmp_p
 
 def test_damage_to_far_timers_is_a_row_with_an_error(dumped: FarWorld, tmp_path: Path) -> None:
     dumped.add([timer(1, NOW_MS + 2 * DAY_MS)])  # Sound, and no record of a message.
-    for path in filter(is_far_file, (tmp_path / "tier").rglob("*")):
+    for path in filter(is_tiered_timer_file, (tmp_path / "tier").rglob("*")):
         if path.suffix == ".json":
             path.write_bytes(b"{}")
     result = CliRunner().invoke(cli, ["dump", str(tmp_path / "tier")])
@@ -50,4 +50,4 @@ def test_damage_to_far_timers_is_a_row_with_an_error(dumped: FarWorld, tmp_path:
     assert sorted(row["kind"] for row in rows if "error" in row) == ["damage", "far_timer"]
     for path in (path for path in (tmp_path / "tier").rglob("*.timers") if path.is_file()):
         path.write_bytes(path.read_bytes()[:-1])
-        assert [row["kind"] for row in dump_far_file(path, path.name)] == ["damage"]
+        assert [row["kind"] for row in dump_tiered_timer_file(path, path.name)] == ["damage"]

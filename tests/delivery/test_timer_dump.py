@@ -6,7 +6,7 @@ from pathlib import Path
 
 from delivery.timer.timer_world import NOW_MS, TimerWorld
 from small_store import ROOT
-from tiermq.delivery.timer.timer_dump import dump_timer_file, is_timer_file
+from tiermq.delivery.timer_dump import dump_timer_file, is_timer_file
 
 
 def on_real_disk(world: TimerWorld, tmp_path: Path) -> Path:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from small_store import on_disk
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 from tiermq.config import StoreConfig
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.message.properties import encode_properties
@@ -43,7 +43,7 @@ def timers(store: LocalStore, clock: ManualClock) -> Iterator[TimerService]:
 
 def send(store: LocalStore, timers: TimerService, key: str, delay_s: int, topic: str = "T") -> None:
     place = timers.place(topic, 0, encode_properties({"UNIQ_KEY": key, "TIMER_DELAY_SEC": str(delay_s), "KEYS": "k"}))
-    assert isinstance(place, TimerPlace)
+    assert isinstance(place, TimerDestination)
     assert store.put(Message(place.topic, b"body", place.queue_id, encoded_properties=place.properties)).ok
     store.dispatch_now()
 

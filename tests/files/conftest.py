@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 
@@ -22,13 +22,19 @@ class World:
     clock: ManualClock
 
 
+class SimulatedWorld(World):
+    access: SimulatedFileAccess
+
+
 def make_world(kind: str, tmp_path: Path) -> World:
+    return World(OsFileAccess(), str(tmp_path), ManualClock()) if kind == "os" else simulated_world()
+
+
+def simulated_world() -> SimulatedWorld:
     clock = ManualClock()
-    if kind == "os":
-        return World(OsFileAccess(), str(tmp_path), clock)
     access = SimulatedFileAccess(clock=clock)
     access.make_directories("/store")
-    return World(access, "/store", clock)
+    return SimulatedWorld(access, "/store", clock)
 
 
 @pytest.fixture(params=["os", "simulated"])
@@ -37,5 +43,5 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def simulated(tmp_path: Path) -> World:
-    return make_world("simulated", tmp_path)
+def simulated() -> SimulatedWorld:
+    return simulated_world()

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
+from files.conftest import World
 from tiermq.errors import StoreDamaged
 
 
-def test_a_configuration_keeps_its_predecessor(world):
+def test_a_configuration_keeps_its_predecessor(world: World) -> None:
     path = f"{world.root}/config/topics.json"
     assert world.access.read_config(path, json.loads) is None
     for version in (1, 2, 3):
@@ -21,7 +22,7 @@ def test_a_configuration_keeps_its_predecessor(world):
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"version": ', b"\xff\xfe"])
-def test_a_damaged_configuration_is_deleted_and_its_backup_used(world, damage):
+def test_a_damaged_configuration_is_deleted_and_its_backup_used(world: World, damage: bytes) -> None:
     path = f"{world.root}/config/topics.json"
     world.access.write_config(path, b'{"version": 1}')
     world.access.write_config(path, b'{"version": 2}')
@@ -32,7 +33,7 @@ def test_a_damaged_configuration_is_deleted_and_its_backup_used(world, damage):
     assert json.loads(world.access.read_bytes(path + ".bak")) == {"version": 1}
 
 
-def test_a_configuration_without_a_readable_backup_is_left_for_a_human(world):
+def test_a_configuration_without_a_readable_backup_is_left_for_a_human(world: World) -> None:
     path = f"{world.root}/config/topics.json"
     world.access.write_bytes(path, b"{")
     with pytest.raises(StoreDamaged, match="topics.json: expected a readable configuration"):

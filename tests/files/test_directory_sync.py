@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import ENTRY, LENGTH, SimulatedFileAccess
-from tiermq.clock import ManualClock
+from tiermq.files.file_access import DirectorySync
 from tiermq.files.mapped_file_queue import MappedFileQueue
-from tiermq.files.new_names import NewNames
 from tiermq.files.os_file_access import OsFileAccess
 
 SIZE = 4096
@@ -30,13 +30,13 @@ def synced_in(access: SimulatedFileAccess) -> list[str]:
     return seen
 
 
-def queue_on(access: SimulatedFileAccess, names: NewNames, directory: str) -> MappedFileQueue:
+def queue_on(access: SimulatedFileAccess, names: DirectorySync, directory: str) -> MappedFileQueue:
     return MappedFileQueue(access, directory, SIZE, clock=access.clock, reserve_bytes=512, names=names)
 
 
 def test_making_files_syncs_nothing_and_a_directory_of_many_is_synced_once() -> None:
     access = SimulatedFileAccess()
-    names = NewNames(access, "/s")
+    names = DirectorySync(access, "/s")
     synced = synced_in(access)
     for number in range(3):
         names.create(f"/s/q/T/{number}/{NAME}", SIZE)
@@ -49,7 +49,7 @@ def test_making_files_syncs_nothing_and_a_directory_of_many_is_synced_once() -> 
 
 def test_a_name_that_was_made_after_a_sync_is_synced_again() -> None:
     access = SimulatedFileAccess()
-    names = NewNames(access, "/s")
+    names = DirectorySync(access, "/s")
     names.create("/s/T/0/a", SIZE)
     names.sync("/s/T/0/a")
     names.create("/s/T/1/a", SIZE)
@@ -62,7 +62,7 @@ def test_a_name_that_was_made_after_a_sync_is_synced_again() -> None:
 
 def test_a_directory_that_could_not_be_synced_is_tried_again() -> None:
     access = SimulatedFileAccess()
-    names = NewNames(access, "/s")
+    names = DirectorySync(access, "/s")
     names.create("/s/T/a", SIZE)
 
     def fail(operation: str, path: str) -> None:
@@ -77,7 +77,7 @@ def test_a_directory_that_could_not_be_synced_is_tried_again() -> None:
 
 def test_a_directory_that_is_gone_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = NewNames(OsFileAccess(), ".")  # Relative, as a store's root may be.
+    names = DirectorySync(OsFileAccess(), ".")  # Relative, as a store's root may be.
     names.create("T/0/a", SIZE).close()
     assert names.changed == {str(tmp_path / "T" / "0"), str(tmp_path / "T"), str(tmp_path)}
     os.unlink("T/0/a")
@@ -89,17 +89,17 @@ def test_a_directory_that_is_gone_is_passed_over(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("survives", [(), (ENTRY,), (ENTRY, LENGTH)])
 def test_before_the_first_flush_a_power_cut_leaves_a_queue_that_loads(survives: tuple[int, ...]) -> None:
     access = SimulatedFileAccess()
-    queue = queue_on(access, NewNames(access, "/s"), "/s/T/0")
+    queue = queue_on(access, DirectorySync(access, "/s"), "/s/T/0")
     queue.last_or_create().append(b"x" * 100)
     after = access.crash(lambda path, page: page in survives)
-    again = queue_on(after, NewNames(after, "/s"), "/s/T/0")
+    again = queue_on(after, DirectorySync(after, "/s"), "/s/T/0")
     again.load()
     assert len(again.files) == (1 if survives == (ENTRY, LENGTH) else 0)
 
 
 def test_flushed_bytes_are_there_after_any_power_cut() -> None:
     access = SimulatedFileAccess()
-    queue = queue_on(access, NewNames(access, "/s"), "/s/T/0")
+    queue = queue_on(access, DirectorySync(access, "/s"), "/s/T/0")
     queue.last_or_create().append(b"x" * 100)
     while not queue.flush(0):
         pass
@@ -109,7 +109,7 @@ def test_flushed_bytes_are_there_after_any_power_cut() -> None:
 
 def test_a_file_without_bytes_gets_its_name_by_a_flush_too() -> None:
     access = SimulatedFileAccess()
-    queue = queue_on(access, NewNames(access, "/s"), "/s/T/0")
+    queue = queue_on(access, DirectorySync(access, "/s"), "/s/T/0")
     queue.last_or_create()
     assert queue.flush(2)
     assert not access.crash(lambda path, page: False).exists(f"/s/T/0/{NAME}")
@@ -120,20 +120,20 @@ def test_a_file_without_bytes_gets_its_name_by_a_flush_too() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_second_file_never_outlives_the_first(seed: int) -> None:
     access = SimulatedFileAccess()
-    queue = queue_on(access, NewNames(access, "/s"), "/s/T/0")
+    queue = queue_on(access, DirectorySync(access, "/s"), "/s/T/0")
     queue.last_or_create().append(b"x" * SIZE)
     queue.create_next().append(b"y")
     chance = random.Random(seed)
     after = access.crash(lambda path, page: chance.random() < 0.5)
-    again = queue_on(after, NewNames(after, "/s"), "/s/T/0")
+    again = queue_on(after, DirectorySync(after, "/s"), "/s/T/0")
     again.load()  # Raises StoreDamaged for a hole, and for an empty file that is not the last.
     assert again.files[0].from_offset == 0
 
 
 def test_a_file_that_a_dead_process_left_gets_its_name_by_the_next_flush() -> None:
     access = SimulatedFileAccess()
-    queue_on(access, NewNames(access, "/s"), "/s/T/0").last_or_create()
-    again = queue_on(access, NewNames(access, "/s"), "/s/T/0")
+    queue_on(access, DirectorySync(access, "/s"), "/s/T/0").last_or_create()
+    again = queue_on(access, DirectorySync(access, "/s"), "/s/T/0")
     again.load()
     again.files[0].set_positions(0)
     again.doubt_names()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
+from files.conftest import World
+from present import present
+from simulation.simulated_files import set_modified_ms
+from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 
 SIZE = 1024
@@ -13,7 +18,7 @@ UNIT = 20
 HOUR_MS = 3_600_000
 
 
-def make_queue(world, count, pauses=None):
+def make_queue(world: World, count: int, pauses: list[float] | None = None) -> MappedFileQueue:
     queue = MappedFileQueue(
         world.access,
         f"{world.root}/queue",
@@ -24,26 +29,26 @@ def make_queue(world, count, pauses=None):
     for number in range(count):
         file = queue.create_next()
         file.append(bytes(SIZE - UNIT) + struct.pack(">qiq", number * 100, 100, 0))
-        world.access.touch_modified_ms(file.path, world.clock.now_ms())
+        set_modified_ms(world.access, file.path, world.clock.now_ms())
     return queue
 
 
-def age(world, queue, *numbers):
+def age(world: World, queue: MappedFileQueue, *numbers: int) -> None:
     for number in numbers:
-        world.access.touch_modified_ms(queue.files[number].path, world.clock.now_ms() - 72 * HOUR_MS)
+        set_modified_ms(world.access, queue.files[number].path, world.clock.now_ms() - 72 * HOUR_MS)
 
 
-def delete(queue, **changes):
+def delete(queue: MappedFileQueue, **changes: Any) -> int:
     settings = {"expired_ms": 72 * HOUR_MS, "interval_ms": 0, "destroy_interval_ms": 120_000, "immediately": False}
     return queue.delete_expired_by_time(**(settings | {"batch_max": 10} | changes))
 
 
-def last_unit(file):
+def last_unit(file: MappedFile) -> int:
     data = file.read(SIZE - UNIT, 8)
     return -1 if data is None else struct.unpack(">q", data)[0]
 
 
-def test_only_the_leading_run_of_old_files_is_deleted(world):
+def test_only_the_leading_run_of_old_files_is_deleted(world: World) -> None:
     queue = make_queue(world, 50)
     age(world, queue, 0, 1, 2, 3, 4, 10, 11)
     assert delete(queue, batch_max=50) == 5
@@ -52,7 +57,7 @@ def test_only_the_leading_run_of_old_files_is_deleted(world):
     queue.close()
 
 
-def test_a_file_expires_exactly_at_its_age(world):
+def test_a_file_expires_exactly_at_its_age(world: World) -> None:
     queue = make_queue(world, 2)
     world.clock.advance_ms(72 * HOUR_MS - 1)
     assert delete(queue) == 0
@@ -61,7 +66,7 @@ def test_a_file_expires_exactly_at_its_age(world):
     queue.close()
 
 
-def test_the_last_file_never_expires(world):
+def test_the_last_file_never_expires(world: World) -> None:
     queue = make_queue(world, 3)
     assert delete(queue, immediately=True) == 2
     assert delete(queue, immediately=True) == 0
@@ -69,7 +74,7 @@ def test_the_last_file_never_expires(world):
     queue.close()
 
 
-def test_a_run_deletes_at_most_a_batch_and_pauses_between_files(world):
+def test_a_run_deletes_at_most_a_batch_and_pauses_between_files(world: World) -> None:
     pauses: list[float] = []
     queue = make_queue(world, 15, pauses)
     assert delete(queue, immediately=True, interval_ms=100, batch_max=10) == 10
@@ -78,7 +83,7 @@ def test_a_run_deletes_at_most_a_batch_and_pauses_between_files(world):
     queue.close()
 
 
-def test_a_run_without_a_batch_is_refused_instead_of_deleting_one_file(world):
+def test_a_run_without_a_batch_is_refused_instead_of_deleting_one_file(world: World) -> None:
     """RocketMQ's shorter form passes 0 and deletes exactly one file per call."""
     queue = make_queue(world, 3)
     with pytest.raises(ValueError, match="at least one file per run"):
@@ -87,11 +92,11 @@ def test_a_run_without_a_batch_is_refused_instead_of_deleting_one_file(world):
     queue.close()
 
 
-def test_a_veto_ends_the_run_whatever_the_age(world):
+def test_a_veto_ends_the_run_whatever_the_age(world: World) -> None:
     queue = make_queue(world, 5)
     asked = []
 
-    def not_yet(file):
+    def not_yet(file: MappedFile) -> bool:
         asked.append(file.from_offset)
         return file.from_offset >= 2 * SIZE
 
@@ -101,9 +106,10 @@ def test_a_veto_ends_the_run_whatever_the_age(world):
     queue.close()
 
 
-def test_a_held_file_ends_the_run_and_is_no_longer_part_of_the_readable_queue(world):
+def test_a_held_file_ends_the_run_and_is_no_longer_part_of_the_readable_queue(world: World) -> None:
     queue = make_queue(world, 4)
     held = queue.files[1].select(0)
+    assert held is not None
     assert delete(queue, immediately=True) == 1
     assert len(queue.files) == 3
     assert queue.min_offset == 2 * SIZE, "a file on its way out no longer counts"
@@ -116,9 +122,10 @@ def test_a_held_file_ends_the_run_and_is_no_longer_part_of_the_readable_queue(wo
     queue.close()
 
 
-def test_a_hanging_file_is_forced_out_after_the_interval(world):
+def test_a_hanging_file_is_forced_out_after_the_interval(world: World) -> None:
     queue = make_queue(world, 3)
     held = queue.files[0].select(0)
+    assert held is not None
     assert delete(queue, immediately=True) == 0
     world.clock.advance_ms(119_999)
     assert queue.retry_delete_first(120_000) is False
@@ -131,10 +138,10 @@ def test_a_hanging_file_is_forced_out_after_the_interval(world):
     queue.close()
 
 
-def test_every_hanging_file_at_the_front_is_retried(world):
+def test_every_hanging_file_at_the_front_is_retried(world: World) -> None:
     """RocketMQ retries the very first one only."""
     queue = make_queue(world, 4)
-    held = [file.select(0) for file in queue.files[:2]]
+    held = [present(file.select(0)) for file in queue.files[:2]]
     for file in queue.files[:2]:
         assert file.destroy(1000) is False
     for selected in held:
@@ -146,7 +153,7 @@ def test_every_hanging_file_at_the_front_is_retried(world):
     queue.close()
 
 
-def test_files_whose_last_unit_points_below_the_log_are_deleted(world):
+def test_files_whose_last_unit_points_below_the_log_are_deleted(world: World) -> None:
     queue = make_queue(world, 5)
     assert queue.delete_expired_by_offset(0, UNIT, last_unit) == 0
     assert queue.delete_expired_by_offset(100, UNIT, last_unit) == 1
@@ -156,16 +163,17 @@ def test_files_whose_last_unit_points_below_the_log_are_deleted(world):
     queue.close()
 
 
-def test_a_referenced_file_is_not_deleted_by_offset_until_it_is_released(world):
+def test_a_referenced_file_is_not_deleted_by_offset_until_it_is_released(world: World) -> None:
     queue = make_queue(world, 3)
     held = queue.files[0].select(0)
+    assert held is not None
     assert queue.delete_expired_by_offset(10_000, UNIT, last_unit) == 0
     held.release()
     assert queue.delete_expired_by_offset(10_000, UNIT, last_unit) == 2
     queue.close()
 
 
-def test_a_file_whose_last_unit_is_unknown_stays(world):
+def test_a_file_whose_last_unit_is_unknown_stays(world: World) -> None:
     queue = make_queue(world, 3)
     assert queue.delete_expired_by_offset(10_000, UNIT, lambda _: -1) == 0
     queue.files[0].set_positions(SIZE - UNIT)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiermq.errors import StoreDamaged
-from tiermq.files.file_seal import is_broken, seal
-from tiermq.files.os_file_access import OsFileAccess
+from tiermq.files.os_file_access import OsFileAccess, is_seal_broken, seal_file
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     for offset in (7, 12):
         OsFileAccess().write_config(str(path), json.dumps({"billing": offset}).encode())
     with path.open("r+b") as file:
-        if not seal(file.fileno(), path.read_bytes()):
+        if not seal_file(file.fileno(), path.read_bytes()):
             pytest.skip("this file system keeps no extended attributes")
     return path
 
@@ -42,13 +41,13 @@ def test_a_bad_bit_in_settings_is_told_and_the_state_before_is_used(
     assert OsFileAccess().read_config(str(path), json.loads) == {"billing": 12}
     go_bad(path)
     assert OsFileAccess().read_config(str(path), json.loads) == {"billing": 7}
-    assert "the disk went bad" in caplog.text
+    assert "the disk is damaged" in caplog.text
 
 
 def test_settings_that_went_bad_without_a_predecessor_are_damage(path: Path) -> None:
     path.with_name(path.name + ".bak").unlink()
     go_bad(path)
-    with pytest.raises(StoreDamaged, match="the disk went bad"):
+    with pytest.raises(StoreDamaged, match="the disk is damaged"):
         OsFileAccess().read_config(str(path), json.loads)
 
 
@@ -61,6 +60,6 @@ def test_an_edit_in_place_is_no_damage(path: Path) -> None:
 def test_a_file_without_a_seal_is_believed(tmp_path: Path) -> None:
     other = tmp_path / "topics.json"
     other.write_bytes(b"{}")
-    assert not is_broken(str(other), b"{}")
-    assert not is_broken(str(other), b"anything")
-    assert not is_broken(str(tmp_path / "missing"), b"")
+    assert not is_seal_broken(str(other), b"{}")
+    assert not is_seal_broken(str(other), b"anything")
+    assert not is_seal_broken(str(tmp_path / "missing"), b"")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import StoreDamaged
-from tiermq.store.lenient_json import _STRING_OR_KEY, decode_lenient_json
+from tiermq.files.config_file import _STRING_OR_KEY, decode_lenient_json
 
 
 def test_integer_keys_may_come_without_quotes() -> None:

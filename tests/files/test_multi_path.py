@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tiermq.clock import ManualClock
+from files.conftest import SimulatedWorld, World
+from present import present
+from simulation.manual_clock import ManualClock
 from tiermq.errors import BadConfig, ReadOnlyStore, StoreDamaged
 from tiermq.files.allocator import FileAllocator
-from tiermq.files.multi_path import MultiPathMappedFileQueue, choose_path
+from tiermq.files.mapped_file_queue import MultiPathMappedFileQueue, choose_path
 
 SIZE = 1024
 
 
-def make_queue(world, paths, **settings):
+def make_queue(world: World, paths: Sequence[str], **settings: Any) -> MultiPathMappedFileQueue:
     full = [f"{world.root}/{path}" for path in paths]
     read_only = [f"{world.root}/{path}" for path in settings.pop("read_only_paths", ())]
     return MultiPathMappedFileQueue(world.access, full, SIZE, clock=world.clock, read_only_paths=read_only, **settings)
 
 
-def fill(queue, count):
+def fill(queue: MultiPathMappedFileQueue, count: int) -> None:
     for _ in range(count):
         queue.create_next().append(b"x" * SIZE)
 
 
-def placement(queue):
+def placement(queue: MultiPathMappedFileQueue) -> list[str]:
     return [os.path.basename(os.path.dirname(file.path)) for file in queue.files]
 
 
@@ -40,16 +44,18 @@ def placement(queue):
         ("a", "", "a", "aaaaaa"),
     ],
 )
-def test_files_go_round_robin_over_the_paths_that_may_be_written(paths, read_only, full, expected):
+def test_files_go_round_robin_over_the_paths_that_may_be_written(
+    paths: str, read_only: str, full: str, expected: str
+) -> None:
     assert "".join(choose_path(paths, read_only, full, number) for number in range(6)) == expected
 
 
-def test_read_only_paths_alone_cannot_take_a_file():
+def test_read_only_paths_alone_cannot_take_a_file() -> None:
     with pytest.raises(BadConfig, match="all read-only"):
         choose_path("ab", "ab", "", 0)
 
 
-def test_a_reloaded_queue_unions_all_paths(world):
+def test_a_reloaded_queue_unions_all_paths(world: World) -> None:
     queue = make_queue(world, ["b", "a", "c"])
     fill(queue, 5)
     assert placement(queue) == ["a", "b", "c", "a", "b"]
@@ -62,7 +68,7 @@ def test_a_reloaded_queue_unions_all_paths(world):
     again.close()
 
 
-def test_paths_can_change_and_fill_up_while_the_queue_runs(world):
+def test_paths_can_change_and_fill_up_while_the_queue_runs(world: World) -> None:
     full: list[str] = []
     queue = make_queue(world, ["a", "b"], full_paths=lambda: full)
     fill(queue, 2)
@@ -75,7 +81,7 @@ def test_paths_can_change_and_fill_up_while_the_queue_runs(world):
     queue.close()
 
 
-def test_a_missing_path_makes_the_queue_incomplete(world):
+def test_a_missing_path_makes_the_queue_incomplete(world: World) -> None:
     queue = make_queue(world, ["a", "b"])
     fill(queue, 4)
     queue.close()
@@ -83,7 +89,7 @@ def test_a_missing_path_makes_the_queue_incomplete(world):
         make_queue(world, ["a"]).load()
 
 
-def test_the_same_file_in_two_paths_is_damage(world):
+def test_the_same_file_in_two_paths_is_damage(world: World) -> None:
     queue = make_queue(world, ["a"])
     fill(queue, 1)
     queue.close()
@@ -92,13 +98,13 @@ def test_the_same_file_in_two_paths_is_damage(world):
         make_queue(world, ["a", "b"]).load()
 
 
-def test_files_of_a_disk_that_cannot_be_written_are_still_read(simulated):
+def test_files_of_a_disk_that_cannot_be_written_are_still_read(simulated: SimulatedWorld) -> None:
     queue = make_queue(simulated, ["a", "b"])
     fill(queue, 2)
     queue.close()
     refused = []
 
-    def refuse_first_open(operation, path):
+    def refuse_first_open(operation: str, path: str) -> None:
         if operation == "open" and "/a/" in path and path not in refused:
             refused.append(path)
             raise ReadOnlyStore(path)
@@ -108,21 +114,21 @@ def test_files_of_a_disk_that_cannot_be_written_are_still_read(simulated):
     again.load()
     assert again.segments.read(0, 2) == b"xx"
     with pytest.raises(ReadOnlyStore):
-        again.first().zero_from(0)
+        present(again.first()).zero_from(0)
     again.close()
     refused.clear()
     with pytest.raises(ReadOnlyStore):
         make_queue(simulated, ["a", "b"]).load()
 
 
-def test_destroying_removes_every_directory(world):
+def test_destroying_removes_every_directory(world: World) -> None:
     queue = make_queue(world, ["a", "b"])
     fill(queue, 3)
     queue.destroy()
     assert world.access.list_directories(world.root) == []
 
 
-def test_a_file_made_in_advance_on_a_disk_that_filled_up_is_made_elsewhere_and_only_there(world):
+def test_a_file_made_in_advance_on_a_disk_that_filled_up_is_made_elsewhere_and_only_there(world: World) -> None:
     full: list[str] = []
     with FileAllocator(world.access, clock=ManualClock()) as allocator:
         queue = make_queue(world, ["a", "b"], full_paths=lambda: full, allocator=allocator)

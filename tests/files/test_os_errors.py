@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,12 @@ from tiermq.files.os_file_access import OsFileAccess
     ("number", "expected"),
     [(errno.EACCES, ReadOnlyStore), (errno.EROFS, ReadOnlyStore), (errno.EDQUOT, DiskFull), (errno.EIO, OSError)],
 )
-def test_system_errors_are_said_in_our_words(tmp_path, monkeypatch, number, expected):
+def test_system_errors_are_said_in_our_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[OSError]
+) -> None:
     region = OsFileAccess().create(str(tmp_path / "file"), 4096)
 
-    def refuse(*_):
+    def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
@@ -39,13 +42,13 @@ def test_system_errors_are_said_in_our_words(tmp_path, monkeypatch, number, expe
         (errno.ENOMEM, ["one more memory map", " in use", "vm.max_map_count", "ulimit -v"]),
     ],
 )
-def test_a_limit_is_named_with_what_is_in_use_and_what_raises_it(number, said):
+def test_a_limit_is_named_with_what_is_in_use_and_what_raises_it(number: int, said: list[str]) -> None:
     with pytest.raises(TooManyOpenFiles) as caught, translated("create a file", "/store/file"):
         raise OSError(number, os.strerror(number))
     assert [part for part in ("/store/file: expected", "create a file", *said) if part not in str(caught.value)] == []
 
 
-def test_a_limit_is_told_also_when_nothing_is_left_to_look_with():
+def test_a_limit_is_told_also_when_nothing_is_left_to_look_with() -> None:
     unknown = pytest.raises(TooManyOpenFiles, match="an unknown number of an unknown number in use")
     with descriptors_left(0), unknown, translated("map a file", "/store/file"):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -53,8 +56,10 @@ def test_a_limit_is_told_also_when_nothing_is_left_to_look_with():
         OsFileAccess().list_files("/")
 
 
-def test_a_map_that_the_kernel_refuses_is_said_in_our_words_and_the_file_can_be_opened_later(tmp_path, monkeypatch):
-    def refuse(*_, **__):
+def test_a_map_that_the_kernel_refuses_is_said_in_our_words_and_the_file_can_be_opened_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     path = str(tmp_path / "file")

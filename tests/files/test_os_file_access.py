@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from present import present
+from simulation.manual_clock import ManualClock
 from tiermq.errors import DiskFull, ReadOnlyStore
 from tiermq.files.mapped_file import MappedFile
-from tiermq.files.os_file_access import OsFileAccess
+from tiermq.files.os_file_access import OsFileAccess, usage_ratio
 
 NAME = "0" * 20
 
@@ -36,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mount_point)], check=True)
 
 
-def test_a_full_disk_refuses_to_reserve_and_changes_nothing(small_disk):
+def test_a_full_disk_refuses_to_reserve_and_changes_nothing(small_disk: Path) -> None:
     access = OsFileAccess()
     region = access.create(str(small_disk / "file"), 8 << 20)
     region.reserve(0, 512 << 10)
@@ -44,7 +45,7 @@ def test_a_full_disk_refuses_to_reserve_and_changes_nothing(small_disk):
     with pytest.raises(DiskFull, match=r"file: expected room on the file system to reserve disk blocks"):
         region.reserve(512 << 10, 4 << 20)
     assert os.path.getsize(small_disk / "file") == 8 << 20
-    assert bytes(region.buffer[:4]) == b"kept"
+    assert bytes(present(region.buffer)[:4]) == b"kept"
     region.reserve(512 << 10, 4096)
     region.sync()
     region.close()
@@ -55,7 +56,7 @@ def append_until_full(file: MappedFile, record: bytes) -> None:
         pass
 
 
-def test_appends_to_a_filling_disk_end_with_disk_full_and_keep_what_was_written(small_disk):
+def test_appends_to_a_filling_disk_end_with_disk_full_and_keep_what_was_written(small_disk: Path) -> None:
     access = OsFileAccess()
     file = MappedFile.create(access, str(small_disk / NAME), 8 << 20, clock=ManualClock(), reserve_bytes=300 << 10)
     record = bytes(range(256)) * 16
@@ -70,7 +71,7 @@ def test_appends_to_a_filling_disk_end_with_disk_full_and_keep_what_was_written(
     file.close()
 
 
-def test_a_full_disk_refuses_whole_files_and_keeps_the_old_one(small_disk):
+def test_a_full_disk_refuses_whole_files_and_keeps_the_old_one(small_disk: Path) -> None:
     access = OsFileAccess()
     path = str(small_disk / "config.json")
     access.write_config(path, b"old")
@@ -80,7 +81,7 @@ def test_a_full_disk_refuses_whole_files_and_keeps_the_old_one(small_disk):
     assert sorted(os.listdir(small_disk)) == ["config.json"]
 
 
-def test_a_read_only_file_system_says_so(small_disk):
+def test_a_read_only_file_system_says_so(small_disk: Path) -> None:
     access = OsFileAccess()
     access.create(str(small_disk / "file"), 4096).close()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -95,3 +96,19 @@ def test_a_read_only_file_system_says_so(small_disk):
         with pytest.raises(ReadOnlyStore, match=str(small_disk)):
             call()
     access.open(str(small_disk / "file"), 4096, writable=False).close()
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "usable", "ratio"),
+    [
+        (1000, 1000, 1000, 0.0),
+        (1000, 0, 0, 1.0),
+        (1000, 500, 500, 0.5),
+        (1000, 499, 499, 0.51),  # Rounded up to the next hundredth.
+        (1000, 999, 999, 0.01),
+        (1000, 500, 450, 0.53),  # What root keeps for itself does not count as room.
+        (0, 0, 0, -1.0),
+    ],
+)
+def test_the_used_share_is_rounded_up_to_hundredths(total: int, free: int, usable: int, ratio: float) -> None:
+    assert usage_ratio(total, free, usable) == ratio

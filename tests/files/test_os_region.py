@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
+from present import present
 from simulation.descriptor_limit import descriptors_below
 from tiermq.errors import StoreClosed, StoreDamaged, StoreError
-from tiermq.files import os_region
+from tiermq.files import system_calls
 from tiermq.files.os_file_access import OsFileAccess
 
 
-def test_a_failed_sync_is_never_followed_by_one_that_claims_success(tmp_path, monkeypatch):
+def test_a_failed_sync_is_never_followed_by_one_that_claims_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     region = OsFileAccess().create(str(tmp_path / "file"), 4096)
     region.write(0, b"lost?")
     with monkeypatch.context() as broken:
 
-        def fail(_):
+        def fail(_: object) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
         broken.setattr(os, "fdatasync", fail)
@@ -29,16 +33,16 @@ def test_a_failed_sync_is_never_followed_by_one_that_claims_success(tmp_path, mo
     region.close()
 
 
-def test_a_failed_sync_through_the_map_is_as_final(tmp_path, monkeypatch):
+def test_a_failed_sync_through_the_map_is_as_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = OsFileAccess().create(str(tmp_path / "file"), 4096)
     region.close_descriptor()
     region.sync()
     with monkeypatch.context() as broken:
 
-        def fail(*_):
+        def fail(*_: object) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-        broken.setattr(os_region.system_calls, "sync_pages", fail)
+        broken.setattr(system_calls, "sync_pages", fail)
         with pytest.raises(OSError, match="Input/output"):
             region.sync()
     with pytest.raises(StoreError, match="an earlier sync failed"):
@@ -46,7 +50,7 @@ def test_a_failed_sync_through_the_map_is_as_final(tmp_path, monkeypatch):
     region.close()
 
 
-def test_a_closed_region_without_a_descriptor_is_not_synced(tmp_path):
+def test_a_closed_region_without_a_descriptor_is_not_synced(tmp_path: Path) -> None:
     region = OsFileAccess().create(str(tmp_path / "file"), 4096)
     region.close_descriptor()
     region.close()
@@ -54,27 +58,27 @@ def test_a_closed_region_without_a_descriptor_is_not_synced(tmp_path):
         region.sync()
 
 
-def test_a_short_write_is_continued(tmp_path, monkeypatch):
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = OsFileAccess().create(str(tmp_path / "file"), 4096)
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: whole(descriptor, bytes(data[:7]), at))
     region.write(100, bytes(range(1, 101)))
-    assert bytes(region.buffer[100:200]) == bytes(range(1, 101))
+    assert bytes(present(region.buffer)[100:200]) == bytes(range(1, 101))
     region.close()
 
 
-def test_zeroing_works_where_holes_cannot_be_punched(tmp_path, monkeypatch):
-    monkeypatch.setattr(os_region.system_calls, "punch_hole", lambda *_: False)
+def test_zeroing_works_where_holes_cannot_be_punched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_calls, "punch_hole", lambda *_: False)
     region = OsFileAccess().create(str(tmp_path / "file"), 1 << 20)
     region.write(0, b"\xff" * 10_000)
     region.write(900_000, b"\xff" * 10_000)
     region.zero(5000, (1 << 20) - 5000)
-    assert bytes(region.buffer) == b"\xff" * 5000 + bytes((1 << 20) - 5000)
+    assert bytes(present(region.buffer)) == b"\xff" * 5000 + bytes((1 << 20) - 5000)
     assert os.stat(tmp_path / "file").st_blocks * 512 < 1 << 19, "holes stay holes"
     region.close()
 
 
-def test_a_file_replaced_under_us_is_not_mistaken_for_ours(tmp_path):
+def test_a_file_replaced_under_us_is_not_mistaken_for_ours(tmp_path: Path) -> None:
     access = OsFileAccess()
     region = access.create(str(tmp_path / "file"), 4096)
     region.close_descriptor()
@@ -86,7 +90,7 @@ def test_a_file_replaced_under_us_is_not_mistaken_for_ours(tmp_path):
     region.close()
 
 
-def test_descriptors_are_given_back(tmp_path):
+def test_descriptors_are_given_back(tmp_path: Path) -> None:
     access = OsFileAccess()
     regions = [access.create(str(tmp_path / str(number)), 4096) for number in range(10)]
     assert len(descriptors_below(tmp_path)) == 10
@@ -94,7 +98,7 @@ def test_descriptors_are_given_back(tmp_path):
         region.close_descriptor()
     assert descriptors_below(tmp_path) == [], "also of those that Python's maps would keep"
     for region in regions:
-        region.buffer[:5] = b"bytes"
+        present(region.buffer)[:5] = b"bytes"
         region.sync()
     assert descriptors_below(tmp_path) == [], "a sync needs none"
     for region in regions:
@@ -102,7 +106,7 @@ def test_descriptors_are_given_back(tmp_path):
     assert descriptors_below(tmp_path) == []
 
 
-def test_holes_are_no_data(tmp_path):
+def test_holes_are_no_data(tmp_path: Path) -> None:
     region = OsFileAccess().create(str(tmp_path / "00"), 64 << 20)
     assert region.data_ranges() == []
     region.write(32 << 20, b"x")
@@ -112,12 +116,14 @@ def test_holes_are_no_data(tmp_path):
     region.close()
 
 
-def test_a_file_system_that_does_not_know_its_holes_has_data_everywhere(tmp_path, monkeypatch):
+def test_a_file_system_that_does_not_know_its_holes_has_data_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     region = OsFileAccess().create(str(tmp_path / "00"), 1 << 20)
 
-    def refuse(_descriptor, _position, _whence):
+    def refuse(_descriptor: int, _position: int, _whence: int) -> None:
         raise OSError(errno.EINVAL, "not here")
 
-    monkeypatch.setattr(os_region.os, "lseek", refuse)
+    monkeypatch.setattr(os, "lseek", refuse)
     assert region.data_ranges() == [(0, 1 << 20)]
     region.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +32,7 @@ def start_locker(path: str, length: int, start: int) -> tuple[subprocess.Popen[s
     return process, process.stdout.readline().strip()
 
 
-def test_the_lock_is_the_one_java_takes_on_byte_zero(tmp_path):
+def test_the_lock_is_the_one_java_takes_on_byte_zero(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     held = OsFileAccess().lock(path)
     first, byte_zero = start_locker(path, 1, 0)
@@ -47,7 +48,7 @@ def test_the_lock_is_the_one_java_takes_on_byte_zero(tmp_path):
     OsFileAccess().lock(path).release()
 
 
-def test_a_refused_second_lock_does_not_drop_the_first(tmp_path):
+def test_a_refused_second_lock_does_not_drop_the_first(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     held = OsFileAccess().lock(path)
     with pytest.raises(StoreLocked):

@@ -13,7 +13,7 @@ from simulation.descriptor_limit import descriptors_below
 from tiermq.files import system_calls
 
 
-def test_a_punched_hole_reads_as_zero_and_gives_its_blocks_back(tmp_path):
+def test_a_punched_hole_reads_as_zero_and_gives_its_blocks_back(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * (1 << 20))
     descriptor = os.open(path, os.O_RDWR)
@@ -27,12 +27,12 @@ def test_a_punched_hole_reads_as_zero_and_gives_its_blocks_back(tmp_path):
     assert os.stat(path).st_blocks * 512 <= 64 << 10
 
 
-def test_an_error_of_the_kernel_is_raised_and_not_taken_for_a_missing_feature():
+def test_an_error_of_the_kernel_is_raised_and_not_taken_for_a_missing_feature() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         system_calls.punch_hole(-1, 0, 4096)
 
 
-def test_a_refusal_is_an_answer_and_the_map_can_be_closed_afterwards():
+def test_a_refusal_is_an_answer_and_the_map_can_be_closed_afterwards() -> None:
     memory = mmap.mmap(-1, 8192)
     assert system_calls.advise(memory, 0, 8192, 12345) is False
     if os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] >= 1 << 20:
@@ -43,14 +43,14 @@ def test_a_refusal_is_an_answer_and_the_map_can_be_closed_afterwards():
     assert system_calls.advise(memory, 0, 8192, system_calls.MADV_WILLNEED) is False
 
 
-def test_advice_may_begin_in_the_middle_of_a_page(tmp_path):
+def test_advice_may_begin_in_the_middle_of_a_page(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(8192))
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8192) as memory:
         assert system_calls.advise(memory, 5000, 100, system_calls.MADV_WILLNEED) is True
 
 
-def test_a_read_only_map_is_left_alone(tmp_path):
+def test_a_read_only_map_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(4096))
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ) as memory:
@@ -59,7 +59,7 @@ def test_a_read_only_map_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("size", [200, 4096, 100_000])
-def test_a_map_keeps_no_descriptor_and_reaches_the_file_only_when_it_is_shared(tmp_path, size):
+def test_a_map_keeps_no_descriptor_and_reaches_the_file_only_when_it_is_shared(tmp_path: Path, size: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"o" * size)
     for shared in (False, True):
@@ -76,14 +76,14 @@ def test_a_map_keeps_no_descriptor_and_reaches_the_file_only_when_it_is_shared(t
     assert str(path) not in Path("/proc/self/maps").read_text()
 
 
-def test_a_refused_map_is_an_error_and_leaves_nothing_mapped():
+def test_a_refused_map_is_an_error_and_leaves_nothing_mapped() -> None:
     before = Path("/proc/self/statm").read_text().split()[0]
     with pytest.raises(OSError, match="Bad file descriptor"):
         system_calls.map_file(999_999, 1 << 30, shared=True)
     assert abs(int(Path("/proc/self/statm").read_text().split()[0]) - int(before)) < (1 << 30) // mmap.PAGESIZE
 
 
-def test_pages_are_synced_through_the_map_and_an_error_of_the_kernel_is_raised(tmp_path):
+def test_pages_are_synced_through_the_map_and_an_error_of_the_kernel_is_raised(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(8192))
     with path.open("r+b") as file:

@@ -15,12 +15,10 @@ V4_HOSTS = st.builds("{}:{}".format, st.ip_addresses(v=4), PORTS)
 V6_HOSTS = st.builds("[{}]:{}".format, st.ip_addresses(v=6), PORTS)
 HOSTS = V4_HOSTS | V6_HOSTS
 
-PROPERTY_TEXT = st.text(
-    st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1, max_size=20
-)
+PROPERTY_TEXT = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=20)
 PROPERTIES = st.dictionaries(PROPERTY_TEXT, PROPERTY_TEXT, max_size=8)
 TOPICS = st.text(st.sampled_from("abcXYZ019_-%|"), min_size=1, max_size=200) | st.text(
-    st.characters(exclude_categories=("Cs",)), max_size=60
+    st.characters(codec="utf-8"), max_size=60
 )
 
 

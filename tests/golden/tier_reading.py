@@ -30,11 +30,10 @@ from typing import Any
 
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
+from tiermq.store.tier_continuation import METADATA_DATABASE
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.rocketmq_json import FILE_NAME
-from tiermq.tier.rocketmq_import import ImportReport, import_rocketmq
-from tiermq.tier.tier_config import METADATA_DATABASE
+from tiermq.tier.restore.rocketmq_json import FILE_NAME, ImportReport, import_rocketmq
 from tiermq.tier.tiered_store import TieredStore
 
 HERE = Path(__file__).parent
@@ -130,7 +129,7 @@ def index_everything(store: TieredStore) -> None:
     """What the index's own thread does after a restore: read back every record that no index is known to cover."""
     index = store.tier.index
     assert index is not None
-    while not index.is_caught_up:
+    while index.hole_count or not index._table.coverage.is_base_known:
         index.run_once()
 
 

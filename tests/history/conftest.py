@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from history.history_world import HistoryWorld
 from tiermq.history.scan_values import SegmentSpan
 from tiermq.tier.metadata.metadata_values import Segment
 
@@ -16,3 +20,12 @@ def without_sums(monkeypatch: pytest.MonkeyPatch) -> None:
         return SegmentSpan(segment.key.base, segment.size)
 
     monkeypatch.setattr(SegmentSpan, "of", classmethod(plain))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[HistoryWorld]:
+    """A store with a tier, both empty."""
+    made = HistoryWorld(tmp_path)
+    made.open()
+    yield made
+    made.bury()

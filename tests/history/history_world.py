@@ -44,8 +44,8 @@ class HistoryWorld(BrokerWorld):
     def catalog(self, request: ScanRequest | None = None, **which: Any) -> Catalog:
         return read_catalog(self.history(**which), request)
 
-    def tier_now(self) -> None:
-        self.store.tier_now()
+    def flush_to_tier(self) -> None:
+        self.store.flush_to_tier()
 
     def upload_index(self) -> None:
         """Let the key index of everything that is tiered lie in the tier."""

@@ -240,7 +240,7 @@ def test_a_damaged_record_says_why() -> None:
     reasons = [row["_corrupt"] for row in rows_of(record_run(run), ["_corrupt"])]
     place = run.log_base
     assert reasons[0] is None
-    assert reasons[1].startswith(f"record at log offset {place + run.starts[1]}: body CRC: the record says ")
+    assert reasons[1].startswith(f"record at log offset {place + run.starts[1]}: body CRC: the record has ")
     assert reasons[2].startswith(f"record at log offset {place + run.starts[2]}: expected the magic of a record")
 
 
@@ -249,7 +249,7 @@ def test_a_record_of_another_queue_or_place_is_damage() -> None:
     run = small_run(2)
     elsewhere = record_run(run)
     elsewhere.log_base += 1
-    assert all("it says of itself" in row["_corrupt"] for row in rows_of(elsewhere, ["_corrupt"]))
+    assert all("its own physical offset is" in row["_corrupt"] for row in rows_of(elsewhere, ["_corrupt"]))
     other = record_run(run)
     other.queue = QueueKey("c", "b", "T", 2)
     assert all("it is of topic 'T', queue 1" in row["_corrupt"] for row in rows_of(other, ["_corrupt"]))
@@ -322,7 +322,7 @@ def test_only_wanted_messages_are_given_and_no_batch_is_empty() -> None:
 def test_what_cannot_be_asked_is_refused_before_anything_is_read() -> None:
     with pytest.raises(UnknownColumn, match="did you mean 'body'"):
         decode_run(record_run(small_run()), ["bodi"], WHOLE)
-    with pytest.raises(ValueError, match="a batch needs room for one row: max_rows is 0"):
+    with pytest.raises(ValueError, match="a batch must hold one row: max_rows is 0"):
         list(decode_run(record_run(small_run()), ["body"], WHOLE, max_rows=0))
 
 

@@ -74,7 +74,7 @@ def test_an_unknown_column_is_answered_with_the_nearest_one(wrong: str, nearest:
 
 
 def test_a_column_like_no_other_is_answered_with_all_of_them() -> None:
-    with pytest.raises(UnknownColumn, match="no column 'zzzzzz'; There are topic, .*headers"):
+    with pytest.raises(UnknownColumn, match="no column 'zzzzzz'. There are topic, .*headers"):
         check_columns(["zzzzzz"])
 
 

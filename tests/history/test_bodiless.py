@@ -12,11 +12,11 @@ from history.history_world import HistoryWorld
 from tier.tier_world import record
 from tiermq.consumequeue.unit import UNIT
 from tiermq.history.arrow_batch import decode_run
-from tiermq.history.bodiless import read_around_bodies
+from tiermq.history.cold_reading import read_around_bodies
 from tiermq.history.planning import plan_scan
 from tiermq.history.reading import read_task
 from tiermq.history.scan_values import ScanCounters, ScanRequest
-from tiermq.history.unit_array import decode_units
+from tiermq.tier.queue.unit_array import decode_units
 
 COLUMNS = ["queueOffset", "keys", "tags", "storeSize", "bodyCrc", "_corrupt"]
 
@@ -35,7 +35,7 @@ def test_only_large_bodies_are_left_out_and_the_rows_are_the_same(
     world: HistoryWorld, size: int, expected: float
 ) -> None:
     world.put(12, size=size)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(store=False)
     rows, read = [], []
     for include_body in (True, False):

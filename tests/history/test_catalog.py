@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from history.history_world import HistoryWorld, as_sent, read_all, sent_of
 from tier.tier_world import record
+from tiermq import LocalStore
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import BadHistory
 from tiermq.history.catalog import QueueHistory, queue_filter, read_catalog
@@ -17,14 +17,6 @@ from tiermq.history.scan_values import HistoryPlace, ScanRequest, StorePlace
 from tiermq.tier.names import QueueKey, SegmentType
 
 KEY = QueueKey("DefaultCluster", "broker-a", "orders", 0)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[HistoryWorld]:
-    made = HistoryWorld(tmp_path)
-    made.open()
-    yield made
-    made.bury()
 
 
 def add_broker(world: HistoryWorld, broker: str, cluster: str = "DefaultCluster") -> None:
@@ -36,7 +28,7 @@ def add_broker(world: HistoryWorld, broker: str, cluster: str = "DefaultCluster"
 
 def test_a_store_without_a_name_is_that_of_the_tiers_only_broker(world: HistoryWorld) -> None:
     world.put(10)
-    world.tier_now()
+    world.flush_to_tier()
     world.put(5)
     catalog = world.catalog()
     assert [(queue.key.broker, queue.min_offset, queue.max_offset) for queue in catalog.queues()] == [
@@ -44,12 +36,20 @@ def test_a_store_without_a_name_is_that_of_the_tiers_only_broker(world: HistoryW
     ]
 
 
-def test_a_store_beside_a_tier_of_two_brokers_must_be_named(world: HistoryWorld) -> None:
+def test_a_store_that_does_not_know_its_name_must_be_named_beside_a_tier_of_two_brokers(
+    world: HistoryWorld, tmp_path: Path
+) -> None:
     world.put(10)
-    world.tier_now()
+    world.flush_to_tier()
     add_broker(world, "broker-b")
-    with pytest.raises(BadHistory, match=r"2 brokers.*broker-a of DefaultCluster, broker-b of DefaultCluster"):
-        world.catalog()
+    LocalStore.open(tmp_path / "unknown", background=False).close()
+    place = HistoryPlace(None, (StorePlace(str(tmp_path / "unknown")),))
+    with (
+        open_history(place, driver=world.driver) as history,
+        pytest.raises(BadHistory, match=r"2 brokers.*broker-a of DefaultCluster, broker-b of DefaultCluster"),
+    ):
+        read_catalog(history)
+    assert {queue.key.broker for queue in world.catalog().queues()} == {"broker-a", "broker-b"}
     catalog = world.catalog(broker="broker-a")
     assert [(queue.key.broker, queue.max_offset) for queue in catalog.queues()] == [("broker-a", 10), ("broker-b", 1)]
     assert catalog.brokers == [("DefaultCluster", "broker-a"), ("DefaultCluster", "broker-b")]
@@ -60,7 +60,7 @@ def test_a_store_beside_a_tier_of_two_brokers_must_be_named(world: HistoryWorld)
 
 def test_several_clusters_share_a_bucket(world: HistoryWorld) -> None:
     world.put(2)
-    world.tier_now()
+    world.flush_to_tier()
     add_broker(world, "broker-a", "other")
     found = read_all(world.catalog(store=False))
     assert len(found["orders", 0]) == 3
@@ -89,7 +89,7 @@ def test_a_refresh_sees_what_was_put_since(world: HistoryWorld) -> None:
     catalog.refresh()
     assert catalog.find("orders", 0).max_offset == 20
     assert catalog.find("payments", 4).max_offset == 1
-    world.tier_now()
+    world.flush_to_tier()
     catalog.refresh()
     queue = catalog.find("orders", 0)
     assert (queue.cold_max, queue.hot_from) == (20, 20)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,18 +24,10 @@ from tiermq.tier.names import QueueKey, SegmentType
 ORDERS = QueueKey("DefaultCluster", "broker-a", "orders", 0)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[HistoryWorld]:
-    made = HistoryWorld(tmp_path)
-    made.open()
-    yield made
-    made.bury()
-
-
 def test_an_idle_refresh_is_one_listing(world: HistoryWorld) -> None:
     for queue_id in range(30):
         world.put(3, "orders", queue_id)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(store=False)
     before = catalog.counters.requests
     catalog.refresh()
@@ -47,10 +38,10 @@ def test_an_idle_refresh_is_one_listing(world: HistoryWorld) -> None:
 def test_a_refresh_looks_only_at_queues_that_changed(world: HistoryWorld) -> None:
     for queue_id in range(30):
         world.put(20, "orders", queue_id)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(store=False)
     world.put(5, "orders", 7)
-    world.tier_now()
+    world.flush_to_tier()
     before = catalog.counters.requests
     catalog.refresh()
     assert catalog.find("orders", 7).max_offset == 25
@@ -81,7 +72,7 @@ def test_parts_that_wait_to_be_merged_are_history_like_any(tmp_path: Path, url: 
     try:
         for _ in range(4):
             world.put(30)
-            world.tier_now()
+            world.flush_to_tier()
         catalog = world.catalog(store=False)
         assert as_sent(read_all(catalog, max_bytes_per_partition=2000)["orders", 0]) == sent_of(world.sent["orders", 0])
     finally:
@@ -91,7 +82,7 @@ def test_parts_that_wait_to_be_merged_are_history_like_any(tmp_path: Path, url: 
 def test_a_tier_without_manifests_is_read_like_one_with_them(world: HistoryWorld) -> None:
     world.put(100)
     world.put(10, "payments", 3)
-    world.tier_now()
+    world.flush_to_tier()
     with_them = world.catalog(store=False)
     for name in world.driver.list_objects():
         world.driver.delete_object(name)
@@ -119,21 +110,21 @@ def test_a_queue_that_grows_behind_its_manifest_grows_in_the_catalogue(tmp_path:
 
 def test_a_topic_that_was_deleted_and_made_anew_is_another_one(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(store=False)
     world.store.delete_topics(["orders"])
     world.sent.clear()
     catalog.refresh()
     assert [queue.max_offset for queue in catalog.queues() if not queue.is_deleted] == []
     world.put(3)
-    world.tier_now()
+    world.flush_to_tier()
     catalog.refresh()
     assert as_sent(read_all(catalog)["orders", 0]) == sent_of(world.sent["orders", 0])
 
 
 def test_a_manifest_of_a_newer_version_is_refused(world: HistoryWorld) -> None:
     world.put(3)
-    world.tier_now()
+    world.flush_to_tier()
     stored = world.driver.get_object(manifest_name(ORDERS))
     world.driver.put_object(manifest_name(ORDERS), seal_document(json.loads(stored.data)["body"], 99))
     with pytest.raises(FutureManifest):
@@ -143,7 +134,7 @@ def test_a_manifest_of_a_newer_version_is_refused(world: HistoryWorld) -> None:
 @pytest.mark.parametrize("version", [b"", b'"version":99'], ids=["no document", "a bad version digit"])
 def test_a_manifest_that_is_damaged_is_done_without(world: HistoryWorld, version: bytes) -> None:
     world.put(30)
-    world.tier_now()
+    world.flush_to_tier()
     stored = world.driver.get_object(manifest_name(ORDERS))
     damaged = stored.data.replace(b'"version":1', version) if version else b"{}"
     world.driver.put_object(manifest_name(ORDERS), damaged)
@@ -154,7 +145,7 @@ def test_only_wanted_queues_are_looked_at(world: HistoryWorld) -> None:
     for queue_id in range(10):
         world.put(3, "orders", queue_id)
     world.put(3, "payments")
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(ScanRequest(topics=frozenset({"payments"})), store=False)
     assert catalog.topics() == ["payments"]
     assert catalog.counters.requests <= 4
@@ -163,10 +154,10 @@ def test_only_wanted_queues_are_looked_at(world: HistoryWorld) -> None:
 def test_a_refresh_lists_the_wanted_topic_only_and_sees_a_new_queue_of_it(world: HistoryWorld) -> None:
     world.put(3, "payments")
     world.put(3, "orders", 0)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(ScanRequest(topics=frozenset({"orders"})), store=False)
     world.put(3, "orders", 5)
-    world.tier_now()
+    world.flush_to_tier()
     catalog.refresh()
     assert [queue.key.queue_id for queue in catalog.queues()] == [0, 5]
     assert read_all(catalog).keys() == {("orders", 0), ("orders", 5)}
@@ -179,7 +170,7 @@ def test_an_idle_refresh_of_an_object_store_is_one_list_request(tmp_path: Path) 
     try:
         for queue_id in range(20):
             world.put(3, "orders", queue_id)
-        world.tier_now()
+        world.flush_to_tier()
         requests = driver.requests  # type: ignore[attr-defined]
         before = requests.counts
         catalog = world.catalog(store=False)
@@ -197,7 +188,7 @@ def test_an_idle_refresh_of_an_object_store_is_one_list_request(tmp_path: Path) 
 
 def test_one_queue_can_be_looked_up_alone(world: HistoryWorld) -> None:
     world.put(30)
-    world.tier_now()
+    world.flush_to_tier()
     tier = world.history(store=False).tier
     found = find_cold_queue(tier, ORDERS, 0)
     assert found is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def reader_of(world: HistoryWorld, task: ScanTask, counters: ScanCounters, losse
 
 def test_a_queue_is_read_with_one_request_for_units_and_one_for_records(world: HistoryWorld) -> None:
     world.put(500)
-    world.tier_now()
+    world.flush_to_tier()
     task, counters = task_of(world), ScanCounters()
     (run,) = reader_of(world, task, counters, []).runs(0, 500)
     assert as_sent(messages_of(run)) == sent_of(world.sent["orders", 0])
@@ -53,7 +53,7 @@ def test_a_run_is_no_longer_than_it_may_be_but_holds_a_record(
     world.put(30)
     world.put(1, size=5000)
     world.put(30)
-    world.tier_now()
+    world.flush_to_tier()
     runs = list(reader_of(world, task_of(world), ScanCounters(), []).runs(0, 61))
     assert [message for run in runs for message in as_sent(messages_of(run))] == sent_of(world.sent["orders", 0])
     assert sorted({len(run.buffer) > 1100 for run in runs}) == [False, True]
@@ -65,7 +65,7 @@ def test_far_records_are_fetched_apart_and_near_ones_together(
 ) -> None:
     monkeypatch.setattr(cold_reading, "GAP_BYTES", 2000)
     world.put(90, size=500)
-    world.tier_now()
+    world.flush_to_tier()
     task, counters = task_of(world, tags=frozenset({"t1"})), ScanCounters()
     runs = list(reader_of(world, task, counters, []).runs(0, 90))
     assert len(runs) == 1  # Every third message: the gaps are small.
@@ -84,13 +84,14 @@ def test_the_next_bytes_are_fetched_while_these_are_used(
     world.open()
     try:
         world.put(200)
-        world.tier_now()
+        world.flush_to_tier()
         plan = plan_scan(world.catalog(store=False), ScanRequest())
         history = world.histories[-1]
         assert history.reads_ahead
         assert as_sent(read_plan(history, plan)["orders", 0]) == sent_of(world.sent["orders", 0])
         runs = reader_of(world, plan.tasks[0], ScanCounters(), []).runs(0, 200)
         next(runs)
+        assert isinstance(runs, Generator)
         runs.close()  # Whoever stops early leaves nothing behind that keeps the history from closing.
     finally:
         world.bury()
@@ -98,7 +99,7 @@ def test_the_next_bytes_are_fetched_while_these_are_used(
 
 def test_exact_places_give_their_records_and_wrong_ones_nothing(world: HistoryWorld) -> None:
     world.put(10)
-    world.tier_now()
+    world.flush_to_tier()
     task = task_of(world)
     (run,) = reader_of(world, task, ScanCounters(), []).runs(0, 10)
     places = [RecordPlace(int(at), int(size)) for at, size in zip(run.starts, run.sizes, strict=True)]
@@ -116,7 +117,7 @@ def test_exact_places_give_their_records_and_wrong_ones_nothing(world: HistoryWo
 @pytest.mark.usefixtures("without_sums")
 def test_a_unit_that_points_far_ahead_costs_two_reads_more_and_one_message(world: HistoryWorld) -> None:
     world.put(500)
-    world.tier_now()
+    world.flush_to_tier()
     task, counters = task_of(world), ScanCounters()
     losses: list[Loss] = []
     units = next(key for key in world.driver.inner._place.segments if key.type is SegmentType.CONSUME_QUEUE)
@@ -135,7 +136,7 @@ def test_a_size_that_the_next_unit_contradicts_is_not_tried_out(
 ) -> None:
     monkeypatch.setattr(cold_reading, "RUN_BYTES", 4000)
     world.put(500)
-    world.tier_now()
+    world.flush_to_tier()
     task, counters = task_of(world), ScanCounters()
     losses: list[Loss] = []
     units = next(key for key in world.driver.inner._place.segments if key.type is SegmentType.CONSUME_QUEUE)

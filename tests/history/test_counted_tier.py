@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tiermq.errors import TierError
-from tiermq.history.counted_tier import CountedTier
+from tiermq.history.cold_queues import CountedTier
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.names import QueueKey, SegmentType
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from history.history_world import HistoryWorld, as_sent, messages_of, sent_of
-from tiermq.history.hot_reading import HotReader, Missing
 from tiermq.history.planning import plan_scan
+from tiermq.history.reading import HotReader, Missing
 from tiermq.history.scan_values import Loss, LossReason, RecordRun, ScanCounters, ScanRequest, ScanTask, Side
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[HistoryWorld]:
-    made = HistoryWorld(tmp_path)
-    made.open()
-    yield made
-    made.bury()
 
 
 def steps(world: HistoryWorld, task: ScanTask, losses: list[Loss] | None = None) -> list[RecordRun | Missing]:
@@ -50,7 +39,7 @@ def test_messages_that_were_put_after_the_last_look_are_seen(world: HistoryWorld
 def test_what_was_deleted_is_missing_before_what_is_left(world: HistoryWorld) -> None:
     world.put(400)
     (task,) = plan_scan(world.catalog(tier=False), ScanRequest()).tasks
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     left = world.store.local.min_offset("orders", 0)
     found = steps(world, task)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import OBJECT_SUFFIX, QueueKey, SegmentType, index_queue
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[HistoryWorld]:
-    made = HistoryWorld(tmp_path)
-    made.open()
-    yield made
-    made.bury()
-
-
 def find(catalog: Catalog, *keys: str, **more: Any) -> tuple[ScanPlan, list[StoredMessage], ScanCounters]:
     """The plan for keys, and the messages that have one, as the row filter would leave them."""
     plan = plan_history(catalog, ScanRequest(keys=frozenset(keys), **more))
@@ -49,7 +40,7 @@ def find(catalog: Catalog, *keys: str, **more: Any) -> tuple[ScanPlan, list[Stor
 
 def test_a_key_in_the_tier_is_found_by_exact_places(world: HistoryWorld) -> None:
     world.put(200)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     plan, found, counters = find(world.catalog(store=False), "key-77")
     assert as_sent(found) == sent_of(world.sent["orders", 0][76:77])
@@ -61,10 +52,10 @@ def test_a_key_in_the_tier_is_found_by_exact_places(world: HistoryWorld) -> None
 
 def test_what_the_uploaded_index_does_not_cover_is_scanned(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(store=False)
     for number in (5, 100, 101, 199):
         _, found, _ = find(catalog, f"key-{number}")
@@ -76,10 +67,10 @@ def test_what_the_uploaded_index_does_not_cover_is_scanned(world: HistoryWorld) 
 
 def test_what_the_tiers_index_does_not_cover_is_looked_up_in_the_stores(world: HistoryWorld) -> None:
     world.put(50)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     world.put(50)
-    world.tier_now()
+    world.flush_to_tier()
     world.put(50)
     catalog = world.catalog()
     for number in (5, 50, 51, 99, 101, 149):
@@ -106,7 +97,7 @@ def test_places_whose_file_the_broker_deletes_are_found_in_the_tier_instead(worl
     catalog = world.catalog()
     plan = plan_history(catalog, ScanRequest(keys=frozenset({"key-3", "key-399"})))
     assert {task.side for task in plan.tasks if task.places} == {Side.HOT}
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     rows = [row for found in read_plan(world.history(), plan).values() for row in found]
     found = [row for row in rows if {"key-3", "key-399"} & set(row.keys)]
@@ -115,7 +106,7 @@ def test_places_whose_file_the_broker_deletes_are_found_in_the_tier_instead(worl
 
 def test_an_index_that_outlives_its_records_is_still_exact(world: HistoryWorld) -> None:
     world.put(400)
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     world.put(3)
     plan, found, _ = find(world.catalog(tier=False), "all-orders")
@@ -127,7 +118,7 @@ def test_an_index_that_outlives_its_records_is_still_exact(world: HistoryWorld) 
 def test_messages_that_go_between_catalogue_and_lookup_are_found_in_the_tier(world: HistoryWorld) -> None:
     world.put(400)
     catalog = world.catalog()
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     plan, found, _ = find(catalog, "all-orders")
     assert as_sent(found) == sent_of(world.sent["orders", 0])
@@ -136,10 +127,10 @@ def test_messages_that_go_between_catalogue_and_lookup_are_found_in_the_tier(wor
 
 def test_places_in_a_segment_that_expires_are_a_loss_and_the_others_come_once(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.clock.advance_ms(100 * HOUR_MS)
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     catalog = world.catalog(store=False)
     plan = plan_history(catalog, ScanRequest(keys=frozenset({"all-orders"})), loss_is_error=False)
@@ -155,7 +146,7 @@ def test_places_in_a_segment_that_expires_are_a_loss_and_the_others_come_once(wo
 
 def test_an_index_without_companions_covers_nothing(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     for name in world.driver.list_objects():
         if "INDEX" in name:
@@ -168,7 +159,7 @@ def test_an_index_without_companions_covers_nothing(world: HistoryWorld) -> None
 @pytest.mark.parametrize("damage", ["start", "companion"])
 def test_a_damaged_index_costs_time_and_no_message(world: HistoryWorld, damage: str) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     key = next(info.key for info in world.driver.list_segments() if "INDEX" in info.key.path)
     if damage == "start":
@@ -181,7 +172,7 @@ def test_a_damaged_index_costs_time_and_no_message(world: HistoryWorld, damage: 
 
 def test_a_key_that_nobody_has_reads_no_record(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     plan, found, counters = find(world.catalog(store=False), "nobody")
     assert (found, plan.tasks, counters.bytes_read) == ([], (), 0)
@@ -237,7 +228,7 @@ def test_one_key_among_ten_thousand_segments_reads_a_thousandth_of_the_bytes(tmp
 def test_the_lookup_is_shared_by_the_queues_of_a_topic(world: HistoryWorld) -> None:
     for queue_id in range(8):
         world.put(10, "orders", queue_id)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     catalog = world.catalog(store=False)
     index = KeyIndex(catalog, ScanRequest(keys=frozenset({"key-3"})))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiermq.history.catalog import QueueHistory
-from tiermq.history.log_places import LogPlaces
+from tiermq.history.time_ranges import LogPlaces
 from tiermq.tier.metadata.metadata_values import Segment, TimeEntry
 from tiermq.tier.names import QueueKey, SegmentType
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiermq.errors import DataLoss
-from tiermq.history.losses import corrupt, data_loss, describe
-from tiermq.history.scan_values import Loss, LossReason
+from tiermq.history.scan_values import Loss, LossReason, corrupt, data_loss, describe
 from tiermq.tier.names import QueueKey
 
 KEY = QueueKey("c", "broker-a", "orders", 3)

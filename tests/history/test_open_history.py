@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tiermq.errors import BadHistory, StoreDamaged
-from tiermq.history import open_history as module
 from tiermq.history.open_history import open_history, worker_history
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 
@@ -46,5 +46,5 @@ def test_a_worker_has_one_history_of_each_place_and_a_child_process_its_own(monk
     first = worker_history(here)
     assert worker_history(HistoryPlace("memory://here")) is first
     assert worker_history(there) is not first
-    monkeypatch.setattr(module.os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
     assert worker_history(here) is not first

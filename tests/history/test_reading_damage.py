@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> Iterator[HistoryWorld]:
     made = HistoryWorld(tmp_path)
     made.open()
     made.put(COUNT)
-    made.tier_now()
+    made.flush_to_tier()
     yield made
     made.bury()
 
@@ -126,7 +126,7 @@ def _claimed(rows: list[dict[str, object]]) -> set[object]:
     """Offsets of damaged rows; some no longer know theirs, and then any one may be it."""
     damaged = [row for row in rows if row["_corrupt"] is not None]
     good = {row["queueOffset"] for row in rows if row["_corrupt"] is None}
-    return set(range(COUNT)) - good if damaged else set()
+    return {offset for offset in range(COUNT) if offset not in good} if damaged else set()
 
 
 @pytest.mark.usefixtures("without_sums")

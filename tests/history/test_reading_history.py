@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,20 +18,12 @@ from tiermq.tier.names import QueueKey, SegmentType
 ORDERS = QueueKey("DefaultCluster", "broker-a", "orders", 0)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[HistoryWorld]:
-    made = HistoryWorld(tmp_path)
-    made.open()
-    yield made
-    made.bury()
-
-
 @pytest.mark.parametrize(("tier", "store", "expected"), [(True, False, 100), (False, True, 130), (True, True, 130)])
 def test_a_tier_a_store_and_both_give_what_they_have_in_queue_order(
     world: HistoryWorld, tier: bool, store: bool, expected: int
 ) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.put(30)
     found = read_all(world.catalog(tier=tier, store=store), max_bytes_per_partition=3000)
     assert as_sent(found["orders", 0]) == sent_of(world.sent["orders", 0][:expected])
@@ -39,7 +31,7 @@ def test_a_tier_a_store_and_both_give_what_they_have_in_queue_order(
 
 def test_hot_and_cold_meet_where_the_tier_ends(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.put(30)
     plan = plan_scan(world.catalog(), ScanRequest())
     assert [(task.side, task.from_offset, task.to_offset) for task in plan.tasks] == [
@@ -58,7 +50,7 @@ def test_what_the_broker_deletes_after_the_plan_is_read_from_the_tier(world: His
     catalog = world.catalog()
     plan = plan_scan(catalog, ScanRequest())
     assert {task.side for task in plan.tasks} == {Side.HOT}
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     fresh = world.history()
     assert as_sent(read_plan(fresh, plan)["orders", 0]) == sent_of(world.sent["orders", 0])
@@ -67,7 +59,7 @@ def test_what_the_broker_deletes_after_the_plan_is_read_from_the_tier(world: His
 def test_what_is_deleted_and_in_no_tier_is_a_loss_and_the_rest_is_read(world: HistoryWorld) -> None:
     world.put(400)
     plan = plan_scan(world.catalog(tier=False), ScanRequest(), loss_is_error=False)
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     left = world.store.local.min_offset("orders", 0)
     losses: list[Loss] = []
@@ -78,10 +70,10 @@ def test_what_is_deleted_and_in_no_tier_is_a_loss_and_the_rest_is_read(world: Hi
 
 def test_a_segment_that_expires_between_plan_and_read_is_a_loss_of_its_messages_only(world: HistoryWorld) -> None:
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     world.clock.advance_ms(100 * HOUR_MS)
     world.put(100)
-    world.tier_now()
+    world.flush_to_tier()
     catalog = world.catalog(store=False)
     strict = plan_scan(catalog, ScanRequest())
     lenient = plan_scan(catalog, ScanRequest(), loss_is_error=False)
@@ -100,7 +92,7 @@ def test_a_segment_that_expires_between_plan_and_read_is_a_loss_of_its_messages_
 @pytest.mark.parametrize("where", ["unit place", "unit size", "magic", "queue offset"])
 def test_damage_is_a_loss_and_never_a_wrong_row(world: HistoryWorld, where: str) -> None:
     world.put(20)
-    world.tier_now()
+    world.flush_to_tier()
     plan = plan_scan(world.catalog(store=False), ScanRequest(), loss_is_error=False)
     memory = world.driver.inner._place.segments
     log = next(key for key in memory if key.type is SegmentType.COMMIT_LOG)
@@ -122,9 +114,10 @@ def test_damage_is_a_loss_and_never_a_wrong_row(world: HistoryWorld, where: str)
 
 def test_tags_read_only_the_records_whose_code_fits(world: HistoryWorld) -> None:
     world.put(60, size=3000)
-    world.tier_now()
+    world.flush_to_tier()
     request = ScanRequest(tags=frozenset({"t1"}))
-    for which in ({"store": False}, {"tier": False}):
+    places: tuple[dict[str, Any], ...] = ({"store": False}, {"tier": False})
+    for which in places:
         catalog = world.catalog(**which)
         counters = ScanCounters()
         found = read_plan(catalog.history, plan_scan(catalog, request), counters)
@@ -143,7 +136,7 @@ def test_two_topics_of_one_store_are_not_mixed_up(world: HistoryWorld) -> None:
 
 def test_bounds_are_kept_on_both_sides(world: HistoryWorld) -> None:
     world.put(50)
-    world.tier_now()
+    world.flush_to_tier()
     world.put(50)
     request = ScanRequest(bounds={ORDERS: OffsetBounds(20, 70)})
     found = read_all(world.catalog(), request, min_partitions=7)
@@ -161,7 +154,7 @@ def test_random_histories_read_back_what_was_put_once_and_in_order(tmp_path: Pat
             world.put(chance.choice([1, 7, 60]), topic, queue_id, size=chance.choice([10, 60, 900]))
             world.clock.advance_ms(chance.choice([1, 1000, HOUR_MS]))
             if chance.random() < 0.4:
-                world.tier_now()
+                world.flush_to_tier()
             if chance.random() < 0.2:
                 world.evict_old()
             if chance.random() < 0.15:
@@ -170,7 +163,8 @@ def test_random_histories_read_back_what_was_put_once_and_in_order(tmp_path: Pat
                 world.close()
                 world.open()
         size = chance.choice([500, 5_000, 64 << 20])
-        for which in ({}, {"tier": False}, {"store": False}):
+        places: tuple[dict[str, Any], ...] = ({}, {"tier": False}, {"store": False})
+        for which in places:
             catalog = world.catalog(**which)
             found = read_all(catalog, max_bytes_per_partition=size, min_partitions=chance.choice([0, 9]))
             for queue in catalog.queues():

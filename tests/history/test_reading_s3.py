@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from history.history_world import HistoryWorld, as_sent, read_all, read_plan, sent_of
-from servers.seaweedfs import SeaweedFS, Unavailable
+from servers.seaweedfs import SeaweedFS
 from tiermq.history import cold_reading
 from tiermq.history.catalog import read_catalog
 from tiermq.history.key_lookup import plan_history
@@ -18,20 +17,9 @@ from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanRequest, 
 from tiermq.tier.driver.tier_url import open_driver
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    try:
-        made = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
-    except Unavailable as reason:
-        pytest.skip(f"no real S3 server here: {reason}")
-    with made:
-        made.create_bucket("history")
-        yield made
-
-
 @pytest.fixture
-def url(server: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in server.environment.items():
+def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in seaweedfs.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://history/{uuid.uuid4().hex}"
 
@@ -45,7 +33,7 @@ def test_a_history_on_s3_is_read_by_offset_and_by_key(
     try:
         world.put(150)
         world.put(40, "payments", 2)
-        world.tier_now()
+        world.flush_to_tier()
         world.upload_index()
         world.put(30)
         with open_history(HistoryPlace(url, (StorePlace(str(world.disk)),))) as history:

@@ -36,7 +36,7 @@ def test_a_message_has_one_id_hot_and_cold(tmp_path: Path) -> None:
     for queue_id in range(3):
         world.put(40, "orders", queue_id)
         world.put(10, "returns", queue_id)
-    world.store.tier_now()
+    world.store.flush_to_tier()
     hot, cold = rows_of(world, cold=False), rows_of(world, cold=True)
     world.bury()
     assert len(hot) == len(cold) == 150
@@ -52,7 +52,7 @@ def test_rows_that_are_known_without_reading_are_those_that_reading_gives(tmp_pa
     world = BrokerWorld(tmp_path)
     world.open()
     world.put(90, "orders", 1)
-    world.store.tier_now()
+    world.store.flush_to_tier()
     columns = ["topic", "brokerName", "queueId", "queueOffset", "tier", "recordId"]
     with open_history(HistoryPlace("memory://unused"), driver=world.driver) as history:
         tasks = plan_scan(read_catalog(history), ScanRequest(), max_bytes_per_partition=1024).tasks

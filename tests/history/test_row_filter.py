@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kernel.kernel_world import KERNELS
 from kernel.record_runs import Run, plain, runs
-from tiermq.history.row_filter import RowFilter
-from tiermq.history.scan_values import ScanRequest
+from tiermq.history.scan_values import RowFilter, ScanRequest
 from tiermq.kernel import ColumnRequest
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_record, encode_record

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tiermq.consumequeue.unit import UNIT
-from tiermq.history.unit_array import decode_units
-from tiermq.history.wanted_units import wanted_by_tags
 from tiermq.message.java_hash import tags_code
+from tiermq.tier.queue.unit_array import decode_units, wanted_by_tags
 
 
 def test_units_stay_whose_code_is_that_of_a_wanted_tag() -> None:

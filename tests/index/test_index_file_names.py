@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiermq.index.index_name import index_name, is_index_name, next_index_name
+from tiermq.index.index_file import index_name, is_index_name, next_index_name
 
 MS = 1_700_000_000_123  # 2023-11-14 22:13:20.123 UTC
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import DiskFull, StoreClosed, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_file import HEADER_BYTES, IndexFile
-from tiermq.index.index_request import IndexRequest
 from tiermq.index.index_service import IndexService
 
 EVER = (0, 2**63 - 1)
@@ -36,7 +35,7 @@ class Index:
         )  # fmt: skip
 
     def put(self, offset: int, *keys: str, ms: int = NOW_MS) -> int:
-        return self.service.put(IndexRequest("T", keys, offset, ms))
+        return self.service.put("T", keys, offset, ms)
 
     def offsets(self, key: str, begin_ms: int = 0, end_ms: int = EVER[1]) -> list[int]:
         return self.service.query("T", key, 64, begin_ms, end_ms).offsets
@@ -60,7 +59,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 def test_a_key_is_found_by_topic_and_key(index: Index) -> None:
     index.put(0, "k")
-    index.service.put(IndexRequest("U", ("k",), 100, NOW_MS))
+    index.service.put("U", ("k",), 100, NOW_MS)
     result = index.service.query("T", "k", 10, *EVER)
     assert result.offsets == [0]
     assert (result.last_update_timestamp_ms, result.last_update_physical_offset) == (NOW_MS, 100)
@@ -87,7 +86,7 @@ def test_entries_go_on_in_a_new_file_when_one_is_full(index: Index) -> None:
 def test_a_query_never_returns_more_than_the_batch_limit(tmp_path: Path) -> None:
     service = IndexService(OsFileAccess(), str(tmp_path), 8, 200, ManualClock(), lambda _: None)
     for offset in range(100):
-        service.put(IndexRequest("T", ("k",), offset, NOW_MS))
+        service.put("T", ("k",), offset, NOW_MS)
     assert service.query("T", "k", 2**31 - 1, *EVER).offsets == list(range(99, 35, -1))
     assert service.query("T", "k", 5, *EVER).offsets == [99, 98, 97, 96, 95]
     service.close()
@@ -238,7 +237,7 @@ def test_files_are_vouched_for_in_order_however_late_their_flush_runs(tmp_path: 
         background=tasks.append,
     )  # fmt: skip
     for offset in range(25):
-        service.put(IndexRequest("T", ("k",), offset, offset))
+        service.put("T", ("k",), offset, offset)
     assert events == ["new", "new", "new"], "each file has its header on disk before it has its name"
     events.clear()
     tasks[1]()
@@ -321,6 +320,6 @@ def test_full_files_are_flushed_by_threads_that_close_waits_for(tmp_path: Path) 
     checkpoints: list[int] = []
     service = IndexService(OsFileAccess(), str(tmp_path), SLOTS, ENTRIES, ManualClock(NOW_MS), checkpoints.append)
     for offset in range(25):
-        service.put(IndexRequest("T", ("k",), offset, offset))
+        service.put("T", ("k",), offset, offset)
     service.close()
     assert sorted(set(checkpoints)) == [9, 19]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.reading import NAMES, Golden, golden
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 from tiermq.index.index_service import IndexService

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from compressed_flag import with_compression
 from interop import workload
 from interop.peer import Described
 from tiermq import LocalStore, Message
 from tiermq.message import compress
-from tiermq.message.system_flag import CompressionType, with_compression
+from tiermq.message.system_flag import CompressionType
 from tiermq.status import PutStatus
 
 TOPICS = [("orders", 4), ("payments", 1)]

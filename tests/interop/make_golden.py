@@ -1,6 +1,6 @@
 """Makes `tests/golden/`: small store directories written by the real RocketMQ, with a manifest of what was sent.
 
-    python tests/interop/make_golden.py [NAME ...]
+    .venv/bin/python tests/interop/make_golden.py [NAME ...]
 
 Files are never trimmed or touched after the broker is gone. Each directory holds
 
@@ -23,8 +23,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from interop import workload
 from interop.peer import Described, Peer

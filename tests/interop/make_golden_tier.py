@@ -1,6 +1,6 @@
 """Makes `tests/golden/rocketmq-*-tier*/`: small tiers written by the real RocketMQ, with what it said of them.
 
-    python tests/interop/make_golden_tier.py [tier] [tier-ipv6]
+    .venv/bin/python tests/interop/make_golden_tier.py [tier] [tier-ipv6]
 
 What a directory holds is in `tests/golden/tier_reading.py`.
 
@@ -23,8 +23,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from golden.tier_reading import BROKER, CLUSTER, HERE, Fact
 from interop import local_writer, workload
 from interop.make_golden import TINY_FILES
@@ -33,9 +31,9 @@ from interop.rocketmq import Cluster, Distribution, fetch, python_names
 from interop.tier_broker import await_upload, metadata_path, tier_settings
 from interop.tier_facts import catch_open_index, counts_of, key_count, query_keys, read_back, search_times, send_all
 from interop.topics_file import write_topics
+from simulation.manual_clock import ManualClock
 from tiermq import LocalStore
-from tiermq.clock import ManualClock
-from tiermq.tier.metadata.rocketmq_json import FILE_NAME
+from tiermq.tier.restore.rocketmq_json import FILE_NAME
 
 TINY_SEGMENTS: Mapping[str, object] = {
     "tieredStoreCommitLogMaxSize": 16 * 1024,

@@ -1,6 +1,6 @@
 """Makes `tests/golden/rocketmq-5.3.3-timers`: a directory in which the real RocketMQ keeps timers that wait.
 
-python tests/interop/make_golden_timers.py
+    .venv/bin/python tests/interop/make_golden_timers.py
 
 store/             the directory as the broker left it, without its wheel of 37 MiB
 timerwheel.slots   the wheel's slots that are not zero: i32 number, 32 bytes of the slot, repeated
@@ -37,7 +37,10 @@ def send_all(cluster: Cluster) -> list[dict[str, Any]]:
     peer = cluster.peer()
     peer.create_topic("T", 1)
     now_ms = time.time_ns() // 1_000_000
-    plan = [("delivered", 3, None), *((f"hour-{number}", HOUR_S, None) for number in range(5))]
+    plan: list[tuple[str, int, str | None]] = [
+        ("delivered", 3, None),
+        *((f"hour-{number}", HOUR_S, None) for number in range(5)),
+    ]
     plan += [("two hours", 2 * HOUR_S, None), ("rolls", 60 * HOUR_S, None), ("cancels", HOUR_S, "hour-2")]
     sent: list[dict[str, Any]] = []
     for body, delay_s, cancelled in plan:

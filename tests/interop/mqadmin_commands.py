@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tiermq.broker.unserved_requests import REASONS
+from tiermq.broker.admin.unserved_processor import REASONS
 from tiermq.remoting.codes import RequestCode
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"

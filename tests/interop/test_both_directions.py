@@ -25,7 +25,7 @@ from tiermq import LocalStore
 from tiermq.errors import StoreLocked
 from tiermq.message import StoredMessage
 from tiermq.status import GetStatus
-from tiermq.store.check import check_store
+from tiermq.store.readonly.check import check_store
 
 pytestmark = pytest.mark.interop
 

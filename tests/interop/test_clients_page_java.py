@@ -1,4 +1,4 @@
-"""The Java program that README.md shows compiles and runs as it is written, with RocketMQ's own client."""
+"""The Java program that docs/clients.md shows compiles and runs as it is written, with RocketMQ's own client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.readme_broker import piece
+from clients.clients_page import piece
 from interop.rocketmq import Distribution
 from servers.serving import Serving
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from compressed_flag import with_compression
 from interop import workload
 from interop.conftest import StartBroker
 from interop.peer import Described
 from interop.rocketmq import SMALL_FILES
 from interop.topics_file import write_topics
 from tiermq.message import compress, encode_blank, encode_properties, encode_record
-from tiermq.message.system_flag import CompressionType, with_compression
+from tiermq.message.system_flag import CompressionType
 
 pytestmark = pytest.mark.interop
 

@@ -47,7 +47,13 @@ class Consumer(Peer):
         return answer
 
     def make_topic(self) -> None:
-        fields = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+        fields: dict[str, Any] = {
+            "topic": "T",
+            "defaultTopic": "TBW102",
+            "readQueueNums": 4,
+            "writeQueueNums": 4,
+            "perm": 6,
+        }
         assert self.ask(17, **fields, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false").code == 0
 
 
@@ -86,12 +92,12 @@ def told(answer: RemotingCommand) -> Any:
 
 def conversation(peer: Consumer) -> Iterator[tuple[str, Any]]:
     """What is asked, and what is answered."""
-    queue = {"topic": "T", "queueId": 0}
-    group = {"consumerGroup": "G", **queue}
+    queue: dict[str, Any] = {"topic": "T", "queueId": 0}
+    group: dict[str, Any] = {"consumerGroup": "G", **queue}
     yield "nobody is there", told(peer.ask(38, consumerGroup="G"))
     yield "heartbeat", told(peer.ask(34, heartbeat()))
     members = peer.ask(38, consumerGroup="G")
-    yield "members", (told(members), json.loads(members.body))
+    yield "members", (told(members), json.loads(bytes(members.body)))
     for number in range(6):
         peer.send(f"m{number}", tags="AB"[number % 2], number=number)
     _wait_for_six(peer)
@@ -114,7 +120,7 @@ def conversation(peer: Consumer) -> Iterator[tuple[str, Any]]:
     mine = {"clientId": "c1", "consumerGroup": "G", "mqSet": [{"brokerName": "broker-a", **queue}]}
     for client_id in ("c1", "c2", "c1"):
         locked = peer.ask(41, {**mine, "clientId": client_id})
-        yield f"lock by {client_id}", (told(locked), json.loads(locked.body))
+        yield f"lock by {client_id}", (told(locked), json.loads(bytes(locked.body)))
     yield "unlock", told(peer.ask(42, mine))
     for kind, expression in (("TAG", "A"), ("SQL92", "n > 1"), ("SQL92", "n >")):
         data = {"topic": "T", "subString": expression, "expressionType": kind}
@@ -124,7 +130,7 @@ def conversation(peer: Consumer) -> Iterator[tuple[str, Any]]:
     yield "query of nothing", told(peer.ask(12, topic="T", key="x", maxNum=9, beginTimestamp=0, endTimestamp=9))[0]
     yield "view", bodies_of(peer.ask(33, offset=0))
     yield "view of nothing", told(peer.ask(33, offset=10**9))
-    back = {"group": "G", "delayLevel": 0, "originTopic": "T", "maxReconsumeTimes": 16}
+    back: dict[str, Any] = {"group": "G", "delayLevel": 0, "originTopic": "T", "maxReconsumeTimes": 16}
     yield "send back", told(peer.ask(36, offset=0, originMsgId="U0-m0", **back))
     yield "send back of nothing", told(peer.ask(36, offset=10**9, originMsgId="x", **back))
     yield "leave", told(peer.ask(35, clientID="c1", consumerGroup="G"))
@@ -135,7 +141,7 @@ def _wait_for_six(peer: Consumer) -> None:
     """A queue's end moves when its messages are dispatched; a key is found when it is indexed."""
     while peer.ask(30, topic="T", queueId=0).ext["offset"] != "6":
         pass
-    query = {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 2**62}
+    query: dict[str, Any] = {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 2**62}
     while len(bodies_of(peer.ask(12, **query))) < 6:
         pass
 
@@ -154,7 +160,7 @@ def test_both_brokers_answer_a_consumer_alike(start_broker: StartBroker, tmp_pat
 
 def test_our_consumers_state_goes_on_at_the_real_broker(start_broker: StartBroker, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    group = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    group: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
     with our_broker(store) as broker, Consumer(broker.address) as peer:
         peer.join()
         peer.send("plain")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -18,12 +19,12 @@ import pytest
 
 from broker.brokers import send_command
 from broker.consuming import messages_of, pull_fields
-from broker.popping_peer import Got, got_of, pop_fields, receipt_fields
-from broker.transaction_peer import COMMIT, TransactionPeer
+from broker.delivery.transaction_peer import COMMIT, TransactionPeer
+from broker.pop.pop_peer import Got, got_of, pop_fields, receipt_fields
 from interop.rocketmq import BROKER_NAME, SMALL_FILES, Cluster, Unavailable, fetch, python_names
 from servers.serving import Serving
-from tiermq.broker.consumer_offsets import decode_offsets
-from tiermq.broker.pop_order import decode_order_infos
+from tiermq.broker.group.consumer_offsets import decode_offsets
+from tiermq.broker.pop.order_infos import decode_order_infos
 from tiermq.errors import RequestRefused
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.remoting.client import BlockingClient
@@ -138,10 +139,14 @@ def begin(wire: Wire, store: Path, *, is_ours: bool) -> Begun:
         wire.send("delayed", f"d{number}", DELAY=4)
     with TransactionPeer(wire.address, now_ms=now_ms) as peer:
         half = peer.prepare("half", topic="halves", queue=0)
+
+    def ends_at(topic: str, count: int) -> bool:
+        return wire.end_of(topic) == count
+
     for topic, count in (("popped", POPPED), ("ordered", POPPED), ("left", LEFT)):
         for number in range(count):
             wire.send(topic, f"{topic}{number}")
-        until(lambda topic=topic, count=count: wire.end_of(topic) == count)
+        until(partial(ends_at, topic, count))
     for _ in range(REVIVE_QUEUES):
         wire.ack("left", wire.pop("left", maxMsgNums=1)[0][0])
     if is_ours:  # A broker that skips the first record behind what is done would skip what is popped next.

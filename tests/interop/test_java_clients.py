@@ -11,7 +11,7 @@ import pytest
 from interop.java_client import Event, JavaClient, bodies, received
 from interop.rocketmq import Distribution
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("java-clients")]

@@ -119,7 +119,11 @@ def test_the_state_of_clusters_and_brokers_is_shown_alike(world: World) -> None:
 def test_settings_are_shown_and_changed_alike(world: World) -> None:
     world.same("updateBrokerConfig", "-b", "{address}", "-k", "autoCreateTopicEnable", "-v", "false")
     settings = [
-        dict(map(str.strip, line.split("=", 1)) for line in said.splitlines() if "=" in line)
+        {
+            name.strip(): value.strip()
+            for name, is_set, value in (line.partition("=") for line in said.splitlines())
+            if is_set
+        }
         for said in world.run("getBrokerConfig", "-b", "{address}")
     ]
     real, ours = settings
@@ -155,7 +159,7 @@ def test_a_topic_s_own_time_reaches_the_tier(distribution: Distribution, tmp_pat
                 "updateTopic", "-b", at.broker.address, "-t", "orders", "-r", "1", "-w", "1", f"--attributes={change}"
             )
             assert "success" in said
-            assert tiered.tier_now()
+            assert tiered.flush_to_tier()
             rows = at.json("tier", "stat", tier)["retention"]
             return at.lines("topic", "show", "orders")[-1], [(row["topic"], row["hours"]) for row in rows]
 

@@ -17,7 +17,7 @@ import pytest
 
 from interop.peer import Peer
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Cluster, Distribution
-from tiermq.broker.registration import BrokerIdentity, BrokerRegistration, TopicSnapshot
+from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, TopicSnapshot
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
@@ -130,7 +130,7 @@ def comparable(answer: RemotingCommand) -> tuple[int, dict[str, str], Any]:
     return int(answer.code), dict(answer.ext), json.loads(json.dumps(body))
 
 
-QUESTIONS: list[tuple[Code, dict[str, str]]] = [
+QUESTIONS: list[tuple[Code, dict[str, Any]]] = [
     *((Code.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
       for topic in ("TBW102", "BenchmarkTest", "ours", "read-only", "no such topic", CLUSTER_NAME, OUR_BROKER)),
     (Code.GET_BROKER_CLUSTER_INFO, {}),

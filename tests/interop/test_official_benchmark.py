@@ -9,7 +9,7 @@ import pytest
 from interop.official import Official, with_programs
 from interop.rocketmq import Distribution, Unavailable
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode

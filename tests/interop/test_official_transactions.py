@@ -17,7 +17,7 @@ from interop.official import Official, with_programs
 from interop.rocketmq import Distribution, Unavailable
 from servers.serving import SIZES, Serving
 from tiermq import LocalStore
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.message.topic_name import HALF_TOPIC
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig

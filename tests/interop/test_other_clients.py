@@ -19,7 +19,7 @@ import pytest
 
 from interop.rocketmq import JAVA_OPENINGS, Unavailable, cache_directory, copy_jars, pom_of
 from servers.serving import Serving
-from tiermq.broker.topics import FILE, encode_topics
+from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("other-clients")]

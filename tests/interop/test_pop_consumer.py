@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import Peer, put, until
-from broker.popping_peer import pops
+from broker.pop.pop_peer import pops
 from interop.rocketmq import Distribution
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig

@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from broker.brokers import send_command
 from broker.consuming import messages_of
-from broker.popping_peer import Got, got_of, pop_fields, receipt_fields
+from broker.pop.pop_peer import Got, got_of, pop_fields, receipt_fields
 from interop.rocketmq import BROKER_NAME, Cluster, Distribution
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -43,7 +44,7 @@ class Both:
         assert ours == real, (code, ext, [answer.remark for answer in answers])
         return answers
 
-    def pop(self, **changes: object) -> list[list[Got]]:
+    def pop(self, **changes: Any) -> list[list[Got]]:
         answers = self.same(Code.POP_MESSAGE, **{**pop_fields(), "queueId": 0, **changes})
         bodies = [[message.body for message in messages_of(answer)] for answer in answers]
         assert bodies[0] == bodies[1]
@@ -79,7 +80,13 @@ def both(distribution: Distribution, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def make(both: Both, topic: str, count: int) -> None:
-    fields = {"defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": "false"}
+    fields: dict[str, Any] = {
+        "defaultTopic": "TBW102",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "order": "false",
+    }
     both.same(Code.UPDATE_AND_CREATE_TOPIC, topic=topic, topicFilterType="SINGLE_TAG", **fields)
     for client in both.clients:
         for number in range(count):
@@ -138,7 +145,7 @@ def test_many_are_acknowledged_alike(both: Both) -> None:
 
 def test_notifications_are_answered_alike(both: Both) -> None:
     make(both, "noticed", 1)
-    fields = {"consumerGroup": "G", "topic": "noticed", "queueId": 0, "pollTime": 0, "bornTime": 0}
+    fields: dict[str, Any] = {"consumerGroup": "G", "topic": "noticed", "queueId": 0, "pollTime": 0, "bornTime": 0}
     assert both.same(Code.NOTIFICATION, **fields)[1].ext["hasMsg"] == "true"
     both.pop(topic="noticed")
     assert both.same(Code.NOTIFICATION, **fields)[1].ext["hasMsg"] == "false"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from interop.rocketmq import Distribution
-from tiermq.broker.filtering.sql_parser import parse
-from tiermq.broker.filtering.sql_values import NotComparable
+from tiermq.broker.pull.sql_filter import parse
+from tiermq.broker.pull.sql_nodes import NotComparable
 from tiermq.errors import BadExpression
 
 pytestmark = pytest.mark.interop

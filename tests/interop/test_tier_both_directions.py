@@ -7,7 +7,7 @@ Small segments make rolls of every kind; nothing is compared with a copy of ours
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +39,12 @@ from interop.tier_facts import (
 )
 from interop.topics_file import write_topics
 from tiermq import kernel
+from tiermq.store.tier_continuation import METADATA_DATABASE
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.metadata.restore import restore
-from tiermq.tier.metadata.rocketmq_json import export_rocketmq_json, import_rocketmq_json
-from tiermq.tier.tier_config import METADATA_DATABASE
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.restore.rocketmq_json import decode_rocketmq_json, export_rocketmq_json
 from tiermq.tier.tiered_store import TieredStore
 
 pytestmark = pytest.mark.interop
@@ -99,22 +99,22 @@ def test_a_brokers_tier_is_restored_from_its_files_alone(broker_tier: WrittenTie
 
 def test_a_restore_finds_the_segments_that_the_broker_knew(broker_tier: WrittenTier, tmp_path: Path) -> None:
     driver = open_driver(broker_tier.tier.as_uri())
-    with MetadataStore(tmp_path / "restored.db") as restored, MetadataStore(tmp_path / "imported.db") as imported:
+    told = decode_rocketmq_json(broker_tier.metadata, CLUSTER_NAME)
+    with MetadataStore(tmp_path / "restored.db") as restored:
         restore(driver, restored, cluster=CLUSTER_NAME, broker=BROKER_NAME)
-        import_rocketmq_json(imported, broker_tier.metadata, CLUSTER_NAME)
-        assert extents(restored) == extents(imported)
-        assert {topic.name for topic in restored.topics()} == {topic.name for topic in imported.topics()}
-        for queue in imported.queues():
+        assert extents(restored.all_segments()) == extents(told.segments)
+        assert {topic.name for topic in restored.topics()} == {topic.name for topic in told.topics}
+        for queue in told.queues:
             again = restored.queue(queue.key)
             assert again is not None
             assert (again.min_offset, again.max_offset) == (queue.min_offset, queue.max_offset)
 
 
-def extents(metadata: MetadataStore) -> set[tuple[object, ...]]:
+def extents(segments: Iterable[Segment]) -> set[tuple[object, ...]]:
     """Name, size and times of each segment; an index file that is older than its messages ends when it begins, here."""
     return {
         (segment.key, segment.size, segment.begin_ms, max(segment.begin_ms, segment.end_ms))
-        for segment in map(without_end_before_begin, metadata.all_segments())
+        for segment in map(without_end_before_begin, segments)
     }
 
 
@@ -166,7 +166,7 @@ def write_tier(store: Path, tier: Path, seed: int, *, upload_open_index: bool) -
         for message in messages(seed):
             result = local_writer.put(ours.local, message)
             written[message["topic"], message["queue"], result["offset"]] = message
-        assert ours.tier_now()
+        assert ours.flush_to_tier()
         assert ours.tier.index is not None
         if upload_open_index:
             assert ours.tier.index.close(upload_open=True)

@@ -25,10 +25,10 @@ from tiermq import LocalStore
 from tiermq.cli.main import cli
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.client import BlockingClient
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # A real broker compares its whole wheel each second.
 

@@ -9,8 +9,8 @@ import pytest
 from interop.java_client import JavaClient, bodies
 from interop.rocketmq import Distribution
 from servers.serving import Serving
-from tiermq.broker.recall_handle import decode_recall_handle
-from tiermq.client.access import Access
+from tiermq.broker.send.recall_processor import decode_recall_handle
+from tiermq.client.cluster_client import Access
 from tiermq.client.delayed_messages import cancel_timer
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("java-clients")]

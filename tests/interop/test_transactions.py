@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from broker.consuming import on_loop, part, until
-from broker.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
+from broker.delivery.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
 from interop.conftest import StartBroker
 from interop.java_client import JavaClient, bodies
 from interop.java_transactions import java_transactions
 from interop.rocketmq import BROKER_NAME, SMALL_FILES, Cluster, Distribution, python_names
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.transacting import TransactionProcessor
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
 from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.testing import LocalBroker
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
 pytestmark = pytest.mark.interop
 
@@ -40,9 +40,9 @@ SETTINGS = python_names(SMALL_FILES)
 
 
 def round_after(broker: Broker, clock: MovableClock, seconds: float = 30) -> None:
-    processor: TransactionProcessor = part(broker, TransactionProcessor)
+    processor: EndTransactionProcessor = part(broker, EndTransactionProcessor)
     broker.parts.local.dispatch_now()
-    on_loop(broker, processor.ensure_running)
+    on_loop(broker, broker.parts.hooks.start_services)
     rounds = processor.check.rounds_count
     clock.advance(seconds)
     processor.check.wake()
@@ -64,7 +64,7 @@ def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[StoredMessage]
 def test_javas_transactions_end_as_their_producer_says(distribution: Distribution, tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "store", transaction_check_max=2) as broker:
         broker.create_topic("orders", queues=4)
-        processor: TransactionProcessor = part(broker.broker, TransactionProcessor)
+        processor: EndTransactionProcessor = part(broker.broker, EndTransactionProcessor)
         with java_transactions(distribution, broker.name_server, tmp_path / "home") as producer:
             for body, now, later in [
                 ("committed", "commit", "unknown"),
@@ -174,11 +174,11 @@ def test_both_brokers_answer_ends_alike_and_store_the_same_records(
     found = []
     for name in ("real", "ours"):
         with our_broker(tmp_path / name, clock) as broker:
-            halves = [
+            kept = [
                 essence(each) for each in stored(broker, HALF) if b"TRANSACTION_CHECK" not in each.encoded_properties
             ]
             ops = [(op.body, op.properties["TAGS"], op.properties["WAIT"]) for op in stored(broker, OPS)]
-            found.append((halves[:4], [essence(each) for each in stored(broker, "T", 1)], ops))
+            found.append((kept[:4], [essence(each) for each in stored(broker, "T", 1)], ops))
     assert found[1] == found[0], "RocketMQ keeps REAL_TOPIC, REAL_QID and TRAN_MSG in a committed record"
 
 
@@ -233,7 +233,7 @@ def test_halves_in_flight_of_the_real_broker_are_ended_by_ours(
         answer_all(peer, {"three": COMMIT})
         round_after(broker, clock)
         assert sorted(each.body for each in stored(broker, "T", 1)) == [b"committed", b"one", b"three"]
-        assert part(broker, TransactionProcessor).waiting == 0
+        assert part(broker, EndTransactionProcessor).waiting == 0
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
@@ -293,5 +293,5 @@ def test_halves_in_flight_of_ours_are_ended_by_the_real_broker(
     with our_broker(store, clock) as broker, our_peer(broker, clock) as peer:
         round_after(broker, clock, 3600)
         assert {each.body for each in stored(broker, "T", 1)} == {b"committed", b"one"}
-        assert part(broker, TransactionProcessor).waiting == 0
+        assert part(broker, EndTransactionProcessor).waiting == 0
         assert peer.asked.empty()

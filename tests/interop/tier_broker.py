@@ -14,8 +14,8 @@ from pathlib import Path
 from interop.rocketmq import CLUSTER_NAME, SMALL_FILES
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged
-from tiermq.tier.metadata.rocketmq_json import FILE_NAME, decode_rocketmq_json
 from tiermq.tier.names import SegmentType
+from tiermq.tier.restore.rocketmq_json import FILE_NAME, decode_rocketmq_json
 
 UPLOAD_TIMEOUT_S = 180.0
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from tiermq.index.index_request import index_keys
 from tiermq.kernel import pure
 from tiermq.message.hosts import encode_host
 from tiermq.message.java_hash import java_hash, key_hash
-from tiermq.message.properties import decode_properties
+from tiermq.message.properties import decode_properties, index_keys
 from tiermq.message.record_head import read_head
 from tiermq.status import PutStatus
 
@@ -57,10 +56,16 @@ class World:
         self.queues: dict[tuple[str, int], tuple[bytearray, Any]] = {}
         self.refusals: list[str] = []
         self.wakes = 0
+        options.setdefault("max_body_bytes", 4_194_304)
         self.appender = kernel.Appender(
-            encode_host(host), slow=self._slow, wake=self._wake, clock=self._clock, lock=threading.RLock(), **options
+            encode_host(host),
+            slow_path=self._slow,
+            wake=self._wake,
+            clock=self._clock,
+            lock=threading.RLock(),
+            **options,
         )
-        self.appender.gate = False
+        self.appender.closed = False
         self.index_buffer = bytearray(40 + 4 * SLOTS + 20 * ENTRIES)
         self.index = kernel.IndexTail(self.index_buffer, SLOTS, ENTRIES)
         self.index.entry_limit = ENTRIES
@@ -90,7 +95,7 @@ class World:
 
     def roll(self) -> None:
         buffer = bytearray(self.file_size)
-        tail = self.kernel.Tail(buffer, len(self.tails) * self.file_size, self.file_size)
+        tail = self.kernel.WriteCursor(buffer, len(self.tails) * self.file_size, self.file_size)
         tail.limit = self.file_size
         self.appender.roll(tail)
         self.buffers.append(buffer)
@@ -127,7 +132,7 @@ class World:
             return position + int(head.size)
         units = bytearray(20 * UNITS)
         queue = self.kernel.QueueTail(*name)
-        queue.tail = self.kernel.Tail(units, 0, len(units))
+        queue.tail = self.kernel.WriteCursor(units, 0, len(units))
         queue.tail.limit = len(units)
         self.queues[name] = (units, queue)
         self.builder.add(queue)

@@ -8,12 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from compressed_flag import with_compression
 from tiermq.kernel import COLUMN_SHAPES, DecodedColumns, Shape
 from tiermq.message.compression import compress
 from tiermq.message.crc import CRC_PROPERTY_BYTES
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import encode_record
-from tiermq.message.system_flag import CompressionType, with_compression
+from tiermq.message.system_flag import CompressionType
 
 LONG_TOPIC = "%RETRY%" + "g" * 200
 TOPICS = ["T", "orders-of-the-day", LONG_TOPIC]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from kernel.kernel_world import KERNELS, World
-from tiermq.kernel.reasons import Refusal
+from tiermq.kernel.stop_reasons import Refusal
 
 pytestmark = pytest.mark.parametrize("kernel", KERNELS)
 
@@ -23,7 +24,7 @@ def ready(kernel: ModuleType, **options: Any) -> World:
 
 def test_a_shut_gate_refuses_everything_before_anything_else(kernel: ModuleType) -> None:
     world = ready(kernel)
-    world.appender.gate = True
+    world.appender.closed = True
     message = kernel.Message("T", b"x", sys_flag=0x80)
     world.appender.put(message)
     world.appender.put_many([message])
@@ -38,7 +39,7 @@ def test_an_unknown_queue_and_a_special_message_go_the_slow_way(kernel: ModuleTy
     world = ready(kernel)
     world.appender.put(kernel.Message("Fresh", b"x"))
     world.appender.put(kernel.Message("T", b"x", properties={"INNER_NUM": "1"}))
-    assert world.refusals == ["UNBOUND", "SPECIAL"]
+    assert world.refusals == ["UNBOUND", "NEEDS_OFFSET"]
 
 
 def test_a_batch_is_refused_whole_before_anything_is_written(kernel: ModuleType) -> None:
@@ -94,25 +95,26 @@ def test_a_detached_tail_has_no_room(kernel: ModuleType) -> None:
 
 def test_the_sleeping_dispatcher_is_woken_once(kernel: ModuleType) -> None:
     world = ready(kernel)
-    for put in (
+    puts: tuple[Callable[[], object], ...] = (
         lambda: world.appender.put(kernel.Message("T", b"x")),
         lambda: world.appender.put_many([kernel.Message("T", b"x")] * 3),
         lambda: world.appender.put_together([kernel.Message("T", b"x")] * 2),
         lambda: world.appender.handle("T", 0).put(b"x"),
         lambda: world.appender.put_expecting(kernel.Message("T", b"x"), world.appender.handle("T", 0).next_offset, 1),
-    ):
+    )
+    for put in puts:
         before = world.wakes
-        world.appender.idle = True
+        world.appender.reput_idle = True
         put()
         put()
-        assert (world.wakes, world.appender.idle) == (before + 1, False)
+        assert (world.wakes, world.appender.reput_idle) == (before + 1, False)
 
 
 def test_a_refused_put_wakes_nobody(kernel: ModuleType) -> None:
     world = ready(kernel, max_body_bytes=10)
-    world.appender.idle = True
+    world.appender.reput_idle = True
     world.appender.put(kernel.Message("T", bytes(11)))
-    assert (world.wakes, world.appender.idle) == (0, True)
+    assert (world.wakes, world.appender.reput_idle) == (0, True)
 
 
 def test_one_put_in_a_thousand_is_given_to_the_sampler(kernel: ModuleType) -> None:
@@ -133,8 +135,13 @@ def test_one_put_in_a_thousand_is_given_to_the_sampler(kernel: ModuleType) -> No
 def test_a_handle_with_a_door_puts_through_it(kernel: ModuleType) -> None:
     world = ready(kernel)
     through: list[Any] = []
-    world.appender.waits = True
-    world.appender.door = lambda message: (through.append(message.body), world.appender.put(message))[1]
+    world.appender.is_sync = True
+
+    def put_through(message: Any) -> Any:
+        through.append(message.body)
+        return world.appender.put(message)
+
+    world.appender.sync_put = put_through
     assert world.appender.handle("T", 0).put(b"x").ok
     assert through == [b"x"]
 

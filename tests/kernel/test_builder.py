@@ -74,7 +74,7 @@ def test_a_builder_finds_each_of_many_queues_that_were_added_one_by_one(kernel: 
     for number in range(300):
         topic, queue_id = f"T{number // 4}", number % 4
         queues[topic, queue_id] = kernel.QueueTail(topic, queue_id)
-        queues[topic, queue_id].tail = tail = kernel.Tail(bytearray(40), 0, 40)
+        queues[topic, queue_id].tail = tail = kernel.WriteCursor(bytearray(40), 0, 40)
         tail.limit = 40
         world.builder.add(queues[topic, queue_id])
         world.builder.add(queues[topic, queue_id])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
 from kernel.record_runs import ALL_COLUMNS, LOG_BASE, Run, messages, plain, runs
-from tiermq.kernel import Check, ColumnRequest, DecodedColumns, pure
-from tiermq.kernel.column_values import OWN_PLACES
+from tiermq.kernel import COLUMN_SHAPES, Check, ColumnRequest, DecodedColumns, Shape, pure
+from tiermq.kernel.columns import OWN_PLACES
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_record
 
@@ -249,3 +249,25 @@ def test_records_from_anywhere_say_themselves_where_they_lie(run: Run, moved: in
         assert seen(gathered) == seen(placed)
     elsewhere = replace(apart, log_base=run.log_base + moved + 1)
     assert len(both_alike(run, elsewhere).corrupt) >= len(placed.corrupt)
+
+
+def test_a_column_that_no_record_has_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(ValueError, match="'bodyy'; there are queueOffset, .*body"):
+        ColumnRequest(columns=("flag", "bodyy"), topic=b"T", queue_id=0)
+
+
+def test_numbers_come_before_strings_and_strings_before_nested_columns() -> None:
+    ranks = {Shape.I64: 0, Shape.I32: 1, Shape.TEXT: 2, Shape.BYTES: 2, Shape.LIST: 3, Shape.MAP: 4}
+    order = [ranks[shape] for shape in COLUMN_SHAPES.values()]
+    assert order == sorted(order)
+    assert set(ranks) == set(Shape)
+
+
+def test_decoded_columns_hold_what_they_were_given() -> None:
+    made = DecodedColumns(1, 2, [(0, 1, "why")], {"flag": (None, b"\0\0\0\0")})
+    assert (made.rows, made.next_index, made.corrupt, made.buffers["flag"]) == (
+        1,
+        2,
+        [(0, 1, "why")],
+        (None, b"\0\0\0\0"),
+    )

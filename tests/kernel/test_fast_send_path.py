@@ -63,12 +63,14 @@ def opaques_of(answers: bytes) -> list[int]:
 class Lane:
     """A lane over a log in memory, with queue 0 and 1 of topic T known and four of its queues open."""
 
-    def __init__(self, kernel: Any, added: bytes = ADDED, region: str = "R", **options: Any) -> None:
+    def __init__(
+        self, kernel: Any, added: bytes = ADDED, region: str = "R", properties_bytes_max: int = 32_767, **options: Any
+    ) -> None:
         self.world = World(kernel, **options)
         self.world.roll()
         for queue_id in (0, 1):
             self.world.bind("T", queue_id)
-        self.lane = kernel.SendLane(self.world.appender, added, 477, region, "true")
+        self.lane = kernel.FastSendPath(self.world.appender, added, 477, region, "true", properties_bytes_max)
         self.counts = [0, 0]
         self.lane.open_topic("T", 4, self.counts)
 
@@ -103,6 +105,7 @@ born_hosts = st.sampled_from([BORN, bytes(16) + b"\0\0\4\0", b"", b"xx"])
             "host": st.sampled_from(["127.0.0.1:10911", "[::1]:10911"]),
             "crc_property": st.booleans(),
             "max_body_bytes": st.just(1050),
+            "properties_bytes_max": st.sampled_from([32_767, 600, 90]),
         }
     ),
 )
@@ -121,6 +124,21 @@ def test_both_kernels_take_the_same_sends_and_give_the_same_bytes(
     assert together[0] == together[1]
     assert first.world.log() == second.world.log()
     assert first.counts == second.counts
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_properties_beyond_the_limit_are_left_to_the_general_way(kernel: ModuleType) -> None:
+    made = Lane(kernel, properties_bytes_max=len(USUAL) + len(ADDED))
+    assert made.lane.take(request_in(kernel), BORN) is not None
+    assert made.lane.take(request_in(kernel, properties=b"x\x01y\x02" + USUAL), BORN) is None
+    own = b"UNIQ_KEY\x01K\x02"
+    room = len(USUAL) - len(own)
+    for size, taken in ((room, True), (room + 1, False)):
+        elements = [BatchElement(0, b"a", b""), BatchElement(0, b"b", b"x\x01".ljust(size - 1, b"y") + b"\x02")]
+        body = encode_client_batch(elements)
+        answer = made.lane.take(request_in(kernel, properties=own, body=body, batch=True), BORN)
+        assert (answer is not None) is taken
+    assert made.counts[0] == 3
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -216,9 +234,9 @@ def test_nothing_is_taken_while_the_lane_the_topic_or_the_gate_is_closed(kernel:
     made.lane.is_open = False
     assert made.lane.take(request_in(kernel), BORN) is None
     made.lane.is_open = True
-    made.world.appender.gate = True
+    made.world.appender.closed = True
     assert made.lane.take(request_in(kernel), BORN) is None
-    made.world.appender.gate = False
+    made.world.appender.closed = False
     made.lane.close_topic("T")
     made.lane.close_topic("T")
     assert made.lane.take(request_in(kernel), BORN) is None
@@ -240,7 +258,7 @@ def test_a_region_that_must_be_escaped_leaves_every_send_to_the_general_way(kern
 def test_a_put_that_is_to_be_timed_goes_the_general_way_and_dispatch_is_woken(kernel: ModuleType) -> None:
     timed: list[Any] = []
     made = Lane(kernel, file_size=1 << 20, sample=lambda message: timed.append(message))
-    made.world.appender.idle = True
+    made.world.appender.reput_idle = True
     while made.lane.take(request_in(kernel), BORN) is not None:
         assert made.counts[0] < 3000
     assert (timed, made.world.wakes) == ([], 1)

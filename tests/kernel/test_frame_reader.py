@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
 from tiermq.errors import BadFrame, IllegalMessage, RequestRefused
 from tiermq.kernel import SendRequest, pure
-from tiermq.remoting import receiving
+from tiermq.remoting import frame as codec
 from tiermq.remoting.codes import Language
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import decode_frame, encode_frame
@@ -27,7 +27,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NAME = st.text("abcT%_-", min_size=1, max_size=8) | TEXT.filter(bool)
 FLAGS = st.sampled_from(["true", "false", "TRUE", "1", "0", "x"])
 LETTERS = "abcdefghijklm"
-NAMES = receiving._NAMES
+NAMES = codec._NAMES
 VALUES = ("producer_group", "topic", "default_topic", "default_topic_queue_nums", "queue_id", "sys_flag", "born_ms",
           "flag", "properties", "reconsume_times", "unit_mode", "max_reconsume_times", "batch", "code", "opaque",
           "version", "header_type", "is_oneway", "body")  # fmt: skip
@@ -66,10 +66,10 @@ def outcome_of(frame: Any) -> tuple[Any, ...]:
     """What became of a frame, however it was parsed."""
     if type(frame).__name__ == "Frame":
         try:
-            command = receiving.command_of(frame)
+            command = codec.command_of(frame)
         except BadFrame:
             return ("bad",)
-        if command.code not in receiving.SEND_CODES or command.is_response:
+        if command.code not in codec.SEND_CODES or command.is_response:
             return (
                 "command",
                 command.ext,
@@ -80,7 +80,7 @@ def outcome_of(frame: Any) -> tuple[Any, ...]:
                 bytes(command.body),
             )
         try:
-            frame = receiving.send_request_of(command)
+            frame = codec.send_request_of(command)
         except RequestRefused:
             return ("refused",)
     return ("send", *(getattr(frame, name) for name in VALUES))
@@ -91,10 +91,10 @@ def expected_of(frame: bytes) -> tuple[Any, ...]:
         command = decode_frame(frame)
     except BadFrame:
         return ("bad",)
-    if command.code not in receiving.SEND_CODES or command.is_response:
+    if command.code not in codec.SEND_CODES or command.is_response:
         return ("command", command.ext, command.code, command.opaque, command.flag, command.remark, bytes(command.body))
     try:
-        send = receiving.send_request_of(command)
+        send = codec.send_request_of(command)
     except RequestRefused:
         return ("refused",)
     return ("send", *(getattr(send, name) for name in VALUES))
@@ -110,7 +110,7 @@ def test_a_send_is_the_one_that_the_general_codec_reads(kernel: ModuleType, comm
     for each, command in zip(found, commands, strict=True):
         if type(each).__name__ == "SendRequest":
             assert (
-                receiving.command_of(kernel.Frame(each.header_type, each.header, each.body)).ext
+                codec.command_of(kernel.Frame(each.header_type, each.header, each.body)).ext
                 == decode_frame(encode_frame(command)).ext
             )
 
@@ -282,7 +282,7 @@ def test_both_kernels_refuse_the_same_streams(pieces: list[bytes]) -> None:
     for kernel in (pure, COMPILED):
         assert kernel is not None
         reader = kernel.FrameReader()
-        counts = []
+        counts: list[int] = []
         with contextlib.suppress(BadFrame):
             counts.extend(len(reader.feed(piece)) for piece in pieces)
         outcomes.append((counts, reader.broken, reader.pending_bytes))
@@ -355,7 +355,7 @@ def test_the_message_of_a_send_is_the_one_that_its_constructor_makes(
     )  # fmt: skip
     for name in ("topic", "body", "queue_id", "encoded_properties", "flag", "sys_flag", "born_timestamp_ms",
                  "born_host", "reconsume_times", "prepared_transaction_offset", "waits_for_store",
-                 "special"):  # fmt: skip
+                 "needs_offset"):  # fmt: skip
         assert getattr(made, name) == getattr(expected, name), name
 
 

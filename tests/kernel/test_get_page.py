@@ -27,7 +27,7 @@ class Shelf:
         self.views: list[Any] = []
 
     def file(self, base: int, *units: bytes) -> None:
-        view = self.kernel.Tail(bytearray(200), base, 200)
+        view = self.kernel.WriteCursor(bytearray(200), base, 200)
         view.limit = 200
         for unit in units:
             assert view.append(unit)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
+from present import present
 from tiermq.kernel import pure
 from tiermq.message.java_hash import key_hash
 
@@ -51,7 +52,8 @@ def test_both_kernels_select_the_same(
 ) -> None:
     buffer = filled(rows)
     answers = [
-        kernel.IndexReader(buffer, SLOTS, ENTRIES).select(wanted, most, begin, end) for kernel in (pure, COMPILED)
+        kernel.IndexReader(buffer, SLOTS, ENTRIES).select(wanted, most, begin, end)
+        for kernel in (pure, present(COMPILED))
     ]
     assert answers[0] == answers[1]
 
@@ -69,7 +71,7 @@ def test_both_kernels_find_the_same_in_a_damaged_file_and_end(
     buffer = filled(rows)
     for at, value in damage:
         buffer[at] = value
-    readers = [kernel.IndexReader(buffer, SLOTS, ENTRIES) for kernel in (pure, COMPILED)]
+    readers = [kernel.IndexReader(buffer, SLOTS, ENTRIES) for kernel in (pure, present(COMPILED))]
     for wanted in range(13):
         found = [reader.select(wanted, 64, begin, end) for reader in readers]
         assert found[0] == found[1]
@@ -90,10 +92,10 @@ TEXTS = st.text(max_size=12)
 def test_both_kernels_answer_a_query_over_all_files_alike(
     files: list[list[tuple[str, int, int]]], gone: int, topic: str, most: int, begin: int, end: int
 ) -> None:
-    buffers = [filled([(key_hash(f"{topic}#{key}"), *rest) for key, *rest in rows]) for rows in files]
+    buffers = [filled([(key_hash(f"{topic}#{key}"), offset, time) for key, offset, time in rows]) for rows in files]
     keys = {key for rows in files for key, *_ in rows} | {"other"}
     answers = []
-    for kernel in (pure, COMPILED):
+    for kernel in (pure, present(COMPILED)):
         readers = tuple(kernel.IndexReader(buffer, SLOTS, ENTRIES) for buffer in buffers)
         if 0 <= gone < len(readers):
             readers[gone].detach()

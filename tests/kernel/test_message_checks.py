@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiermq.errors import IllegalMessage
 from tiermq.kernel import Message
-from tiermq.kernel.message_values import merge_properties, offset_message_id, prepare_message
+from tiermq.kernel.message import merge_properties, offset_message_id, prepare_message
 
 PIECES = [
     b"KEYS\x01a",
@@ -120,7 +120,7 @@ def test_the_short_way_to_a_message_takes_and_refuses_what_the_long_one_does(
         return
     made = Message(**fields)
     assert expected == (
-        made.topic, made.body, made.encoded_properties, made.born_host, made.waits_for_store, made.special,
+        made.topic, made.body, made.encoded_properties, made.born_host, made.waits_for_store, made.needs_offset,
     )  # fmt: skip
     assert {name: getattr(made, name) for name in NAMES} == {name: fields[name] for name in NAMES}
 
@@ -174,10 +174,10 @@ def test_a_born_host_may_be_text_or_encoded() -> None:
 
 
 def test_only_inner_batches_and_messages_with_inner_properties_are_special() -> None:
-    assert not Message("T", b"INNER_").special
-    assert Message("T", b"", sys_flag=0x80).special
-    assert Message("T", b"", properties={"INNER_NUM": "1"}).special
-    assert Message("T", b"", properties={"INNER_MULTI_DISPATCH": "a"}).special
+    assert not Message("T", b"INNER_").needs_offset
+    assert Message("T", b"", sys_flag=0x80).needs_offset
+    assert Message("T", b"", properties={"INNER_NUM": "1"}).needs_offset
+    assert Message("T", b"", properties={"INNER_MULTI_DISPATCH": "a"}).needs_offset
 
 
 def test_an_offset_message_id_is_upper_case_hex_of_host_and_offset() -> None:

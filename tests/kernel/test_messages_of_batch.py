@@ -15,7 +15,7 @@ from tiermq.message.client_batch import BatchElement, encode_client_batch
 
 FIELDS = (
     "topic", "body", "queue_id", "encoded_properties", "flag", "sys_flag", "born_timestamp_ms", "born_host",
-    "reconsume_times", "prepared_transaction_offset", "waits_for_store", "special",
+    "reconsume_times", "prepared_transaction_offset", "waits_for_store", "needs_offset",
 )  # fmt: skip
 PROPERTIES = st.lists(
     st.sampled_from(

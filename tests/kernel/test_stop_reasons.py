@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiermq.kernel.reasons import Refusal, Stop
+from tiermq.kernel.stop_reasons import Refusal, Stop
 
 
 def test_refusals_are_negative_so_that_an_offset_is_never_taken_for_one() -> None:
@@ -12,4 +12,4 @@ def test_refusals_are_negative_so_that_an_offset_is_never_taken_for_one() -> Non
 
 def test_stops_count_from_zero() -> None:
     assert [stop.value for stop in Stop] == list(range(len(Stop)))
-    assert Stop.END == 0
+    assert Stop.END.value == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tiermq.kernel.pure as pure
 from tiermq.errors import CorruptRecord
-from tiermq.kernel.reasons import Disagreement
+from tiermq.kernel.stop_reasons import Disagreement
 from tiermq.message import decode_records, encode_record
 from tiermq.message.java_hash import java_hash, key_hash
 
@@ -49,7 +49,7 @@ def segments(kernel: ModuleType, data: bytearray, file_size: int) -> object:
         piece = bytearray(data[base : base + file_size])
         used = len(piece)
         piece += bytes(file_size - used)
-        tail = kernel.Tail(piece, base, file_size)
+        tail = kernel.WriteCursor(piece, base, file_size)
         tail.position = used
         tails.append(tail)
     return kernel.Segments(tails, file_size)
@@ -238,6 +238,39 @@ def test_a_check_of_damaged_records_never_says_more_than_the_pure_twin(
         target[at % len(target)] ^= bits
     arguments = (bytes(units), bytes(data), 300, 10, b"T", 3)
     assert kernel.check_records(*arguments) == pure.check_records(*arguments)
+
+
+def test_records_of_a_pull_become_the_same_records_and_units_at_their_tier_offsets(kernel: ModuleType) -> None:
+    tags = ["a", None, "some longer tag of ours", "b"]
+    pulled, _ = tagged(kernel, tags, 77)
+    data, units = tagged(kernel, tags, 300)
+    found = kernel.rebase_records(bytes(pulled), 10, 99, 1 << 20, 300, b"T", 3)
+    assert (found.data, found.units) == (bytes(data), bytes(units))
+    assert (found.count, found.next_offset, found.begin_ms, found.end_ms) == (4, 14, 997, 1000)
+    assert not found.has_ext_address
+    assert kernel.rebase_records(memoryview(pulled), 10, 2, 1 << 20, 300, b"T", 3).count == 2
+    assert kernel.rebase_records(pulled, 10, 99, 1, 300, b"T", 3).count == 1
+    assert kernel.rebase_records(b"", 10, 99, 1, 300, b"T", 3).next_offset == 10
+
+
+def test_records_of_another_queue_offset_or_topic_are_not_taken_from_a_pull(kernel: ModuleType) -> None:
+    data, _ = tagged(kernel, ["a", "\u00fc", "c"])
+    assert kernel.rebase_records(data, 11, 99, 1 << 20, 0, b"T", 3).count == 0
+    assert kernel.rebase_records(data, 10, 99, 1 << 20, 0, b"T", 4).count == 0
+    assert kernel.rebase_records(data, 10, 99, 1 << 20, 0, b"U", 3).count == 0
+    assert kernel.rebase_records(data[:-1], 10, 99, 1 << 20, 0, b"T", 3).count == 2
+    assert kernel.rebase_records(data, 10, 99, 1 << 20, 0, b"T", 3).has_ext_address
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 255)), max_size=3))
+def test_damaged_records_of_a_pull_end_it_in_both_twins_alike(kernel: ModuleType, flips: list[tuple[int, int]]) -> None:
+    data, _ = tagged(kernel, ["a", None, "tag", "b" * 40, "e"])
+    for at, bits in flips:
+        data[at % len(data)] ^= bits
+    found, expected = (twin.rebase_records(bytes(data), 10, 9, 1 << 20, 5, b"T", 3) for twin in (kernel, pure))
+    for name in ("data", "units", "count", "next_offset", "begin_ms", "end_ms", "has_ext_address"):
+        assert getattr(found, name) == getattr(expected, name)
 
 
 def indexed(begin_ms: int = 1000) -> tuple[bytearray, bytearray]:

@@ -10,10 +10,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compressed_flag import with_compression
 from fuzz.damage import attempt, damaged
 from tiermq.errors import CorruptRecord
 from tiermq.message.compression import compress, decompress
-from tiermq.message.system_flag import CompressionType, with_compression
+from tiermq.message.system_flag import CompressionType
 
 KINDS = st.sampled_from(list(CompressionType))
 BODIES = st.binary(max_size=2000) | st.binary(min_size=1, max_size=20).map(lambda piece: piece * 100)

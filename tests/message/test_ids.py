@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fuzz.damage import attempt, damaged
 from fuzz.records import HOSTS
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import (
@@ -30,7 +30,8 @@ CHINA = timezone(timedelta(hours=8))
 
 def milliseconds(*moment: int, zone: timezone = UTC) -> int:
     year, month, day, *clock = moment
-    return int(datetime(year, month, day, *clock, tzinfo=zone).timestamp() * 1000)
+    hour, minute, second, microsecond = [*clock, 0, 0, 0, 0][:4]
+    return int(datetime(year, month, day, hour, minute, second, microsecond, zone).timestamp() * 1000)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +99,9 @@ def test_a_java_clients_unique_key_tells_when_and_where_it_was_made(text: str, m
     assert (key.address, key.process_hash) == ("172.31.11.1", 0x5B2133B1)
     assert key.process_id == int(text[8:12], 16)
     assert key.counter == int(text[-4:], 16)
-    now_ms = milliseconds(2017, 3, 20, zone=CHINA)
-    assert key.nearly_created_ms(now_ms, CHINA) == milliseconds(*moment, zone=CHINA)
-
-
-def test_a_key_made_late_last_month_is_not_placed_in_the_future() -> None:
-    key = UniqueKey("1.2.3.4", 1, 1, 30 * 86_400_000, 0)
-    assert key.nearly_created_ms(milliseconds(2024, 4, 2), UTC) == milliseconds(2024, 3, 31)
+    assert month_start_ms(milliseconds(2017, 3, 20, zone=CHINA), CHINA) + key.since_month_start_ms == milliseconds(
+        *moment, zone=CHINA
+    )
 
 
 def test_a_generated_key_has_every_part_in_its_place() -> None:
@@ -115,7 +112,6 @@ def test_a_generated_key_has_every_part_in_its_place() -> None:
     keys = [decode_unique_key(generator.next_key()) for _ in range(2)]
     since_ms = 28 * 86_400_000 + 12 * 3_600_000
     assert keys == [UniqueKey("10.0.0.7", 0x2345, 0xCAFEBABE, since_ms, counter) for counter in (0, 1)]
-    assert keys[0].nearly_created_ms(clock.now_ms() + 1, UTC) == clock.now_ms()
 
 
 def test_the_last_days_of_a_month_do_not_overflow_the_key() -> None:

@@ -20,7 +20,7 @@ from tiermq.message import (
     inner_span,
     unwrap_inner_batch,
 )
-from tiermq.message.inner_batch import with_inner_base, with_inner_num
+from tiermq.message.client_batch import with_inner_base, with_inner_num
 
 ELEMENTS = [
     BatchElement(flag=index, body=b"body-%d" % index, encoded_properties=b"KEYS\x01k%d\x02" % index)

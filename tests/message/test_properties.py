@@ -15,6 +15,7 @@ from tiermq.message.properties import (
     encode_properties,
     get_property,
     get_text_property,
+    index_keys,
     waits_for_store,
     with_property,
 )
@@ -191,3 +192,21 @@ def test_a_property_that_was_set_is_read_back_and_the_others_stay(encoded: bytes
 )
 def test_a_producer_waits_unless_it_says_otherwise(encoded: bytes, expected: bool) -> None:
     assert waits_for_store(encoded) is expected
+
+
+@pytest.mark.parametrize(
+    ("unique_key", "keys", "expected"),
+    [
+        ("U1", "a b", ("U1", "a", "b")),
+        (None, " a  b ", ("a", "b")),
+        ("U1", None, ("U1",)),
+        ("", "", ()),
+        (None, None, ()),
+        ("a", "a a", ("a", "a", "a")),
+        (None, "a\tb", ("a\tb",)),
+    ],
+)
+def test_the_unique_key_comes_first_then_each_piece_between_single_spaces(
+    unique_key: str | None, keys: str | None, expected: tuple[str, ...]
+) -> None:
+    assert index_keys(unique_key, keys) == expected

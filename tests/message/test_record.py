@@ -152,7 +152,7 @@ def test_every_record_survives_a_round_trip(fields: dict[str, Any]) -> None:
     assert reencode(message) == record
 
 
-def test_another_topic_and_other_properties_take_their_places_and_nothing_else_changes():
+def test_another_topic_and_other_properties_take_their_places_and_nothing_else_changes() -> None:
     message = decode_record(encode_record(topic="short", body=b"body", queue_id=3, reconsume_times=2, properties=b""))
     topic = "%RETRY%" + "t" * 200
     again = decode_record(reencode(message, topic=topic, properties=b"a\x01b\x02"))
@@ -251,7 +251,7 @@ def patched(at: int, data: bytes) -> bytes:
         (patched(94, b"\xff"), "topic in UTF-8"),
         (patched(52, b"\x00\x01"), "port is above 65535"),
         (patched(68, b"\xff\xff"), "port is above 65535"),
-        (patched(88, b"j"), "body CRC: the record says 907060870"),
+        (patched(88, b"j"), "body CRC: the record has 907060870"),
     ],
 )  # fmt: skip
 def test_each_kind_of_damage_is_named(data: bytes, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from compressed_flag import with_compression
 from tiermq.message.system_flag import (
     CompressionType,
     TransactionType,
@@ -12,7 +13,6 @@ from tiermq.message.system_flag import (
     is_compressed,
     is_inner_batch,
     transaction_type,
-    with_compression,
     with_host_shapes,
     with_transaction_type,
     without_compression,

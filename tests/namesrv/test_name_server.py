@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import RemotingError
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.namesrv.register_body import encode_register_body
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig, encode_register_body
 from tiermq.remoting.client import BlockingClient, RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand

@@ -18,13 +18,14 @@ def test_defaults_are_rocketmq_s() -> None:
     assert not config.kv_config_path.startswith("~")
 
 
-def test_a_properties_file_and_a_toml_file_say_the_same(tmp_path: Path) -> None:
-    properties, toml = tmp_path / "ns.conf", tmp_path / "ns.toml"
+def test_a_properties_file_and_one_in_yaml_or_toml_say_the_same(tmp_path: Path) -> None:
+    properties, toml, yaml = tmp_path / "ns.conf", tmp_path / "ns.toml", tmp_path / "ns.yaml"
+    yaml.write_text('listenPort: 19876\nbindAddress: "127.0.0.1"\nkvConfigPath: /tmp/kv.json\n')
     properties.write_text("listenPort=19876\nbindAddress=127.0.0.1\nkvConfigPath=/tmp/kv.json\nserverWorkerThreads=8\n")
     toml.write_text('[namesrv]\nlisten_port = 19876\nbind_address = "127.0.0.1"\nkvConfigPath = "/tmp/kv.json"\n')
     expected = NameServerConfig(listen_port=19876, bind_address="127.0.0.1", kv_config_path="/tmp/kv.json")
-    assert NameServerConfig.from_file(str(properties)) == (expected, ["serverWorkerThreads"])
-    assert NameServerConfig.from_file(str(toml)) == (expected, [])
+    assert NameServerConfig.from_file(properties) == (expected, ["serverWorkerThreads"])
+    assert NameServerConfig.from_file(toml) == NameServerConfig.from_file(yaml) == (expected, [])
     assert NameServerConfig.from_properties(expected.to_properties()) == (expected, [])
 
 

@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import RequestRefused
-from tiermq.namesrv import register_body
-from tiermq.namesrv.register_body import RegisterBody, body_checksum, decode_register_body, encode_register_body
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.namesrv import topic_config
+from tiermq.namesrv.topic_config import (
+    DataVersion,
+    RegisterBody,
+    TopicConfig,
+    body_checksum,
+    decode_register_body,
+    encode_register_body,
+)
 
 VERSION = DataVersion(1_700_000_000_000, 3)
 TOPICS = (TopicConfig("TBW102", 8, 8, 7), TopicConfig("orders", 4, 4))
@@ -80,7 +86,7 @@ def test_the_checksum_has_no_sign_bit() -> None:
 
 
 def test_a_stream_that_would_fill_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register_body, "INFLATED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(topic_config, "INFLATED_BYTES_MAX", 10_000)
     with pytest.raises(RequestRefused, match="at most 10000"):
         decode_register_body(zlib.compress(bytes(10_000_000)), compressed=True, version=479)
 

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from namesrv.route_model import RouteModel
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import RequestRefused
-from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, Registered, Registration, RouteTable
-from tiermq.namesrv.route_values import QueueData
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.namesrv.route_table import (
+    BROKER_TIMEOUT_MS,
+    TOPICS_AT_ONCE,
+    BrokerData,
+    QueueData,
+    Registered,
+    Registration,
+    RouteTable,
+    TopicRoute,
+)
+from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from tiermq.remoting.json_dialect import decode_body
 
 A = "10.0.0.1:10911"
 B = "10.0.0.2:10911"
 SYSTEM = (TopicConfig("TBW102", 8, 8, 7), TopicConfig("SELF_TEST_TOPIC", 1, 1))
+ROUTE = TopicRoute(
+    (BrokerData("DefaultCluster", "broker-a", {1: "10.0.0.2:10911", 0: "10.0.0.1:10911"}),),
+    (QueueData("broker-a", 4, 4, 6),),
+)
 
 
 def told(
@@ -152,7 +169,8 @@ def test_wiped_permissions_stay_wiped_until_the_broker_changes_its_table(table: 
     assert table.wipe_write_permission("broker-a") == 2
     table.register(told())
     assert queues_of(table, "TBW102") == {"broker-a": (8, 5)}
-    assert table.add_write_permission("broker-a") == 2
+    for _ in table.permission_steps("broker-a", to=PERM_READ | PERM_WRITE):
+        pass
     assert queues_of(table, "TBW102") == {"broker-a": (8, 6)}
     assert table.wipe_write_permission("nobody") == 0
     table.wipe_write_permission("broker-a")
@@ -221,6 +239,70 @@ NAMES = st.sampled_from(["a", "b"])
 ADDRESSES = st.sampled_from(["x:1", "y:1", "z:1"])
 TOPICS = ["t0", "t1", "t2"]
 CONFIGS = st.dictionaries(st.sampled_from(TOPICS), st.tuples(st.integers(1, 4), st.sampled_from([4, 6])), max_size=3)
+
+
+MANY = tuple(TopicConfig(f"t{each:05}", 4, 4) for each in range(3 * TOPICS_AT_ONCE))
+
+
+def perms(table: RouteTable) -> set[int]:
+    return {perm for topic in table.topics() for _, perm in queues_of(table, topic).values()}
+
+
+def test_permissions_of_many_topics_are_changed_in_steps(table: RouteTable) -> None:
+    table.register(told(*MANY))
+    steps = table.permission_steps("broker-a", clear=PERM_WRITE)
+    next(steps)
+    assert perms(table) == {PERM_READ, PERM_READ | PERM_WRITE}
+    table.delete_topic("t02999")
+    assert len(list(steps)) == 3
+    assert perms(table) == {PERM_READ}
+
+
+@pytest.mark.parametrize("hurry", [1, 2])
+def test_of_two_changes_of_permissions_the_later_wins_whoever_is_faster(table: RouteTable, hurry: int) -> None:
+    table.register(told(*MANY))
+    wiping = table.permission_steps("broker-a", clear=PERM_WRITE)
+    next(wiping)
+    giving = table.permission_steps("broker-a", to=PERM_READ | PERM_WRITE)
+    counts = []
+    under_way = [wiping, *[giving] * hurry]
+    while under_way:
+        for each in list(under_way):
+            try:
+                next(each)
+            except StopIteration as done:
+                counts.extend([done.value] if done.value is not None else [])
+                under_way = [other for other in under_way if other is not each]
+    assert counts == [len(MANY), len(MANY)]
+    assert perms(table) == {PERM_READ | PERM_WRITE}
+
+
+def test_permissions_are_changed_whole_though_the_one_who_asked_goes(table: RouteTable) -> None:
+    table.register(told(*MANY))
+    steps = table.permission_steps("broker-a", clear=PERM_WRITE)
+    next(steps)
+    steps.close()
+    assert perms(table) == {PERM_READ}
+
+
+def test_a_registration_comes_after_permissions_that_are_being_changed(table: RouteTable) -> None:
+    table.register(told(*MANY))
+    steps = table.permission_steps("broker-a", clear=PERM_WRITE)
+    next(steps)
+    table.register(told(*MANY, version=2))
+    assert [None for _ in steps] == []
+    assert perms(table) == {PERM_READ | PERM_WRITE}
+
+
+def test_topics_that_are_no_longer_named_go_with_the_last_part_of_a_registration(manual_clock: ManualClock) -> None:
+    table = RouteTable(manual_clock, delete_missing_topics=True)
+    table.register(told(*MANY))
+    whole = told(*MANY[1:], version=2)
+    table.register(replace(whole, topics=MANY[1:3]), is_whole=False)
+    assert len(table.topics()) == len(MANY)
+    table.add_topics(whole, MANY[3:], is_changed=True)
+    table.drop_missing_topics(whole)
+    assert table.topics() == [each.name for each in MANY[1:]]
 
 
 class Histories(RuleBasedStateMachine):
@@ -331,3 +413,55 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=60, stateful_step_count=25)
+
+
+def test_a_route_is_the_text_that_rocketmq_s_name_server_writes() -> None:
+    assert ROUTE.encode() == (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.1:10911","1":"10.0.0.2:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},'
+        b'"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+    )
+
+
+def test_old_clients_get_broker_ids_without_quotes() -> None:
+    assert ROUTE.encode(standard_json=False) == (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},'
+        b'"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+    )
+
+
+TEXT = st.text(max_size=8) | st.just('"brokerDatas":[]') | st.just("{0:1}")
+
+
+@given(TEXT, TEXT, TEXT, TEXT)
+def test_both_dialects_say_the_same_whatever_the_names(name: str, cluster: str, address: str, order: str) -> None:
+    route = TopicRoute(
+        (BrokerData(cluster, name, {0: address}, True, order), BrokerData(cluster, "b", {3: address})),
+        (QueueData(name, 1, 2, 6, 1),),
+        {address: (order,)},
+        order,
+    )
+    standard = route.encode()
+    assert standard.isascii()
+    if not any(0xD800 <= ord(each) < 0xE000 for each in name + cluster + address + order):
+        assert decode_body(route.encode(standard_json=False)) == json.loads(standard)
+
+
+def test_the_lowest_id_takes_the_place_of_a_master_that_is_gone() -> None:
+    broker = BrokerData("C", "b", {2: "two", 5: "five"}, acting_master=True)
+    assert broker.with_acting_master().addresses == {0: "two", 5: "five"}
+
+
+def test_queue_data_read_back_and_come_from_a_topic() -> None:
+    queue = QueueData.of_topic("b", TopicConfig("t", 3, 4, 6, 1))
+    assert queue == QueueData("b", 3, 4, 6, 1)
+    assert QueueData.from_json(queue.to_json()) == queue
+    assert queue.is_writable
+    assert not QueueData("b", 1, 1, 4).is_writable
+
+
+@pytest.mark.parametrize("bad", [None, [], {}, {"brokerName": ""}, {"brokerName": "b", "perm": "x"}])
+def test_what_is_no_queue_data_is_refused(bad: Any) -> None:
+    with pytest.raises(RequestRefused):
+        QueueData.from_json(bad)

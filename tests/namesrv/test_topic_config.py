@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import RequestRefused
-from tiermq.namesrv.topic_config import INT_MAX, LONG_MAX, DataVersion, TopicConfig, text_map_in
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.remoting.json_dialect import text_map_in
+from tiermq.settings import INT_MAX, LONG_MAX
 
 INT32 = st.integers(-INT_MAX - 1, INT_MAX)
 INT64 = st.integers(-LONG_MAX - 1, LONG_MAX)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from pipeline.job_world import JobWorld
 from tiermq.tier.driver.contract import TierDriver
 
 CHANGES = ("write", "seal", "delete", "put_object", "delete_object", "trim", "replace")
@@ -39,3 +42,22 @@ class DyingTier:
             return answer
 
         return changing
+
+
+def killed_at_each_change(
+    tmp_path: Path, make: Callable[[Path], JobWorld], *, after: bool
+) -> Iterator[tuple[int, JobWorld]]:
+    """Worlds whose tier dies at its first change, its second, and so on, up to the first job that ends alive."""
+    dies_at = 0
+    while True:
+        path = tmp_path / str(dies_at)
+        path.mkdir()
+        world = make(path)
+        dying = DyingTier(world.driver, dies_at, after=after)
+        world.use(dying)
+        yield dies_at, world
+        world.close()
+        if not dying.is_dead:
+            break
+        dies_at += 1
+    assert dies_at > 10

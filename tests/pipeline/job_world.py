@@ -8,7 +8,7 @@ from typing import Any
 
 from tier.tier_world import BROKER, CLUSTER, TierWorld
 from tiermq import Message, TieredStore
-from tiermq.spark.jobs import offload_task
+from tiermq.pipeline import worker_cache
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.manifest_store import ManifestStore
@@ -36,7 +36,7 @@ class JobWorld:
         self.world = TierWorld(path / "world", self.driver, log_bytes=log_bytes, unit_bytes=unit_bytes)
 
     @classmethod
-    def filled(cls, path: Path, **sizes: int) -> JobWorld:
+    def filled(cls, path: Path, **sizes: Any) -> JobWorld:
         """Two topics over several segments, all in manifests, and two index files with every key."""
         made = cls(path, **sizes)
         for _ in range(3):
@@ -62,10 +62,10 @@ class JobWorld:
 
     def use(self, driver: TierDriver) -> None:
         """Let jobs of this process go through another driver: one that fails, counts or dies."""
-        offload_task._drivers[self.tier] = driver
+        worker_cache._drivers[self.tier] = driver
 
     def close(self) -> None:
-        offload_task._drivers.pop(self.tier, None)
+        worker_cache._drivers.pop(self.tier, None)
         self.world.close()
 
     def damage(self, kind: SegmentType = LOG, number: int = 0, at: int = 60) -> Path:
@@ -83,16 +83,17 @@ class JobWorld:
         return sorted(info.key.base for info in self.driver.list_segments() if info.key.type is SegmentType.INDEX)
 
 
-def tiered(path: Path, count: int = 60) -> tuple[str, str]:
-    """A real store with messages of two topics, all in a tier, closed: (tier, store)."""
+def tiered(path: Path, count: int = 60, broker: str = BROKER) -> tuple[str, str]:
+    """A real store with messages of two topics, all in a tier, closed: (tier, store). Brokers of a path share it."""
     settings: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 4_000}
     settings |= {"tiered_store_commit_log_max_size": 4_000, "tiered_store_consume_queue_max_size": 400}
     settings |= {"tiered_store_index_file_max_hash_slot_num": 50, "tiered_store_index_file_max_index_num": 2_000}
     tier = (path / "cold").as_uri()
-    names = {"broker_name": BROKER, "broker_cluster_name": CLUSTER}
-    with TieredStore.open(path / "hot", tier=tier, background=False, **settings, **names) as store:
+    names: dict[str, Any] = {"broker_name": broker, "broker_cluster_name": CLUSTER}
+    directory = path / ("hot" if broker == BROKER else f"hot-{broker}")
+    with TieredStore.open(directory, tier=tier, background=False, **settings, **names) as store:
         for number in range(count):
             topic = "orders" if number % 3 else "payments"
             store.put(Message(topic, b"body %d" % number, 0, keys=[f"key-{number}"]))
-        assert store.tier_now()
-    return tier, f"{path / 'hot'}={CLUSTER}/{BROKER}"
+        assert store.flush_to_tier()
+    return tier, f"{directory}={CLUSTER}/{broker}"

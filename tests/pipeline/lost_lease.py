@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from spark.jobs.job_world import BROKER, CLUSTER
+from simulation.manual_clock import ManualClock
+from tier.tier_world import BROKER, CLUSTER
 from tiermq import Message, TieredStore
-from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter
-from tiermq.spark.jobs.held_broker import HeldBroker, Home, data_queues, hold_broker
+from tiermq.pipeline.leased_broker import Home, LeasedBroker, data_queues, lease_broker
 from tiermq.tier.driver.contract import ANY, TierDriver
-from tiermq.tier.metadata.broker_lease import DEFAULT_TERM_MS, BrokerLease, lease_name
+from tiermq.tier.metadata.broker_lease import BrokerLease, lease_name
 from tiermq.tier.metadata.manifest import decode_manifest, queue_of_manifest
+from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
 
 HOME = Home(CLUSTER, BROKER)
 TOPIC = "orders"
@@ -79,7 +80,7 @@ class LostLease:
         for _ in range(MESSAGES):
             assert store.put(Message(TOPIC, b"body %d" % self.sent, self.sent % QUEUES)).ok
             self.sent += 1
-        return store.tier_now()
+        return store.flush_to_tier()
 
     def put_and_wait(self, store: TieredStore) -> bool:
         """The same, with the time that a damaged lease costs."""
@@ -87,16 +88,16 @@ class LostLease:
         for _ in range(TERMS_MAX):
             if came:
                 break
-            self.clock.advance_ms(DEFAULT_TERM_MS)
-            came = store.tier_now()
+            self.clock.advance_ms(LEASE_TERM_MS)
+            came = store.flush_to_tier()
         return came
 
     def run_job(self, name: str) -> None:
         """One that writes all manifests, and ends."""
-        with hold_broker(self.driver, HOME, name, clock=self.clock) as held:
+        with lease_broker(self.driver, HOME, name, clock=self.clock) as held:
             self.write_all(held)
 
-    def write_all(self, held: HeldBroker) -> None:
+    def write_all(self, held: LeasedBroker) -> None:
         for queue in data_queues(held.metadata):
             held.write_manifest(queue)
 
@@ -108,7 +109,7 @@ class LostLease:
         self.run_job("first")
         assert epochs(self.driver) == [epoch + 1] * QUEUES
         with ExitStack() as stack:
-            stale = stack.enter_context(hold_broker(self.driver, HOME, "second", clock=self.clock))
+            stale = stack.enter_context(lease_broker(self.driver, HOME, "second", clock=self.clock))
             self.write_all(stale)
             assert epochs(self.driver) == [epoch + 2] * QUEUES
             lose(self.driver, lease_name(CLUSTER, BROKER))
@@ -122,7 +123,7 @@ class LostLease:
             assert min(epochs(self.driver)) > epoch + 2
         self.expect_next_is_higher()
 
-    def expect_stale(self, job: HeldBroker, store: TieredStore) -> None:
+    def expect_stale(self, job: LeasedBroker, store: TieredStore) -> None:
         before = epochs(self.driver)
         for queue in data_queues(job.metadata):
             with pytest.raises(StaleWriter):

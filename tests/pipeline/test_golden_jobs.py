@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from golden.tier_reading import BROKER, CLUSTER, NAMES, WrittenTier, check_keys, check_messages, import_into, open_tier
-from tiermq.clock import ManualClock
-from tiermq.spark.jobs.compact import compact
-from tiermq.spark.jobs.expire import expire
-from tiermq.spark.jobs.reindex import reindex
-from tiermq.spark.jobs.verify import verify
+from simulation.manual_clock import ManualClock
+from tiermq.pipeline.compact.job import compact
+from tiermq.pipeline.expire.job import expire
+from tiermq.pipeline.reindex.job import reindex
+from tiermq.pipeline.verify.job import verify
 from tiermq.tier.names import SegmentType
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark.jobs.job_world import INDEX, JobWorld
+from pipeline.job_world import INDEX, JobWorld
 from tier.tier_world import BROKER, CLUSTER
-from tiermq.spark.jobs.held_broker import HeldBroker, hold_broker, homes_of
-from tiermq.spark.jobs.index_files import (
+from tiermq.pipeline.index_files import (
     UNREGISTERED,
     encoded_companion,
     queue_tails_of,
@@ -18,6 +17,7 @@ from tiermq.spark.jobs.index_files import (
     remove_index_file,
     write_index_manifest,
 )
+from tiermq.pipeline.leased_broker import LeasedBroker, homes_of, lease_broker
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueCoverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
@@ -33,9 +33,9 @@ def made(tmp_path: Path) -> Iterator[JobWorld]:
 
 
 @pytest.fixture
-def held(made: JobWorld) -> Iterator[HeldBroker]:
+def held(made: JobWorld) -> Iterator[LeasedBroker]:
     (home,) = homes_of(made.driver, store=made.store)
-    with hold_broker(made.driver, home, "test", clock=made.world.clock) as held:
+    with lease_broker(made.driver, home, "test", clock=made.world.clock) as held:
         yield held
 
 
@@ -43,7 +43,7 @@ def record(end: int) -> CoverageRecord:
     return CoverageRecord.of(Coverage({("orders", 0): QueueCoverage(0, end)}), ())
 
 
-def test_whole_files_and_broken_ones_are_told_apart(made: JobWorld, held: HeldBroker) -> None:
+def test_whole_files_and_broken_ones_are_told_apart(made: JobWorld, held: LeasedBroker) -> None:
     end = read_index_files(held).end
     made.driver.write(INDEX.segment(SegmentType.INDEX, end), 0, [b"an upload that was cut"])
     found = read_index_files(held)
@@ -53,7 +53,7 @@ def test_whole_files_and_broken_ones_are_told_apart(made: JobWorld, held: HeldBr
     assert found.end == end + len(b"an upload that was cut")
 
 
-def test_the_newest_registered_file_says_what_is_indexed(made: JobWorld, held: HeldBroker) -> None:
+def test_the_newest_registered_file_says_what_is_indexed(made: JobWorld, held: LeasedBroker) -> None:
     first, second = (INDEX.segment(SegmentType.INDEX, base) for base in made.index_bases())
     made.driver.put_object(companion_name(first), record(1).encode())
     made.driver.put_object(companion_name(second), record(2).encode())
@@ -62,7 +62,7 @@ def test_the_newest_registered_file_says_what_is_indexed(made: JobWorld, held: H
     assert read_index_files(held).uploaded_coverage(()).queues[0][3] == 1
 
 
-def test_rocketmq_s_file_covers_what_was_committed_but_not_for_certain(made: JobWorld, held: HeldBroker) -> None:
+def test_rocketmq_s_file_covers_what_was_committed_but_not_for_certain(made: JobWorld, held: LeasedBroker) -> None:
     for name in made.driver.list_objects(f"{INDEX.directory}/"):
         made.driver.delete_object(name)
     tails = queue_tails_of(held)
@@ -72,7 +72,7 @@ def test_rocketmq_s_file_covers_what_was_committed_but_not_for_certain(made: Job
     assert not coverage.is_complete()
 
 
-def test_what_the_store_has_of_its_index_is_seen(made: JobWorld, held: HeldBroker) -> None:
+def test_what_the_store_has_of_its_index_is_seen(made: JobWorld, held: LeasedBroker) -> None:
     directory = made.path / "store" / INDEX_DIRECTORY
     directory.mkdir()
     (directory / "123").write_bytes(b"")
@@ -84,7 +84,7 @@ def test_what_the_store_has_of_its_index_is_seen(made: JobWorld, held: HeldBroke
     assert found.end == 1 << 40
 
 
-def test_a_file_goes_with_its_companion_and_its_row(made: JobWorld, held: HeldBroker) -> None:
+def test_a_file_goes_with_its_companion_and_its_row(made: JobWorld, held: LeasedBroker) -> None:
     key = INDEX.segment(SegmentType.INDEX, 0)
     for _ in range(2):
         remove_index_file(held, key)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tiermq.spark.jobs.job_report import JobReport
+from tiermq.pipeline.job_report import JobReport
 
 
 def test_numbers_of_one_name_add_up() -> None:
@@ -39,11 +39,12 @@ def test_a_report_can_be_written_as_json() -> None:
 
 
 def test_a_run_that_found_nothing_to_do_says_so() -> None:
-    idle = JobReport("compact", "memory://a", planned={"segments": 0}, done={"bytes": 0})
-    assert "  nothing to do" in idle.lines()
+    for dry_run in (False, True):
+        idle = JobReport("compact", "memory://a", dry_run, planned={"segments": 0}, done={"bytes": 0})
+        assert "  nothing to do" in idle.lines()
     for busy in (
         JobReport("compact", "memory://a", done={"bytes": 1}),
-        JobReport("compact", "memory://a", dry_run=True),
+        JobReport("compact", "memory://a", dry_run=True, planned={"segments": 1}),
         JobReport("compact", "memory://a", problems=["one is damaged"]),
     ):
         assert "  nothing to do" not in busy.lines()

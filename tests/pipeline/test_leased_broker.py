@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from servers.seaweedfs import SeaweedFS, Unavailable
-from spark.jobs.job_world import QUEUE, JobWorld, tiered
-from spark.jobs.lost_lease import LostLease, make_newer, vanish
+from pipeline.job_world import QUEUE, JobWorld, tiered
+from pipeline.lost_lease import LostLease, make_newer, vanish
+from servers.seaweedfs import SeaweedFS
+from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER
 from tiermq import TieredStore
 from tiermq.errors import StaleWriter, StoreError, StoreLocked, TierError
-from tiermq.spark.jobs.held_broker import Home, data_queues, hold_broker, homes_of
+from tiermq.pipeline.leased_broker import Home, data_queues, homes_of, lease_broker, open_broker, owner_of
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.names import INDEX_TOPIC
+from tiermq.tier.tier_config import TierConfig
 
 HOME = Home(CLUSTER, BROKER)
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[JobWorld]:
-    world = JobWorld.filled(tmp_path)
-    yield world
-    world.close()
-
-
 def test_from_the_bucket_alone_the_metadata_are_what_a_restore_finds(made: JobWorld) -> None:
-    with hold_broker(made.driver, HOME, "test") as held:
+    with lease_broker(made.driver, HOME, "test") as held:
         assert data_queues(held.metadata) == data_queues(made.world.metadata)
         assert held.metadata.segments(QUEUE) == made.world.metadata.segments(QUEUE)
         assert all(queue.topic != INDEX_TOPIC for queue in data_queues(held.metadata))
@@ -40,11 +36,11 @@ def test_from_the_bucket_alone_the_metadata_are_what_a_restore_finds(made: JobWo
 
 
 def test_nobody_else_gets_the_broker_meanwhile_and_everybody_after_it(made: JobWorld) -> None:
-    with hold_broker(made.driver, HOME, "test") as held:
+    with lease_broker(made.driver, HOME, "test") as held:
         held.check()
         with (
             pytest.raises(LeaseHeld, match=r"is in use.*\(pipeline test\)"),
-            hold_broker(made.driver, Home(CLUSTER, BROKER), "other", clock=made.world.clock),
+            lease_broker(made.driver, Home(CLUSTER, BROKER), "other", clock=made.world.clock),
         ):
             pass
     lease = BrokerLease(made.driver, CLUSTER, BROKER, "somebody")
@@ -52,7 +48,7 @@ def test_nobody_else_gets_the_broker_meanwhile_and_everybody_after_it(made: JobW
 
 
 def test_a_job_that_fails_gives_the_broker_back(made: JobWorld) -> None:
-    with pytest.raises(ZeroDivisionError), hold_broker(made.driver, HOME, "test"):
+    with pytest.raises(ZeroDivisionError), lease_broker(made.driver, HOME, "test"):
         raise ZeroDivisionError
     lease = BrokerLease(made.driver, CLUSTER, BROKER, "x").read()
     assert lease is not None
@@ -61,7 +57,7 @@ def test_a_job_that_fails_gives_the_broker_back(made: JobWorld) -> None:
 
 def test_a_dry_run_takes_nothing(made: JobWorld) -> None:
     BrokerLease(made.driver, CLUSTER, BROKER, "somebody").acquire()
-    with hold_broker(made.driver, HOME, "test", dry_run=True) as held:
+    with lease_broker(made.driver, HOME, "test", dry_run=True) as held:
         assert held.lease is None
         held.check()
         held.write_manifest(QUEUE)
@@ -69,7 +65,7 @@ def test_a_dry_run_takes_nothing(made: JobWorld) -> None:
 
 
 def test_a_broker_that_was_taken_by_force_is_lost(made: JobWorld) -> None:
-    with hold_broker(made.driver, HOME, "test") as held:
+    with lease_broker(made.driver, HOME, "test") as held:
         BrokerLease(made.driver, CLUSTER, BROKER, "an operator").acquire(force=True)
         with pytest.raises(StaleWriter, match="an operator"):
             held.check()
@@ -78,26 +74,20 @@ def test_a_broker_that_was_taken_by_force_is_lost(made: JobWorld) -> None:
 
 
 def test_an_epoch_that_only_manifests_remember_is_passed(made: JobWorld) -> None:
-    with hold_broker(made.driver, HOME, "one") as held:
+    with lease_broker(made.driver, HOME, "one") as held:
         held.write_manifest(QUEUE)
         epoch = made.manifest().epoch
     made.driver.delete_object(BrokerLease(made.driver, CLUSTER, BROKER, "x").name)
-    with hold_broker(made.driver, HOME, "two") as held:
+    with lease_broker(made.driver, HOME, "two") as held:
         held.write_manifest(QUEUE)
         assert made.manifest().epoch > epoch
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierDriver]:
-    try:
-        server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
-    except Unavailable as reason:
-        pytest.skip(f"no real S3 server here: {reason}")
-    with server:
-        server.create_bucket("history")
-        opened = open_driver("s3://history/lost-lease", environment=server.environment)
-        yield opened
-        opened.close()
+@pytest.fixture
+def s3(seaweedfs: SeaweedFS) -> Iterator[TierDriver]:
+    opened = open_driver("s3://history/lost-lease", environment=seaweedfs.environment)
+    yield opened
+    opened.close()
 
 
 def test_a_broker_whose_lease_vanished_after_two_jobs_wrote_passes_their_epochs(tmp_path: Path) -> None:
@@ -125,15 +115,15 @@ def test_a_store_that_tiers_by_itself_keeps_jobs_out(tmp_path: Path) -> None:
     tier, store = tiered(tmp_path)
     driver = open_driver(tier)
     (home,) = homes_of(driver, store=store)
-    names = {"broker_name": BROKER, "broker_cluster_name": CLUSTER}
+    names: dict[str, Any] = {"broker_name": BROKER, "broker_cluster_name": CLUSTER}
     with (
         TieredStore.open(tmp_path / "hot", tier=tier, mapped_file_size_commit_log=1 << 20,
                          mapped_file_size_consume_queue=4_000, background=False, **names),
         pytest.raises(StoreLocked, match="tier.lock"),
-        hold_broker(driver, home, "test"),
+        lease_broker(driver, home, "test"),
     ):  # fmt: skip
         pass
-    with hold_broker(driver, home, "test") as held:
+    with lease_broker(driver, home, "test") as held:
         assert held.root == tmp_path / "hot"
         assert len(data_queues(held.metadata)) == 2
 
@@ -148,5 +138,50 @@ def test_homes_are_found_by_listing_by_name_or_by_the_store(made: JobWorld, tmp_
         homes_of(made.driver, broker="nobody", store=made.store)
     (tmp_path / "empty").mkdir()
     (home,) = homes_of(made.driver, store=f"{tmp_path / 'empty'}=c/b")
-    with pytest.raises(StoreError, match="no such file"), hold_broker(made.driver, home, "test"):
+    with pytest.raises(StoreError, match="no such file"), lease_broker(made.driver, home, "test"):
         pass
+
+
+def test_a_job_on_a_store_whose_process_died_is_followed_by_the_next_one_at_once(tmp_path: Path) -> None:
+    tier, store = tiered(tmp_path)
+    driver = open_driver(tier)
+    (home,) = homes_of(driver, store=store)
+    BrokerLease(driver, CLUSTER, BROKER, owner_of(home, "compact")).acquire()  # Never released: it was killed.
+    with (
+        pytest.raises(LeaseHeld, match=r"is in use.*\(pipeline compact\)"),
+        lease_broker(driver, home, "reindex"),
+    ):
+        pass
+    with lease_broker(driver, home, "compact") as held:
+        held.check()
+
+
+def test_the_term_of_a_lease_is_that_of_the_tier_s_settings(made: JobWorld) -> None:
+    clock = ManualClock(made.world.clock.now_ms())
+    with lease_broker(made.driver, HOME, "test", clock=clock) as held:
+        assert held.lease is not None
+        assert held.lease.expires_ms - clock.now_ms() == TierConfig().tier_lease_term
+    short = TierConfig(tier_lease_term=5_000)
+    with open_broker(made.driver, HOME, "test", config=short, clock=clock) as held:
+        assert held.lease is not None
+        held.lease.acquire()
+        assert held.lease.expires_ms - clock.now_ms() == 5_000
+        held.lease.release()
+
+
+def test_a_lease_that_was_lost_is_not_taken_again(made: JobWorld) -> None:
+    clock = ManualClock(made.world.clock.now_ms())
+    with open_broker(made.driver, HOME, "test", clock=clock) as held:
+        assert held.lease is not None
+        held.lease.acquire()
+        other = BrokerLease(made.driver, CLUSTER, BROKER, "an operator", clock=clock)
+        other.acquire(force=True)
+        clock.advance_ms(TierConfig().tier_lease_term)
+        held.renew()  # Finds out.
+        other.release()
+        held.renew()
+        found = other.read()
+        assert found is not None
+        assert found.owner == ""
+        with pytest.raises(StaleWriter):
+            held.check()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.jobs.job_tasks import JobTasks
+from tiermq.errors import BadOption
+from tiermq.pipeline.task_runner import JobTasks
 
 
 def test_without_a_session_tasks_run_here_in_order() -> None:
@@ -14,6 +19,23 @@ def test_without_a_session_tasks_run_here_in_order() -> None:
     assert tasks.run(str, [3, 1, 2]) == ["3", "1", "2"]
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert (tasks.parallelism, tasks.master) == (1, "")
+
+
+def test_a_session_in_place_of_a_runner_is_refused_with_what_to_give() -> None:
+    with pytest.raises(BadOption, match=r"found object; .* tiermq.spark.SparkRunner\(spark\)"):
+        JobTasks(object(), "test")  # type: ignore[arg-type] # What a user may do.
+
+
+def test_jobs_run_without_spark_being_imported() -> None:
+    program = (
+        "import pkgutil, sys, tiermq.pipeline\n"
+        "for found in pkgutil.walk_packages(tiermq.pipeline.__path__, 'tiermq.pipeline.'):\n"
+        "    __import__(found.name)\n"
+        "assert 'tiermq.pipeline.export.task' in sys.modules\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'pyspark' or name.startswith('tiermq.spark')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
 
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 3000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -9,12 +10,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Self
 
-from tiermq.remoting.access import ANY_ACCOUNT
+from tiermq.kernel import SendRequest
+from tiermq.remoting.access import ANY_ACCOUNT, Access, serves
+from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.frame import decode_frame, encode_frame
-from tiermq.remoting.loop_thread import ServerThread
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.server import RemotingServer, SendHandler
 
 ECHO, ECHO_BLOCKING, BIG, BROKEN, LATER = 1001, 1002, 1003, 1004, 1005
 
@@ -39,6 +42,58 @@ def make_server(**options: Any) -> RemotingServer:
     server.register(BIG, big, ANY_ACCOUNT)
     server.register(BROKEN, broken, ANY_ACCOUNT)
     return server
+
+
+def serve_sends(
+    server: RemotingServer, handler: SendHandler, plain: Access = ANY_ACCOUNT, v2: Access = ANY_ACCOUNT
+) -> None:
+    """Sends (10) go to `handler` if `plain` lets them, and those with short names (310, 320) if `v2` does."""
+
+    class Sends:
+        @serves(RequestCode.SEND_MESSAGE, access=plain)
+        @serves(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, access=v2)
+        def take(self, connection: Connection, request: SendRequest) -> bytes | None:
+            return handler(connection, request)
+
+    server.serve(Sends())
+
+
+class ServerThread:
+    """A RemotingServer with a loop of its own.
+
+    with ServerThread(server) as running:
+        BlockingClient("127.0.0.1", running.port)
+    """
+
+    def __init__(self, server: RemotingServer, name: str = "remoting-loop") -> None:
+        """Starts it. Raises OSError when the address cannot be had."""
+        self.server = server
+        self.thread = LoopThread(name)
+        try:
+            self.thread.run(server.start())
+        except BaseException:
+            self.thread.stop()
+            raise
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.thread.loop
+
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Close every connection and end the thread. Twice does no harm."""
+        if self.thread.is_running:
+            self.thread.run(self.server.stop(drain_s))
+            self.thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
 
 
 @contextlib.contextmanager

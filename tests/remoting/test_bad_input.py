@@ -25,15 +25,13 @@ from fuzz.damage import damaged
 from remoting.peers import BIG, ECHO, RawPeer, make_server, serving
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.namesrv.register_body import body_checksum, encode_register_body
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig
-from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig, body_checksum, encode_register_body
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.permissions import ACCESS_KEY, SIGNATURE, AccessTable, Credentials
 
 MIB = 1 << 20
 HERE = Path(__file__).parent

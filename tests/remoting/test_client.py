@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from remoting.peers import ECHO, LATER, make_server, serving
-from tiermq.errors import PeerGone, RequestTimedOut
+from tiermq.errors import BadConfig, PeerGone, RequestTimedOut
 from tiermq.remoting.access import ANY_ACCOUNT
-from tiermq.remoting.client import BlockingClient, RemotingClient
+from tiermq.remoting.client import Address, BlockingClient, RemotingClient, parse_name_servers
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.loop_thread import LoopThread
@@ -37,9 +37,9 @@ def test_a_client_works_on_the_caller_s_loop() -> None:
         client = await RemotingClient.connect("127.0.0.1", port, header_type=HeaderType.ROCKETMQ, timeout_s=60)
         asked = (client.request(RemotingCommand(ECHO, body=bytes([n])), timeout_s=60) for n in range(5))
         answers = await asyncio.gather(*asked)
-        assert client.is_open
+        was_open = client.is_open
         await client.close()
-        assert not client.is_open
+        assert (was_open, client.is_open) == (True, False)
         with pytest.raises(PeerGone):
             await client.request(RemotingCommand(ECHO))
         return [bytes(answer.body) for answer in answers]
@@ -61,7 +61,8 @@ def test_a_server_that_goes_away_ends_what_was_asked() -> None:
     server = make_server()
     server.register(LATER, lambda connection, command: connection.abort(), ANY_ACCOUNT)
     with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=600) as client:
-        with pytest.raises(PeerGone):
+        closed = rf"^127.0.0.1:{running.port}: expected an answer, found the connection closed\."
+        with pytest.raises(PeerGone, match=closed):
             client.request(RemotingCommand(LATER))
         client.close()
         client.close()
@@ -98,6 +99,8 @@ def test_a_connection_that_is_made_as_its_time_runs_out_is_not_left_open(
             task.cancel()
             return super().opened(connection)
 
+    task: asyncio.Task[RemotingClient]
+
     async def connect(port: int) -> None:
         nonlocal task
         context = trusting_client_context() if tls else None
@@ -105,7 +108,6 @@ def test_a_connection_that_is_made_as_its_time_runs_out_is_not_left_open(
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    task: asyncio.Task[Late]
     thread = LoopThread("late")
     with serving(make_server(tls=TlsSettings())) as running:
         thread.run(connect(running.port))
@@ -139,3 +141,28 @@ def test_a_client_that_is_closed_does_not_wait_for_a_peer_that_takes_nothing() -
             client.close()  # More was sent than the kernels hold between them, and nobody reads it.
             with pytest.raises(PeerGone):
                 asked.result()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("a:1", [("a", 1)]),
+        (" a:1 ; b:2;", [("a", 1), ("b", 2)]),
+        ("a:1,a:1", [("a", 1)]),
+        ("[::1]:9876", [("::1", 9876)]),
+    ],
+)
+def test_addresses_of_name_servers_are_read(text: str, found: list[Address]) -> None:
+    assert parse_name_servers(text) == found
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1;b", "a:²"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadConfig, match="expected name servers as host:port"):
+        parse_name_servers(text)
+
+
+def test_a_port_of_thousands_of_digits_is_refused_in_words() -> None:
+    with pytest.raises(BadConfig, match="host:port"):
+        parse_name_servers("host:" + "1" * 5000)

@@ -8,10 +8,11 @@ import random
 import socket
 import struct
 import threading
+from asyncio import Future
 
 import pytest
 
-from remoting.peers import BIG, ECHO, LATER, RawPeer, make_server, serving
+from remoting.peers import BIG, ECHO, ECHO_BLOCKING, LATER, RawPeer, ServerThread, make_server, serving
 from tiermq.errors import PeerGone, RequestTimedOut
 from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient
@@ -19,7 +20,6 @@ from tiermq.remoting.command import FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.loop_thread import ServerThread
 
 MIB = 1 << 20
 
@@ -64,7 +64,7 @@ def test_a_peer_that_never_takes_what_is_pushed_to_it_is_closed(caplog: pytest.L
             peer.send(RemotingCommand(LATER))
             gone.wait()
         assert still_serves(running)
-    assert "has not taken" in caplog.text
+    assert "bytes of answers are unread" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,72 @@ def test_frames_that_are_never_completed_are_bounded_over_all_peers(caplog: pyte
         for peer in peers:
             peer.close()
         assert still_serves(running)
-    assert "not complete" in caplog.text
+    assert "frames begun" in caplog.text
+
+
+def test_peers_that_hold_the_most_make_room_for_a_client_with_a_large_request() -> None:
+    """Not the one that came last is closed: it may be the only honest one."""
+    server = make_server(limits=ServerLimits(partial_bytes_max=8 * MIB))
+    with serving(server) as running:
+        peers = [RawPeer(running.port) for _ in range(4)]
+        for peer in peers:
+            peer.socket.sendall(struct.pack(">iI", 16 * MIB - 4, 0) + bytes(2 * MIB - 8))
+        while running.thread.call(lambda: sum(each.partial_bytes for each in server.connections)) < 8 * MIB:
+            assert still_serves(running)
+        with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
+            for _ in range(3):
+                assert client.request(RemotingCommand(ECHO_BLOCKING, body=bytes(MIB))).code == 0
+        for peer in peers:
+            peer.close()
+
+
+def test_answers_that_are_not_taken_are_bounded_over_all_peers(caplog: pytest.LogCaptureFixture) -> None:
+    limits = ServerLimits(write_high_bytes=MIB, write_bytes_max=64 * MIB, write_bytes_total_max=32 * MIB)
+    server = make_server(limits=limits)
+
+    def unsent() -> int:
+        return sum(each.unsent_bytes for each in server.connections)
+
+    with serving(server) as running, caplog.at_level(logging.WARNING):
+        peers = [RawPeer(running.port, receive_bytes=64 * 1024) for _ in range(8)]
+        for peer in peers:
+            peer.send(RemotingCommand(BIG, ext={"bytes": str(12 * MIB)}))
+        while running.thread.call(lambda: len(server.connections)) > 4 or running.thread.call(unsent) > 32 * MIB:
+            assert still_serves(running)
+        for peer in peers:
+            peer.close()
+    assert "answers not taken" in caplog.text
+
+
+def test_requests_that_were_read_at_once_let_other_peers_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of no time at all: each request of a flood is one, and another peer gets its own among them."""
+    monkeypatch.setattr("tiermq.remoting.connection.SLICE_S", 0.0)
+    server = make_server()
+    flooded, both_sent = 0, threading.Event()
+    seen: list[int] = []
+
+    def flood(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        nonlocal flooded
+        both_sent.wait()  # The other peer's request is on its way before the second of the flood is served.
+        flooded += 1
+        return command.respond(0)
+
+    def look(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        seen.append(flooded)
+        return command.respond(0)
+
+    server.register(LATER, flood, ANY_ACCOUNT)
+    server.register(BIG, look, ANY_ACCOUNT)
+    with serving(server) as running, RawPeer(running.port) as flooder, RawPeer(running.port) as other:
+        for peer in (flooder, other):
+            peer.send(RemotingCommand(ECHO))
+            peer.read()
+        flooder.send(*(RemotingCommand(LATER, opaque=n) for n in range(1_000)))
+        other.send(RemotingCommand(BIG))
+        both_sent.set()
+        assert other.read().code == 0
+        assert [flooder.read().opaque for _ in range(1_000)] == list(range(1_000))
+    assert seen[0] < 500, f"it was served after {seen[0]} requests of the flood"
 
 
 def test_a_frame_that_arrives_byte_by_byte_is_one_frame() -> None:
@@ -148,10 +213,14 @@ def test_a_request_to_a_peer_that_says_nothing_times_out_and_one_to_a_peer_that_
     done = threading.Event()
     waiting = threading.Event()
 
+    def note(found: Future[RemotingCommand]) -> None:
+        outcomes.append(found.exception())
+        done.set()
+
     def ask(connection: Connection, command: RemotingCommand) -> None:
         timeout_s = float(command.ext["timeout"])
         future = connection.request(RemotingCommand(307), timeout_s=timeout_s)
-        future.add_done_callback(lambda found: (outcomes.append(found.exception()), done.set()))
+        future.add_done_callback(note)
         waiting.set()
 
     server.register(LATER, ask, ANY_ACCOUNT)
@@ -173,9 +242,12 @@ def test_what_follows_an_end_is_called_once_each_and_a_mistake_there_is_logged(
     server = make_server()
     ended = threading.Event()
 
+    def fail(gone: Connection) -> None:
+        raise ZeroDivisionError
+
     def watch(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         connection.attributes["seen"] = True
-        connection.on_close += [lambda gone: 1 / 0, lambda gone: ended.set()]
+        connection.on_close += [fail, lambda gone: ended.set()]
         return command.respond(0, repr(connection))
 
     server.register(LATER, watch, ANY_ACCOUNT)
@@ -183,7 +255,7 @@ def test_what_follows_an_end_is_called_once_each_and_a_mistake_there_is_logged(
         with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             assert "127.0.0.1" in (client.request(RemotingCommand(LATER)).remark or "")
         ended.wait()
-    assert "what follows its end failed" in caplog.text
+    assert "a close callback failed" in caplog.text
 
 
 def test_a_closed_connection_takes_no_more_and_asks_nobody() -> None:
@@ -208,7 +280,7 @@ def test_a_closed_connection_takes_no_more_and_asks_nobody() -> None:
 
         with pytest.raises(PeerGone):
             running.thread.run(ask())
-    kept[0].send_threadsafe(RemotingCommand(1))  # The loop is gone too: it is as good as sent to a closed one.
+    server.call_threadsafe(kept[0].send, RemotingCommand(1))  # The loop is gone too: nothing is sent, nothing raised.
 
 
 @pytest.mark.parametrize("size", [100, 300_000, 5_000_000])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tiermq.remoting.acl import Credentials, signature_of
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Credentials, signature_of
 
 
 def test_a_signature_has_the_bytes_of_rocketmq() -> None:

@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.errors import BadFrame
+from tiermq.errors import BadFrame, RequestRefused
+from tiermq.kernel import Frame, FrameReader
 from tiermq.remoting.codes import Language, RequestCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
-from tiermq.remoting.frame import decode_frame, encode_frame
+from tiermq.remoting.frame import (
+    command_of,
+    command_of_send,
+    decode_binary_header,
+    decode_frame,
+    decode_json_header,
+    encode_binary_header,
+    encode_frame,
+    encode_json_header,
+    send_request_of,
+)
 
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
@@ -30,6 +41,8 @@ COMMANDS = st.builds(
 ROUTE_REQUEST = bytes.fromhex(
     "0000002d01000029006900 01df 00000007 00000000 00000000 00000014 0005746f706963 00000009546f70696354657374"
 )
+NAMED = {"producerGroup": "g", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "1",
+         "sysFlag": "0", "bornTimestamp": "5", "flag": "0", "properties": "a\x01b\x02", "batch": "1"}  # fmt: skip
 
 
 @given(COMMANDS)
@@ -98,3 +111,70 @@ def test_damaged_frames_are_refused_or_read_but_nothing_else_happens(data: st.Da
         decode_frame(bytes(frame))
     except BadFrame:
         return
+
+
+def test_a_value_of_no_bytes_reads_as_absent() -> None:
+    command = RemotingCommand(1, ext={"a": "", "b": "x"}, header_type=HeaderType.ROCKETMQ)
+    assert decode_binary_header(encode_binary_header(command)).ext == {"b": "x"}
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(BadFrame, match="field name"):
+        encode_binary_header(RemotingCommand(1, ext={"a" * 40_000: "x"}, header_type=HeaderType.ROCKETMQ))
+
+
+def test_an_unknown_language_is_another() -> None:
+    header = bytearray(encode_binary_header(RemotingCommand(1, header_type=HeaderType.ROCKETMQ)))
+    header[2] = 200
+    assert decode_binary_header(bytes(header)).language == 7
+
+
+def test_fields_are_in_alphabetical_order_and_absent_ones_are_left_out() -> None:
+    command = RemotingCommand(105, opaque=7, language=Language.JAVA, ext={"topic": "T"})
+    assert encode_json_header(command) == (
+        b'{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,'
+        b'"serializeTypeCurrentRPC":"JSON","version":479}'
+    )
+
+
+def test_a_value_that_is_an_object_becomes_its_text() -> None:
+    assert decode_json_header(b'{"code":1,"extFields":{"a":{"b":1}}}').ext == {"a": '{"b":1}'}
+
+
+@pytest.mark.parametrize("number", [b"Infinity", b"1e999", b"NaN", b"[[]]", b"1" * 5000])
+def test_a_header_whose_number_is_none_is_a_bad_frame(number: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decode_json_header(b'{"code":%b,"opaque":1}' % number)
+
+
+def test_replies_are_spelled_like_sends() -> None:
+    reply = send_request_of(RemotingCommand(RequestCode.SEND_REPLY_MESSAGE, ext=NAMED, body=b"x"))
+    assert (reply.topic, reply.queue_id, reply.properties, reply.batch, reply.body) == (
+        "T",
+        1,
+        b"a\x01b\x02",
+        True,
+        b"x",
+    )
+    with pytest.raises(RequestRefused, match="field a"):
+        send_request_of(RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, ext=NAMED))
+
+
+@pytest.mark.parametrize("header_type", HeaderType)
+def test_the_command_of_a_send_is_the_one_that_came(header_type: int) -> None:
+    sent = RemotingCommand(10, ext={**NAMED, "AccessKey": "ak"}, body=b"x", header_type=header_type, opaque=3)
+    (found,) = FrameReader().feed(encode_frame(sent))
+    command = command_of(found) if isinstance(found, Frame) else command_of_send(found)
+    assert command == sent
+
+
+def test_languages_codes_and_damage() -> None:
+    pop = RemotingCommand(RequestCode.POP_MESSAGE, header_type=HeaderType.ROCKETMQ, language=Language.GO)
+    (frame,) = FrameReader().feed(encode_frame(pop))
+    assert isinstance(frame, Frame)
+    assert command_of(frame).code == RequestCode.POP_MESSAGE
+    assert command_of(frame).language == Language.GO
+    assert command_of(Frame(0, b'{"code":1,"language":"KLINGON"}', b"")).language == Language.OTHER
+    for header_type in HeaderType:
+        with pytest.raises(BadFrame):
+            command_of(Frame(int(header_type), b"{", b""))

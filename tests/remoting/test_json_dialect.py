@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from tiermq.errors import RequestRefused
 from tiermq.remoting.json_dialect import (
+    AT_ONCE_BYTES,
     NESTING_MAX,
+    PART_CHARACTERS,
     ObjectKeyed,
     as_bool,
     as_int,
@@ -143,3 +145,30 @@ def test_standard_json_is_limited_in_its_nesting_too() -> None:
 
 def test_an_enum_written_as_infinity_is_the_default() -> None:
     assert as_name(float("inf"), Model, Model(0)) is Model(0)
+
+
+LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.just("x" * 2_000)
+TREE = st.recursive(LEAF, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=60)
+
+
+@given(TREE)
+def test_a_long_body_reads_as_a_short_one(value: Any) -> None:
+    padded = json.dumps({"value": value}).encode() + b" " * AT_ONCE_BYTES
+    assert decode_body(padded) == {"value": value}
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_long_body_is_refused_for_its_nesting_too(opening: str) -> None:
+    closing = "]" if opening == "[" else "}"
+    for levels, around in ((NESTING_MAX, ""), (NESTING_MAX + 1, "x" * PART_CHARACTERS)):
+        text = opening * levels + json.dumps(around) + closing * levels + " " * AT_ONCE_BYTES
+        if levels == NESTING_MAX:
+            decode_body(text.encode())
+            continue
+        with pytest.raises(RequestRefused, match="nesting"):
+            decode_body(text.encode())
+
+
+def test_a_long_body_that_is_no_json_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="expected a JSON body"):
+        decode_body(b'{"a":[1,2' + b" " * AT_ONCE_BYTES)

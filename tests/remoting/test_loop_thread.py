@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from remoting.peers import make_server
+from remoting.peers import ServerThread, make_server
 from tiermq.errors import RemotingError
-from tiermq.remoting.loop_thread import LoopThread, ServerThread, new_event_loop
+from tiermq.remoting.loop_thread import LoopThread, new_event_loop
 from tiermq.remoting.server import RemotingServer
 
 

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from remoting.peers import make_server, serving
-from tiermq.clock import ManualClock
+from remoting.peers import make_server, serve_sends, serving
+from simulation.manual_clock import ManualClock
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.kernel import SendRequest, send_answer
 from tiermq.message.topic_name import BROKER_TOPICS
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, Access, knows, of_group, reads, writes
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.permissions import AccessFile, AccessTable, Account, Permission, address_matches
+from tiermq.remoting.permissions import AccessFile, AccessTable, Account, Credentials, Permission, address_matches
 
 TOML = """
 globalWhiteRemoteAddresses = ["10.9.*.*"]
@@ -179,7 +178,7 @@ def test_a_server_with_accounts_serves_signed_sends_only(table: AccessTable) -> 
         return send_answer(request.header_type, request.opaque, 0, 479, "ID", 0, 7, "", "R", "true")
 
     server = make_server(acl=table)
-    server.register_send(take, {10: writes("topic"), 310: writes("b"), 320: writes("b")})
+    serve_sends(server, take, writes("topic"), writes("b"))
     with serving(server) as running:
         for header_type in HeaderType:
             for credentials, code in ((USER, 0), (None, 16), (Credentials("user", "guess"), 16)):
@@ -253,9 +252,10 @@ ONE = 'accessKey = "a"\nsecretKey = "hush"\n'
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('globalWhiteRemoteAddresses = "10.0.0.*"', "globalWhiteRemoteAddresses: expected a list, found a str: write"),
-        (f'[[accounts]]\n{ONE}topicPerms = "orders=PUB"', "account 1: topicPerms: expected a list, found a str"),
-        (f'[[accounts]]\n{ONE}groupPerms = "billing=SUB"', "account 1: groupPerms: expected a list, found a str"),
+        ('globalWhiteRemoteAddresses = "10.0.0.*"', "globalWhiteRemoteAddresses: expected a list, found text: write"),
+        ("accounts = 5", "accounts: expected a list, found a number: write one table for each account"),
+        (f'[[accounts]]\n{ONE}topicPerms = "orders=PUB"', "account 1: topicPerms: expected a list, found text"),
+        (f'[[accounts]]\n{ONE}groupPerms = "billing=SUB"', "account 1: groupPerms: expected a list, found text"),
         (f'[[accounts]]\n{ONE}topicPerm = ["orders=DENY"]', "unknown key 'topicPerm': did you mean topicPerms?"),
         (f"[[accounts]]\n{ONE}zzz = 1", "unknown key 'zzz': expected one of accessKey"),
         (f"globalWhiteRemoteAddress = []\n[[accounts]]\n{ONE}", "did you mean globalWhiteRemoteAddresses?"),
@@ -266,7 +266,7 @@ ONE = 'accessKey = "a"\nsecretKey = "hush"\n'
         (f'[[accounts]]\n{ONE}groupPerms = ["t=DENY", "t=SUB"]', "groupPerms: expected each name once, found 't'"),
         (f'[[accounts]]\n{ONE}topicPerms = ["secret.*=DENY"]', "topicPerms: the topic 'secret.*' contains illegal"),
         (f'[[accounts]]\n{ONE}topicPerms = ["t=DENY|PUB"]', "topicPerms: expected DENY, PUB, SUB"),
-        (f"[[accounts]]\n{ONE}[[accounts]]\n{ONE}", "account 2: expected an accessKey of its own, found 'a' again"),
+        (f"[[accounts]]\n{ONE}[[accounts]]\n{ONE}", "account 2: expected a unique accessKey, found 'a' again"),
         (f'[[accounts]]\n{ONE}admin = "yes"', "admin: expected true or false, found 'yes'"),
         (f'[[accounts]]\n{ONE}whiteRemoteAddress = ["10.0.0.1"]', "whiteRemoteAddress: expected text, found a list"),
     ],
@@ -369,3 +369,16 @@ def test_yaml_that_cannot_be_meant_is_refused_without_what_it_says(tmp_path: Pat
     with pytest.raises(BadConfig, match=r"plain_acl\.yml") as refused:
         load_yaml(tmp_path, text)
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("accounts: [\n  }", "expected YAML, found an error in line 2"),
+        ("- one\n- two\n", "expected names and values, found a list"),
+    ],
+)
+def test_yaml_that_cannot_be_read_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(BadConfig) as refused:
+        load_yaml(tmp_path, text)
+    assert str(refused.value) == f"{tmp_path}/plain_acl.yml: {said}"

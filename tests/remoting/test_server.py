@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import itertools
 import logging
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
 
 import pytest
 
-from remoting.peers import BIG, BROKEN, ECHO, ECHO_BLOCKING, LATER, Gate, RawPeer, make_server, serving
-from tiermq.clock import ManualClock
-from tiermq.errors import RemotingError, RequestRefused
+from campaign.networks.proxy import Proxy
+from remoting.peers import (
+    BIG,
+    BROKEN,
+    ECHO,
+    ECHO_BLOCKING,
+    LATER,
+    Gate,
+    RawPeer,
+    ServerThread,
+    make_server,
+    serve_sends,
+    serving,
+)
+from simulation.manual_clock import ManualClock
+from tiermq.broker.http_endpoint import HttpEndpoint
+from tiermq.errors import BadConfig, RemotingError, RequestRefused
 from tiermq.kernel import KERNEL, Frame, SendRequest, send_answer
-from tiermq.remoting.access import ANY_ACCOUNT
+from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
 from tiermq.remoting.connection import NOBODY, Connection
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.loop_thread import ServerThread
-from tiermq.remoting.receiving import SEND_CODES
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.limits import INLINE_BODY_BYTES, ServerLimits
+from tiermq.remoting.server import TURNS_UNTIL_SERVED, RemotingServer, close_listener
 
 SEND_EXT = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+TURNS = range(TURNS_UNTIL_SERVED + 2)
+Stop = Callable[[], Awaitable[object]]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +108,8 @@ def test_a_handler_may_answer_later_and_from_another_thread() -> None:
     server = make_server()
 
     def later(connection: Connection, command: RemotingCommand) -> None:
-        threading.Thread(target=connection.send_threadsafe, args=(command.respond(0, "later"),)).start()
+        answer = command.respond(0, "later")
+        threading.Thread(target=server.call_threadsafe, args=(connection.send, answer)).start()
 
     server.register(LATER, later, ANY_ACCOUNT)
     with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
@@ -119,7 +138,7 @@ def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
             raise RequestRefused("no", ResponseCode.MESSAGE_ILLEGAL)
         return send_answer(request.header_type, request.opaque, 0, 479, "ID", request.queue_id, 7, "", "R", "true")
 
-    server.register_send(take, dict.fromkeys(SEND_CODES, ANY_ACCOUNT))
+    serve_sends(server, take)
     with serving(server) as started:
         for header_type in HeaderType:
             with BlockingClient("127.0.0.1", started.port, header_type=header_type, timeout_s=60) as client:
@@ -152,7 +171,8 @@ def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> No
             server.loop.call_soon(connection.send, RemotingCommand(0, opaque=opaque, flag=1, remark="later"))
         return len(reads[-1][:2])
 
-    server.register_send(take, dict.fromkeys(SEND_CODES, ANY_ACCOUNT), take_sends=take_two)
+    serve_sends(server, take)
+    server.take_sends_by(take_two)
     with serving(server) as started, RawPeer(started.port) as peer:
         peer.send(RemotingCommand(310, ext=SEND_EXT, opaque=1))
         assert (peer.read().opaque, reads) == (1, [])  # Nobody had said yet where its messages are born.
@@ -202,6 +222,25 @@ def test_idle_peers_are_closed_and_busy_ones_are_not(manual_clock: ManualClock) 
         assert idle.is_closed_by_server()
         busy.send(RemotingCommand(ECHO))
         assert busy.read().code == 0
+
+
+def test_a_peer_that_sends_single_bytes_of_a_frame_is_idle(manual_clock: ManualClock) -> None:
+    server = make_server(clock=manual_clock)
+    with serving(server) as started, RawPeer(started.port) as peer:
+        peer.send(RemotingCommand(ECHO))
+        peer.read()
+
+        def begun() -> int:
+            return sum(each.partial_bytes for each in server.connections)
+
+        peer.socket.sendall(struct.pack(">iI", 1 << 20, 0))
+        for count in range(9, 12):
+            manual_clock.advance_ms(50_000)
+            peer.socket.sendall(b"x")
+            while 0 < started.thread.call(begun) < count:
+                continue
+        started.thread.call(server.close_idle)
+        assert peer.is_closed_by_server()
 
 
 def test_peers_beyond_the_limit_are_closed_and_others_go_on() -> None:
@@ -302,3 +341,159 @@ def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_nobody_s_mistake()
         with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             assert client.request(RemotingCommand(1)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert NOBODY not in asked
+
+
+@pytest.mark.parametrize("values", [{"connections_max": 0}, {"idle_s": -1.0}, {"write_bytes_max": 5}])
+def test_a_limit_that_nobody_can_keep_is_refused(values: dict[str, int]) -> None:
+    with pytest.raises(BadConfig, match=next(iter(values))):
+        ServerLimits(**values)
+
+
+async def plain() -> tuple[int, Stop]:
+    class Peer(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.close()
+
+    listener = await asyncio.get_running_loop().create_server(Peer, "127.0.0.1", 0)
+    return listener.sockets[0].getsockname()[1], lambda: close_listener(listener)
+
+
+async def remoting() -> tuple[int, Stop]:
+    server = RemotingServer()
+    await server.start()
+    return server.port, server.stop
+
+
+async def http() -> tuple[int, Stop]:
+    endpoint = HttpEndpoint("127.0.0.1", 0, {})
+    await endpoint.open()
+    return endpoint.port, endpoint.close
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("start", [plain, remoting, http])
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_that_is_being_taken_is_closed_with_its_listener(
+    start: Callable[[], Awaitable[tuple[int, Stop]]], turns: int
+) -> None:
+    async def scenario() -> socket.socket:
+        port, stop = await start()
+        peer = socket.create_connection(("127.0.0.1", port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await stop()
+        return peer
+
+    peer = asyncio.run(scenario())
+    with peer:
+        peer.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert peer.recv(1) == b""
+    gc.collect()
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_a_proxy_that_is_closed_keeps_no_connection_that_is_being_taken(turns: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as target, Proxy(*target.getsockname()) as proxy:
+
+        async def taken() -> socket.socket:
+            peer = socket.create_connection((proxy.host, proxy.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await proxy._end()
+            return peer
+
+        with proxy._thread.run(taken()) as peer:
+            peer.settimeout(10)
+            with pytest.raises(ConnectionResetError):
+                peer.recv(1)
+    gc.collect()
+
+
+def where(_command: RemotingCommand) -> str:
+    return threading.current_thread().name
+
+
+class Places:
+    """Answers with the threads that decoded and handled a request."""
+
+    @serves(2_001, access=ANY_ACCOUNT)
+    def plain(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.respond(remark=where(command))
+
+    @serves(2_002, access=ANY_ACCOUNT, long_in_pool=True)
+    def handled(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.respond(remark=where(command))
+
+    @serves(2_003, access=ANY_ACCOUNT, decode=where)
+    @serves(2_004, access=ANY_ACCOUNT, decode=where, in_pool=True)
+    @serves(2_005, access=ANY_ACCOUNT, decode=where, large_body=True)
+    def decoded(self, _connection: Connection, command: RemotingCommand, decoded: str) -> RemotingCommand:
+        return command.respond(remark=f"{decoded} {where(command)}")
+
+    @serves(2_006, access=ANY_ACCOUNT, in_pool=True)
+    def pooled(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.respond(remark=where(command))
+
+    @serves(2_007, access=ANY_ACCOUNT, large_body=True)
+    def unparsed(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.respond(remark=where(command))
+
+
+SHORT, LONG, LARGE = INLINE_BODY_BYTES, INLINE_BODY_BYTES + 1, ServerLimits().body_bytes_max + 1
+LOOP, POOL = "loop", "pool"
+
+
+@pytest.mark.parametrize(
+    ("code", "size", "places"),
+    [
+        (2_001, SHORT, LOOP), (2_001, LONG, None),
+        (2_002, SHORT, LOOP), (2_002, LONG, POOL), (2_002, LARGE, None),
+        (2_003, SHORT, f"{LOOP} {LOOP}"), (2_003, LONG, f"{POOL} {LOOP}"), (2_003, LARGE, None),
+        (2_004, 0, f"{POOL} {LOOP}"), (2_004, LONG, f"{POOL} {LOOP}"), (2_004, LARGE, None),
+        (2_005, SHORT, f"{LOOP} {LOOP}"), (2_005, LARGE, f"{POOL} {LOOP}"),
+        (2_006, 0, POOL), (2_006, LONG, POOL), (2_006, LARGE, None),
+        (2_007, SHORT, LOOP), (2_007, LARGE, LOOP),
+    ],
+)  # fmt: skip
+def test_long_bodies_are_parsed_in_the_pool_or_refused(code: int, size: int, places: str | None) -> None:
+    server = RemotingServer()
+    server.serve(Places())
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
+        answer = client.request(RemotingCommand(code, body=bytes(size)))
+    if places is None:
+        assert (answer.code, "expected a body of at most" in str(answer.remark)) == (
+            ResponseCode.INVALID_PARAMETER,
+            True,
+        )
+    else:
+        named = [LOOP if each == "remoting-loop" else POOL for each in str(answer.remark).split()]
+        assert (answer.code, " ".join(named)) == (0, places)
+
+
+def test_work_in_steps_shares_one_slice_of_the_loop() -> None:
+    """Ten requests of two long steps each: no two of them in one turn of the loop."""
+    server = RemotingServer()
+    turns: list[str] = []
+
+    class Steps:
+        @serves(2_010, access=ANY_ACCOUNT)
+        def long(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+            def steps() -> Generator[None, None, RemotingCommand]:
+                for _ in range(2):
+                    turns.append("step")
+                    until_s = time.monotonic() + 0.006
+                    while time.monotonic() < until_s:
+                        pass
+                    server.loop.call_soon(turns.append, "turn")
+                    yield
+                return command.respond()
+
+            return server.in_steps(connection, command, steps())
+
+    server.serve(Steps())
+    with serving(server) as started, RawPeer(started.port) as peer:
+        peer.send(*(RemotingCommand(2_010, opaque=each) for each in range(10)))
+        assert sorted(peer.read().opaque for _ in range(10)) == list(range(10))
+    assert turns.count("step") == 20
+    assert not any(one == two == "step" for one, two in itertools.pairwise(turns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from remoting.peers import BIG, ECHO, RawPeer, make_server, serving
+from remoting.peers import BIG, ECHO, ECHO_BLOCKING, RawPeer, make_server, serving
 from tiermq.errors import BadConfig, PeerGone, RemotingError
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.self_signed import make_self_signed
-from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
+from tiermq.remoting.tls import TlsMode, TlsSettings, make_self_signed, trusting_client_context
 
 BODY = bytes(range(256)) * 4096
 
@@ -33,7 +33,7 @@ def test_tls_and_plain_peers_share_a_port() -> None:
     with serving(make_server(tls=TlsSettings())) as running:
         for tls in (None, trusting_client_context()):
             with BlockingClient("127.0.0.1", running.port, tls=tls, timeout_s=60) as client:
-                assert client.request(RemotingCommand(ECHO, body=BODY)).body == BODY
+                assert client.request(RemotingCommand(ECHO_BLOCKING, body=BODY)).body == BODY
                 assert len(client.request(RemotingCommand(BIG, ext={"bytes": str(3 << 20)})).body) == 3 << 20
 
 
@@ -179,3 +179,24 @@ def test_what_a_server_says_before_it_knows_its_peer_is_sent_as_the_peer_wants_i
             peer.send(RemotingCommand(ECHO, opaque=7))
         said = [peer.read().code] if wants_tls else sorted(int(peer.read().code) for _ in range(2))
         assert said == ([40] if wants_tls else [0, 40])
+
+
+def test_openssl_takes_the_key_and_the_certificate_and_trusts_its_own_signature() -> None:
+    made = make_self_signed("a name", now_s=1_700_000_000)
+    made.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(cadata=made.certificate)
+    (found,) = client.get_ca_certs()
+    assert found["subject"] == ((("commonName", "a name"),),)
+    assert found["notBefore"] == "Nov 13 22:13:20 2023 GMT"
+    assert found["notAfter"] == "Nov 10 22:13:20 2033 GMT"
+
+
+def test_no_two_are_alike() -> None:
+    assert make_self_signed("a").key != make_self_signed("a").key
+
+
+def test_without_cryptography_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(BadConfig, match=r"pip install 'tiermq\[broker\]'"):
+        make_self_signed("a")

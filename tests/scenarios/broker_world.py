@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from servers.faulty_driver import FaultyDriver
+from simulation.manual_clock import ManualClock
 from small_store import SIZES
 from tiermq import GetStatus, Message, TieredStore
-from tiermq.clock import ManualClock
 from tiermq.message.stored_message import StoredMessage
-from tiermq.store.store_life import DEFAULT_HOST
+from tiermq.store.store_lifecycle import DEFAULT_HOST
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 
 HOUR_MS = 3_600_000

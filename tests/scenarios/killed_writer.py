@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tiermq import TieredStore
 from tiermq.message.stored_message import StoredMessage
 
 CHILD = Path(__file__).with_name("tiering_child.py")
-SIZES = {
+SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
     "mapped_file_size_consume_queue": 20_000,
     "max_hash_slot_num": 64,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld, Sent
+from servers.faulty_driver import Down
 from tiermq.errors import TierError
-from tiermq.tier.driver.faulty import Down
 
 
 class Step(Protocol):
@@ -102,7 +102,7 @@ class TierNow:
     succeeds: bool = True
 
     def run(self, world: BrokerWorld) -> None:
-        assert world.store.tier_now() is self.succeeds, world.store.status()
+        assert world.store.flush_to_tier() is self.succeeds, world.store.status()
         if self.succeeds and world.store.tier.index is not None:
             world.store.tier.index.run_once()
 
@@ -151,13 +151,13 @@ class BackEndUp:
 @dataclass
 class Pause:
     def run(self, world: BrokerWorld) -> None:
-        assert world.store.pause_tiering()
+        assert world.store.tier.engine.pause()
 
 
 @dataclass
 class Resume:
     def run(self, world: BrokerWorld) -> None:
-        world.store.resume_tiering()
+        world.store.tier.engine.resume()
 
 
 @dataclass
@@ -203,7 +203,7 @@ class ExpectTimes:
                 assert world.store.store_time_of(topic, queue_id, same[0]) == time_ms
             if sent:
                 assert world.store.earliest_time(topic, queue_id) == sent[0].store_ms
-                assert world.store.latest_time(topic, queue_id) == sent[-1].store_ms
+                assert world.store.store_time_of(topic, queue_id, sent[-1].offset) == sent[-1].store_ms
 
 
 @dataclass

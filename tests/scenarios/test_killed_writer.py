@@ -20,7 +20,7 @@ def test_a_broker_that_is_killed_while_it_uploads_loses_and_doubles_nothing(tmp_
         run_and_kill(tmp_path / "store", url, promised, rounds)
         with TieredStore.open(tmp_path / "store", tier=url, broker_name="broker-a", **SIZES) as store:
             check(store, promised)
-            assert store.tier_now(60), store.status()
+            assert store.flush_to_tier(60), store.status()
     shutil.rmtree(tmp_path / "store")
     with TieredStore.open(tmp_path / "store", tier=url, broker_name="broker-a", restore=True, **SIZES) as store:
         check(store, promised)
@@ -45,7 +45,7 @@ def test_twenty_kills_in_a_row(tmp_path: Path) -> None:
         run_and_kill(tmp_path / "store", url, promised, 1 + number % 4)
     with TieredStore.open(tmp_path / "store", tier=url, broker_name="broker-a", **SIZES) as store:
         check(store, promised)
-        assert store.tier_now(60), store.status()
+        assert store.flush_to_tier(60), store.status()
     shutil.rmtree(tmp_path / "store")
     with TieredStore.open(tmp_path / "store", tier=url, broker_name="broker-a", restore=True, **SIZES) as store:
         check(store, promised)

@@ -26,8 +26,8 @@ from scenarios.steps import (
     TierNow,
     play,
 )
+from servers.faulty_driver import Fault, FaultyDriver, SeededFaults
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, SeededFaults
 from tiermq.tier.driver.tier_url import bare_driver
 
 
@@ -63,7 +63,7 @@ class TierWithFaults:
         world.driver.plan = SeededFaults(self.seed, rates)
         for _ in range(8):
             world.clock.advance_ms(120_000)
-            world.store.tier_now()
+            world.store.flush_to_tier()
             Upkeep().run(world)
         world.driver.plan = before
 
@@ -134,5 +134,7 @@ def test_a_life_by_chance_on_another_back_end(tmp_path: Path, kind: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1_000, 1_100))
 def test_many_lives_by_chance(tmp_path: Path, seed: int) -> None:
-    sizes = {"tiered_store_group_commit_size": 1_500} if seed % 2 else {"tiered_store_group_commit_count": 5}
+    sizes: dict[str, Any] = (
+        {"tiered_store_group_commit_size": 1_500} if seed % 2 else {"tiered_store_group_commit_count": 5}
+    )
     live(tmp_path, seed, tiered_storage_level=seed // 2 % 2 + 1, **sizes)

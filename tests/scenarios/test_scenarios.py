@@ -34,10 +34,10 @@ from scenarios.steps import (
     play,
     with_between,
 )
+from servers.faulty_driver import Fault, ScriptedFaults
 from tiermq import LocalStore, Message
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.errors import TierError
-from tiermq.tier.driver.faulty import Fault, ScriptedFaults
 from tiermq.tier.names import SegmentType
 
 
@@ -91,10 +91,10 @@ def test_records_whose_writer_died_before_their_units_were_there_keep_their_numb
     world = BrokerWorld(tmp_path)
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.put(3)
     world.driver.plan = ScriptedFaults("write", [None, Fault.BEFORE, *[Fault.BEFORE] * 50])
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     world.driver.plan = None
     world.erase_disk()
     steps: list[Step] = [Open({"restore": True}), ExpectEverything(), ExpectOffsets(0, 8), Produce(2), TierNow()]
@@ -105,7 +105,7 @@ def test_a_queue_whose_last_segments_were_sealed_goes_on_when_the_disk_is_lost(t
     world = BrokerWorld(tmp_path)
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     for info in list(world.driver.list_segments()):
         if info.key.topic == "orders":
             world.driver.seal(info.key)  # The writer rolled, sealed, and died before it told anybody.
@@ -118,7 +118,7 @@ def test_a_disk_that_is_lost_between_a_queues_first_records_and_their_units_cost
     world.open()
     world.put(5)
     world.driver.plan = ScriptedFaults("write", [None, *[Fault.BEFORE] * 99])
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     world.driver.plan = None
     assert {info.key.type for info in world.driver.list_segments()} == {SegmentType.COMMIT_LOG}
     world.erase_disk()
@@ -131,7 +131,7 @@ def test_a_restore_that_cannot_give_records_their_units_fails_and_can_be_tried_a
     world.open()
     world.put(5)
     world.driver.plan = ScriptedFaults("write", [None, *[Fault.BEFORE] * 99])
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     world.erase_disk()
     world.driver.plan = ScriptedFaults("write", [Fault.BEFORE] * 99)
     with pytest.raises(TierError):
@@ -160,8 +160,9 @@ def test_what_had_not_reached_the_tier_is_lost_with_the_disk_and_nothing_else(wo
 
 
 def test_a_back_end_that_is_down_for_an_hour_holds_up_nobody_and_is_caught_up_with(world: BrokerWorld) -> None:
-    outage = [BackEndDown(), Produce(60), TierNow(succeeds=False), MoveClock(HOUR_MS // 2), ExpectMessages(),
-              Reopen(), Produce(60), TierNow(succeeds=False), ExpectMessages(), KillWriter(), ExpectMessages(),
+    outage: list[Step] = [BackEndDown(), Produce(60), TierNow(succeeds=False), MoveClock(HOUR_MS // 2),
+              ExpectMessages(), Reopen(), Produce(60), TierNow(succeeds=False), ExpectMessages(), KillWriter(),
+              ExpectMessages(),
               MoveClock(HOUR_MS // 2), Produce(7), ExpectMessages()]  # fmt: skip
     play(world, [*LIFE, *outage, BackEndUp(), MoveClock(120_000), TierNow(), ExpectEverything(),
                  ExpectTierHolds(0, 322), ExpireLocal(), ExpectEverything()])  # fmt: skip

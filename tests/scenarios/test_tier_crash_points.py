@@ -154,6 +154,6 @@ class ForgetShort:
 @pytest.mark.parametrize("after", [False, True])
 def test_a_broker_that_dies_while_it_expires_and_deletes_goes_on_with_it(tmp_path: Path, after: bool) -> None:
     count = call_count(tmp_path / "count", ENDING)
-    expected = [ForgetShort(), ExpectMessages(), ExpectTierHolds(0, 4), ExpectTierHolds(0, 3, "kept")]
+    expected: list[Step] = [ForgetShort(), ExpectMessages(), ExpectTierHolds(0, 4), ExpectTierHolds(0, 3, "kept")]
     for die_at in range(1 + after, count + 1, 5):
         check(tmp_path / str(die_at), ENDING, expected, die_at, after)

@@ -9,13 +9,14 @@ says that everything before it is in the tier.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from tiermq import Message, TieredStore
 
 
 def main() -> None:
     directory, url, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    settings = {name: int(value) for name, value in (pair.split("=") for pair in sys.argv[4:])}
+    settings: dict[str, Any] = {name: int(value) for name, value in (pair.split("=") for pair in sys.argv[4:])}
     store = TieredStore.open(
         directory,
         tier=url,
@@ -32,7 +33,7 @@ def main() -> None:
         sys.stdout.write(f"{number} {result.queue_offset}\n")
         number += 1
         if number % 200 == 0:
-            assert store.tier_now(60)
+            assert store.flush_to_tier(60)
             sys.stdout.write("tiered\n")
             sys.stdout.flush()
 

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.contract import ANY, Buffer, Expected, SegmentInfo, StoredObject, TierDriver, joined
+from tiermq.tier.driver.contract import Buffer, ForwardingDriver, SegmentInfo, TierDriver, joined
 from tiermq.tier.names import SegmentKey
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class SeededFaults:
     """Faults by chance, the same ones for the same seed and the same calls. `rates` are probabilities, 0 to 1."""
 
     def __init__(self, seed: int, rates: Mapping[Fault, float], *, operations: Iterable[str] = ()) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - to be repeated, not to be kept secret
+        self._random = random.Random(seed)
         self._rates = dict(rates)
         self._operations = frozenset(operations)
         self._lock = threading.Lock()
@@ -79,11 +79,11 @@ class ScriptedFaults:
 class Down:
     """A back end that is down: every call fails."""
 
-    def next_fault(self, operation: str) -> Fault | None:  # noqa: ARG002 - whichever it is
+    def next_fault(self, operation: str) -> Fault | None:
         return Fault.BEFORE
 
 
-class FaultyDriver:
+class FaultyDriver(ForwardingDriver):
     """Used from any thread. `plan` may be replaced at any time; None is a healthy back end."""
 
     def __init__(
@@ -94,7 +94,7 @@ class FaultyDriver:
         delay_s: float = 0.01,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.plan = plan
         self.injected: list[tuple[str, Fault]] = []
         self.confirms_flipped = False  # Whether FLIPPED claims a checksum that agrees, too.
@@ -102,15 +102,14 @@ class FaultyDriver:
         self._sleep = sleep
         self._before_newest: dict[SegmentKey, int] = {}  # Where each segment's newest write began.
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
     def _next(self, operation: str) -> Fault | None:
         fault = self.plan.next_fault(operation) if self.plan is not None else None
         if fault is not None:
             self.injected.append((operation, fault))
         return fault
+
+    def forward(self, operation: str, _key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+        return self._call(operation, call)
 
     def _call(self, operation: str, call: Callable[[], Result], fault: Fault | None = None) -> Result:
         fault = fault or self._next(operation)
@@ -144,9 +143,6 @@ class FaultyDriver:
             return self.inner.write(key, position, [body])
         return self._call("write", lambda: self.inner.write(key, position, [body]), fault)
 
-    def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
-        return self._call("read", lambda: self.inner.read(key, position, length))
-
     def size(self, key: SegmentKey) -> int:
         fault = self._next("size")
         if fault is None:
@@ -154,27 +150,9 @@ class FaultyDriver:
         size = self._call("size", lambda: self.inner.size(key), fault)
         return min(size, self._before_newest.get(key, size)) if fault is Fault.STALE else size
 
-    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
-        return self._call("reread", lambda: self.inner.reread(key, position, length))
-
-    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
-        self._call("rewrite", lambda: self.inner.rewrite(key, position, data))
-
-    def trim(self, key: SegmentKey, size: int) -> None:
-        self._call("trim", lambda: self.inner.trim(key, size))
-
-    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
-        self._call("seal", lambda: self.inner.seal(key, crc32=crc32))
-
-    def is_sealed(self, key: SegmentKey) -> bool:
-        return self._call("is_sealed", lambda: self.inner.is_sealed(key))
-
     def delete(self, key: SegmentKey) -> None:
         self._call("delete", lambda: self.inner.delete(key))
         self._before_newest.pop(key, None)
-
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
-        return self._call("replace", lambda: self.inner.replace(key, pieces, aside))
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         fault = self._next("list_segments")
@@ -186,18 +164,3 @@ class FaultyDriver:
     def _aged(self, info: SegmentInfo) -> SegmentInfo | None:
         size = min(info.size, self._before_newest.get(info.key, info.size))
         return replace(info, size=size) if size else None
-
-    def get_object(self, name: str) -> StoredObject | None:
-        return self._call("get_object", lambda: self.inner.get_object(name))
-
-    def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
-        return self._call("put_object", lambda: self.inner.put_object(name, data, expected=expected))
-
-    def delete_object(self, name: str) -> None:
-        self._call("delete_object", lambda: self.inner.delete_object(name))
-
-    def list_objects(self, prefix: str = "") -> list[str]:
-        return self._call("list_objects", lambda: self.inner.list_objects(prefix))
-
-    def close(self) -> None:
-        self.inner.close()

@@ -13,16 +13,18 @@ next sync or crash, and raise.
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tiermq.clock import Clock, ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.clock import Clock
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreClosed, StoreDamaged, StoreError, StoreLocked
 from tiermq.files import config_file
-from tiermq.files.disk_space import UNKNOWN_RATIO, usage_ratio
 from tiermq.files.file_access import FileInfo
+from tiermq.files.os_file_access import UNKNOWN_RATIO, usage_ratio
 
 Decoded = TypeVar("Decoded")
 
@@ -358,7 +360,8 @@ class SimulatedFileAccess:
             return -1
         return 1 << 50 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
 
-    def touch_modified_ms(self, path: str, modified_ms: int) -> None:
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Set the modification time, by which files expire."""
         self._entries[_clean(path)].modified_ms = modified_ms
 
     def lock(self, path: str) -> SimulatedLock:
@@ -386,3 +389,16 @@ def _survivor(path: str, file: SimulatedFile, choose_page: ChoosePage) -> Simula
             if file.current[part] != file.synced[part] and choose_page(path, page):
                 data[part] = file.current[part]
     return SimulatedFile(data, bytearray(data), file.modified_ms, set(file.blocks), checked=file.checked)
+
+
+def by_chance(chance: random.Random, share: float, path: str, page: int) -> bool:
+    """Whether an unsynced page reached the disk: about this share of them, for `crash`."""
+    return chance.random() < share
+
+
+def set_modified_ms(access: object, path: str, modified_ms: int) -> None:
+    """Set the modification time of a file, of this file system or of the machine's."""
+    if isinstance(access, SimulatedFileAccess):
+        access.set_modified_ms(path, modified_ms)
+    else:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))

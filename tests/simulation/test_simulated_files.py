@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from simulation.simulated_files import ENTRY, SimulatedFileAccess
 from tiermq.errors import DiskFull
+from tiermq.files.file_access import Region
 
 
-def nothing(path, page):
+def nothing(path: str, page: int) -> bool:
     return False
 
 
-def everything(path, page):
+def everything(path: str, page: int) -> bool:
     return True
 
 
-def test_synced_bytes_survive_and_unsynced_pages_are_a_choice_each():
+def chosen(choices: Sequence[bool], path: str, page: int) -> bool:
+    return choices[page]
+
+
+def test_synced_bytes_survive_and_unsynced_pages_are_a_choice_each() -> None:
     access = SimulatedFileAccess()
-    region = access.create("/s/file", 1024)
+    region: Region = access.create("/s/file", 1024)
     region.reserve(0, 1024)
     region.buffer[0:1024] = b"a" * 1024
     region.sync()
     region.buffer[510:514] = b"bbbb"
     outcomes = set()
     for choices in itertools.product([False, True], repeat=2):
-        after = access.crash(lambda path, page, choices=choices: choices[page])
+        after = access.crash(partial(chosen, choices))
         outcomes.add(after.read_bytes("/s/file")[508:516])
     assert outcomes == {b"aaaaaaaa", b"aabbaaaa", b"aaaabbaa", b"aabbbbaa"}
 
 
-def test_a_power_cut_leaves_the_running_file_system_as_it_was():
+def test_a_power_cut_leaves_the_running_file_system_as_it_was() -> None:
     access = SimulatedFileAccess()
-    region = access.create("/s/file", 1024)
+    region: Region = access.create("/s/file", 1024)
     region.write(0, b"new")
     after = access.crash(nothing)
     assert (access.read_bytes("/s/file")[:3], after.read_bytes("/s/file")[:3]) == (b"new", bytes(3))
@@ -42,14 +49,14 @@ def test_a_power_cut_leaves_the_running_file_system_as_it_was():
     assert access.read_bytes("/s/file")[:3] == b"new"
 
 
-def test_creations_survive_and_unsynced_removals_are_a_choice():
+def test_creations_survive_and_unsynced_removals_are_a_choice() -> None:
     access = SimulatedFileAccess()
     access.create("/s/a", 10)
     access.create("/s/b", 10)
     access.remove("/s/a")
     access.remove("/s/b")
 
-    def only_b(path, page):
+    def only_b(path: str, page: int) -> bool:
         assert page == ENTRY
         return path == "/s/b"
 
@@ -59,7 +66,7 @@ def test_creations_survive_and_unsynced_removals_are_a_choice():
     assert access.crash(nothing).list_files("/s") == []
 
 
-def test_a_rename_happens_or_does_not():
+def test_a_rename_happens_or_does_not() -> None:
     access = SimulatedFileAccess()
     access.write_bytes("/s/a", b"new")
     access.write_bytes("/s/b", b"old")
@@ -69,9 +76,9 @@ def test_a_rename_happens_or_does_not():
     assert (after.exists("/s/a"), after.read_bytes("/s/b")) == (False, b"new")
 
 
-def test_bytes_stored_where_no_block_was_reserved_are_caught():
+def test_bytes_stored_where_no_block_was_reserved_are_caught() -> None:
     access = SimulatedFileAccess()
-    region = access.create("/s/file", 16_384)
+    region: Region = access.create("/s/file", 16_384)
     region.reserve(0, 4096)
     region.buffer[4095:4097] = b"xx"
     with pytest.raises(AssertionError, match="block 1, which was never reserved"):
@@ -80,9 +87,9 @@ def test_bytes_stored_where_no_block_was_reserved_are_caught():
         access.crash(nothing)
 
 
-def test_the_disk_has_a_capacity_and_zeroing_and_removing_give_room_back():
+def test_the_disk_has_a_capacity_and_zeroing_and_removing_give_room_back() -> None:
     access = SimulatedFileAccess(capacity_bytes=2 * 4096)
-    region = access.create("/s/file", 16_384)
+    region: Region = access.create("/s/file", 16_384)
     with pytest.raises(DiskFull):
         region.reserve(0, 8193)
     assert access.used_bytes == 0
@@ -95,10 +102,10 @@ def test_the_disk_has_a_capacity_and_zeroing_and_removing_give_room_back():
     access.create("/s/other", 8192).reserve(0, 8192)
 
 
-def test_a_fault_hook_sees_every_call_before_it_happens():
+def test_a_fault_hook_sees_every_call_before_it_happens() -> None:
     calls = []
     access = SimulatedFileAccess(on_call=lambda operation, path: calls.append(operation))
-    region = access.create("/s/file", 4096)
+    region: Region = access.create("/s/file", 4096)
     region.reserve(0, 1)
     region.write(0, b"x")
     region.sync()

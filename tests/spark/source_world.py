@@ -9,9 +9,7 @@ from scenarios.broker_world import HOUR_MS, BrokerWorld
 from tiermq.history.scan_values import ScanCounters
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.batch_reader import TierMQReader
-from tiermq.spark.source.scan_partition import read_partition
-from tiermq.spark.source.scan_request import columns_of
+from tiermq.spark.source.batch_reader import TierMQReader, read_partition
 from tiermq.tier.driver.tier_url import open_driver
 
 
@@ -36,8 +34,8 @@ class SourceWorld(BrokerWorld):
     def hot(self) -> dict[str, str]:
         return {"store": str(self.disk)}
 
-    def tier_now(self) -> None:
-        self.store.tier_now()
+    def flush_to_tier(self) -> None:
+        self.store.flush_to_tier()
 
     def upload_index(self) -> None:
         index = self.store.tier.index
@@ -79,4 +77,4 @@ def rows_of(options: dict[str, str], **more: str) -> list[tuple[str, int, int, b
 
 def batch_reader(options: dict[str, str]) -> TierMQReader:
     read = SourceOptions.of(options, Use.BATCH)
-    return TierMQReader(read, columns_of(read))
+    return TierMQReader(read, read.column_names)

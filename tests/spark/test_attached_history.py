@@ -11,11 +11,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark.source_world import SourceWorld
+from tiermq import LocalStore, Message
 from tiermq.errors import BadHistory, BadOption
+from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.sql.query_tables import condition_pruning
 from tiermq.spark import ScanMeter, attach, explain_scan, messages
 from tiermq.spark.attached_history import AttachedHistory, topic_views
 from tiermq.spark.source.builder import PRUNING_OPTION
-from tiermq.spark.source.query_tables import condition_pruning
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[SourceWorld]:
     for queue_id in range(3):
         made.put(60, "orders", queue_id)
     made.put(5, "rare", 0)
-    made.tier_now()
+    made.flush_to_tier()
     made.upload_index()
     made.evict_all()
     made.put(10, "orders", 0)
@@ -118,7 +120,7 @@ def test_names_that_differ_in_case_or_punctuation_read_their_own_topics(spark: S
     topics = {"Orders": 1, "orders": 2, "a-b": 3, "a_b": 4, "x-y": 5}
     for topic, count in topics.items():
         world.put(count, topic, 0)
-    world.tier_now()
+    world.flush_to_tier()
     with pytest.warns(UserWarning, match="topics Orders, orders have no views"):
         history = attach(spark, tier=world.url)
     try:
@@ -200,6 +202,70 @@ def test_attach_counts_by_a_meter_and_refuses_what_a_query_says(spark: SparkSess
         assert meter.counters.rows_read == 5
     finally:
         history.detach()
-    for name, value in (("columns", ["body"]), ("where", "queueId = 0")):
+    refused: dict[str, Any] = {"columns": ["body"], "where": "queueId = 0"}
+    for name, value in refused.items():
         with pytest.raises(BadOption, match=f"{name} is not an argument of attach"):
             attach(spark, **places(world), **{name: value})
+
+
+def test_a_topic_is_a_table_of_three_names_in_one_call(spark: SparkSession, world: SourceWorld) -> None:
+    databases = {row[0] for row in spark.sql("show databases").collect()}
+    history = attach(spark, tier=world.url)
+    cluster = next(iter(history.views.brokers))
+    name = f"tiermq.{cluster}.orders"
+    rows = spark.sql(f"select topic, queueId, queueOffset, body from {name} where queueId = 1").collect()
+    assert sorted(map(tuple, rows)) == sorted(
+        map(tuple, spark.sql("select topic, queueId, queueOffset, body from orders where queueId = 1").collect())
+    )
+    assert len(rows) == 60
+    joined = f"select count(*) from {name} a join tiermq.{cluster}.rare b on a.queueOffset = b.queueOffset"
+    assert spark.sql(joined).head() == history.sql(joined).head() == (15,)
+    assert spark.table(name).where("queueOffset >= 58").count() == 6
+    tables = {row.tableName for row in spark.sql(f"show tables in tiermq.{cluster}").collect() if not row.isTemporary}
+    assert tables == {"orders", "rare"}
+    assert {row[0] for row in spark.sql("show databases").collect()} == databases, "other catalogs do not change"
+    with pytest.raises(AnalysisException):
+        spark.sql(f"insert into {name} select * from {name}")
+    history.detach()
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql(f"select count(*) from {name}")
+
+
+def test_tables_of_a_second_attach_replace_those_of_the_first(
+    spark: SparkSession, world: SourceWorld, tmp_path: Path
+) -> None:
+    first = attach(spark, tier=world.url)
+    cluster = next(iter(first.views.brokers))
+    other = SourceWorld(tmp_path / "other")
+    other.put(3, "orders", 0)
+    other.flush_to_tier()
+    second = attach(spark, tier=other.url)
+    first.detach()
+    assert spark.sql(f"select count(*) from tiermq.{cluster}.orders").head() == (3,)
+    second.detach()
+    other.bury()
+
+
+def test_a_catalog_of_the_users_own_of_that_name_stays(spark: SparkSession, world: SourceWorld) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.catalog.tiermq", "another.Catalog")
+    with pytest.warns(UserWarning, match="the session has another catalog tiermq"):
+        history = attach(session, tier=world.url)
+    assert session.sql("select count(*) from rare").head() == (5,)
+    history.detach()
+
+
+def test_each_cluster_of_a_tier_has_tables_of_its_own_messages(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    for number, names in enumerate(("north/broker-n", "south-east/broker-s"), 1):
+        with LocalStore.open(tmp_path / names.replace("/", "-"), background=False) as store:
+            for _ in range(number):
+                assert store.put(Message("orders", names.encode(), 0)).ok
+            store.dispatch_now()
+            store.flush()
+        offload([f"{tmp_path / names.replace('/', '-')}={names}"], url, index="later")
+    history = attach(spark, tier=url)
+    assert spark.sql("select string(body) from tiermq.north.orders").collect() == [("north/broker-n",)]
+    both = "select count(*) from tiermq.south_east.orders union all select count(*) from orders"
+    assert [row[0] for row in spark.sql(both).collect()] == [2, 3]
+    history.detach()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tiermq.cli.demo_broker import Place
-from tiermq.cli.demo_page import page
-from tiermq.cli.demo_run import Demo
-from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
+from tiermq.cli.demo.account import Timeline, bytes_on_disk
+from tiermq.cli.demo.broker import Place
+from tiermq.cli.demo.page import page
+from tiermq.cli.demo.run import Demo
 
 MESSAGES = 4_000
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.offsets_json import Edge, EveryQueue, QueueNumber, read_offsets, read_queues, read_times
+from tiermq.pipeline.scan.queue_offsets import Edge, EveryQueue, QueueNumber
+from tiermq.spark.option_values import read_offsets, read_queues, read_times
 
 
 def test_words_are_edges_whatever_their_case() -> None:

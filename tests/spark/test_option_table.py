@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tiermq.errors import BadOption
-from tiermq.spark.known_options import SINK_OPTIONS, SOURCE_OPTIONS
-from tiermq.spark.option_table import Use, markdown, read_given
+from tiermq.pipeline.scan.scan_spec import ScanSpec
+from tiermq.spark.option_table import HINTS, SINK_OPTIONS, SOURCE_OPTIONS, Use, read_given
+from tiermq.spark.options import SourceOptions
 
 
 def test_names_are_found_whatever_their_case_and_by_their_aliases() -> None:
@@ -60,7 +63,27 @@ def test_names_and_aliases_of_a_table_are_unique_and_documented(table: tuple) ->
     assert len(set(names)) == len(names)
     fields = [option.field for option in table]
     assert len(set(fields)) == len(fields)
-    shown = markdown(table)
-    for option in table:
-        assert option.doc
-        assert f"`{option.name}`" in shown
+    assert all(option.doc for option in table)
+
+
+PLACE = {"tier", "stores", "name_servers", "tls", "tls_cert", "tls_key", "tls_ca", "cluster_name", "broker_names"}
+
+
+def test_each_option_of_the_source_is_a_field_of_its_values() -> None:
+    kept = {field.name for values in (SourceOptions, ScanSpec) for field in dataclasses.fields(values)}
+    assert {option.field for option in SOURCE_OPTIONS} - PLACE == kept - {"scan", "place", "brokers"}
+
+
+def test_the_names_of_the_kafka_source_are_there() -> None:
+    names = {name for option in SOURCE_OPTIONS for name in (option.name, *option.aliases)}
+    assert {
+        "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+        "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss",
+        "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "includeHeaders",
+    } <= names  # fmt: skip
+
+
+def test_no_hint_speaks_of_an_option_that_exists() -> None:
+    names = {name.lower() for option in SOURCE_OPTIONS for name in (option.name, *option.aliases)}
+    assert not names & {name.lower() for name in HINTS}
+    assert {option.name for option in SINK_OPTIONS} >= {"store", "topic", "staging"}

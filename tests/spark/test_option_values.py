@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiermq.pipeline.scan.scan_spec import time_ms
 from tiermq.spark import option_values as values
 
 
@@ -72,5 +73,5 @@ def test_a_text_that_means_nothing_is_told_what_was_expected(
 @given(st.integers(min_value=0, max_value=253402300799999))
 def test_times_are_exact_to_the_millisecond(moment_ms: int) -> None:
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=moment_ms)
-    assert values.time_ms(moment) == moment_ms
+    assert time_ms(moment) == moment_ms
     assert values.read_time_ms(moment.isoformat()) == moment_ms

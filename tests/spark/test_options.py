@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,16 +24,17 @@ def test_a_place_has_absolute_paths_and_names_for_its_stores(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     options = source(tier="s3://bucket/prefix", store="a,/b", brokerName="x,y", clusterName="c")
     stores = (StorePlace(os.path.join(tmp_path, "a"), "c", "x"), StorePlace("/b", "c", "y"))
-    assert options.place == HistoryPlace("s3://bucket/prefix", stores)
-    assert source(store="/a,/b", brokerName="x").place.stores == (StorePlace("/a", "", "x"), StorePlace("/b", "", "x"))
-    assert source(store="/a").place == HistoryPlace(None, (StorePlace("/a"),))
-    assert source(tier="s3://b", brokerName="x,y,z").place == HistoryPlace("s3://b")
+    assert options.scan.place == HistoryPlace("s3://bucket/prefix", stores)
+    same = source(store="/a,/b", brokerName="x").scan.place.stores
+    assert same == (StorePlace("/a", "", "x"), StorePlace("/b", "", "x"))
+    assert source(store="/a").scan.place == HistoryPlace(None, (StorePlace("/a"),))
+    assert source(tier="s3://b", brokerName="x,y,z").scan.place == HistoryPlace("s3://b")
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, "where messages lie"),
+        ({}, "the location of messages"),
         ({"tier": "/some/dir"}, "is file:///some/dir"),
         ({"store": "/a,/b,/c", "brokerName": "x,y"}, "one for each of the 3 stores, found 2"),
         ({"tier": "s3://b", "subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern"),
@@ -50,12 +52,12 @@ def test_a_place_has_absolute_paths_and_names_for_its_stores(tmp_path: Path, mon
         ({"tier": "s3://b", "kafka.bootstrap.servers": "x"}, "tier, store"),
         ({"tier": "s3://b", "namesrv": "a:1"}, "tier and namesrv contradict"),
         ({"store": "s", "nameServer": "a:1"}, "store and namesrv contradict"),
-        ({"namesrv": "nowhere"}, "option namesrv: expected host:port, found 'nowhere'"),
+        ({"namesrv": "nowhere"}, "option namesrv: expected name servers as host:port;host:port, found 'nowhere'"),
         ({"namesrv": ";"}, "expected host:port"),
         ({"tier": "s3://b", "tls": "true"}, "brokers of namesrv"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(given: dict[str, str], expected: str) -> None:
+def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadOption) as raised:
         source(**given)
     assert expected in str(raised.value)
@@ -81,18 +83,26 @@ def test_the_sink_stages_beside_its_store_unless_told_otherwise(tmp_path: Path) 
 def test_the_sink_puts_into_a_store_or_sends_to_brokers() -> None:
     options = SinkOptions.of({"namesrv": "a:1;b:2", "topic": "t", "tls": "true"})
     assert (options.name_servers, options.tls, options.store, options.staging) == ("a:1;b:2", True, "", "")
-    for wrong in ("store", "staging", "storeSettings"):
+    for wrong, value in (("store", "/x"), ("staging", "/x"), ("storeSettings", '{"max_hash_slot_num": 64}')):
         with pytest.raises(BadOption, match=f"{wrong} and namesrv contradict"):
-            SinkOptions.of({"namesrv": "a:1", wrong: "/x"})
+            SinkOptions.of({"namesrv": "a:1", wrong: value})
     with pytest.raises(BadOption, match="found 'nowhere'"):
         SinkOptions.of({"namesrv": "nowhere"})
     with pytest.raises(BadOption, match="brokers of namesrv"):
         SinkOptions.of({"store": "/s", "tls": "true"})
 
 
+def test_settings_of_a_store_are_a_json_object() -> None:
+    options = SinkOptions.of({"store": "/s", "storeSettings": '{"max_hash_slot_num": 64}'})
+    assert options.store_settings == {"max_hash_slot_num": 64}
+    for text in ("[1]", "{"):
+        with pytest.raises(BadOption, match="option storeSettings: expected"):
+            SinkOptions.of({"store": "/s", "storeSettings": text})
+
+
 def test_a_store_may_be_given_with_its_brokers_name(tmp_path: Path) -> None:
     def places(store: str, **more: str) -> list[tuple[str, str, str]]:
-        stores = SourceOptions.of({"store": store, **more}, Use.BATCH).place.stores
+        stores = SourceOptions.of({"store": store, **more}, Use.BATCH).scan.place.stores
         return [(place.path, place.cluster, place.broker) for place in stores]
 
     assert places("/a=b1,/c=east/b2") == [("/a", "", "b1"), ("/c", "east", "b2")]
@@ -108,7 +118,7 @@ def test_a_store_may_be_given_with_its_brokers_name(tmp_path: Path) -> None:
 
 def test_certificates_of_a_client_mean_tls_and_go_where_brokers_are_asked() -> None:
     files = {"namesrv": "a:1", "tlsCert": "/c.pem", "tlsKey": "/k.pem", "tlsCa": "/ca.pem"}
-    place = SourceOptions.of(files, Use.BATCH).place
+    place = SourceOptions.of(files, Use.BATCH).scan.place
     assert isinstance(place, WirePlace)
     assert place.certificates == SinkOptions.of(files).certificates == ClientTls("/c.pem", "/k.pem", "/ca.pem")
     with pytest.raises(BadOption, match="brokers of namesrv"):

@@ -55,7 +55,7 @@ def test_a_cluster_whose_workers_are_killed_reads_and_writes_each_message_once(t
     try:
         for queue_id in range(3):
             world.put(120, "orders", queue_id)
-        world.tier_now()
+        world.flush_to_tier()
         world.evict_all()
         world.put(40, "orders", 0)
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), world.url, str(world.disk)]

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from pyspark.sql import SparkSession
 
 from tiermq.history.arrow_schema import ALIASES, COLUMNS, spark_schema_ddl
 from tiermq.history.scan_values import ScanCounters
-from tiermq.spark.known_options import SINK_OPTIONS, SOURCE_OPTIONS
-from tiermq.spark.option_table import markdown
-from tiermq.spark.sink.sink_schema import SINK_COLUMNS
+from tiermq.spark.option_table import SINK_OPTIONS, SOURCE_OPTIONS, Option, Use
+from tiermq.spark.source.data_source import SINK_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "spark.md"
@@ -36,6 +36,21 @@ def rows_below(heading: str) -> dict[str, str]:
     return {name: text for names, text in rows for name in re.findall(r"`(\w+)`", names)}
 
 
+def markdown(table: Sequence[Option]) -> str:
+    """The table for a document."""
+    lines = ["| option | value | default | meaning |", "|---|---|---|---|"]
+    for option in table:
+        names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
+        default = "" if option.default in (None, ()) else f"`{_shown_default(option.default)}`"
+        note = "" if len(option.uses) != 1 or option.uses == {Use.WRITE} else f" Only {next(iter(option.uses))}."
+        lines.append(f"| {names} | {option.kind} | {default} | {option.doc}{note} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown_default(default: Any) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def test_the_tables_of_options_are_those_of_the_program() -> None:
     assert markdown(SOURCE_OPTIONS) in TEXT
     assert markdown(SINK_OPTIONS) in TEXT
@@ -44,8 +59,8 @@ def test_the_tables_of_options_are_those_of_the_program() -> None:
 def test_the_tables_of_columns_and_counters_are_those_of_the_program() -> None:
     assert rows_below("### Columns") == {name: spark_schema_ddl([name]).partition(" ")[2] for name in COLUMNS}
     assert all(f"`{name}`" in TEXT for name in ALIASES)
-    assert list(rows_below("## What a scan costs")) == list(ScanCounters.__slots__)
-    written = rows_below("## The sink")
+    assert list(rows_below("## Scan cost")) == list(ScanCounters.__slots__)
+    written = rows_below("## Sink")
     assert written.keys() == SINK_COLUMNS.keys()
     for name, kinds in SINK_COLUMNS.items():
         told = written[name].replace(" ", "").lower()

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from tiermq import LocalStore, Message
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline import COMMANDS
+from tiermq.cli.pipeline.commands import COMMANDS
+from tiermq.testing import LocalBroker
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAMES = ("spark_jobs.md", "spark_tables.md")
@@ -40,11 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_commands_run_in_their_order(here: Path, name: str) -> None:
     commands = [line.removeprefix("$ ") for fence in fences(name, "console") for line in fence.splitlines()]
     assert len(commands) >= 9
-    for command in commands:
-        words = shlex.split(command.replace("$PWD", str(here)))
-        found = CliRunner().invoke(cli, words[1:])
-        assert found.exit_code == 0, f"{command}: {found.output} {found.exception}"
-        assert found.output
+    with LocalBroker(here / "broker") as broker:
+        for command in commands:
+            words = shlex.split(command.replace("$PWD", str(here)).replace("$NAMESRV", broker.name_server))
+            found = CliRunner().invoke(cli, words[1:])
+            assert found.exit_code == 0, f"{command}: {found.output} {found.exception}"
+            assert found.output
 
 
 def test_the_python_of_tables_runs(here: Path) -> None:
@@ -54,7 +56,7 @@ def test_the_python_of_tables_runs(here: Path) -> None:
 
 
 def test_the_function_of_a_replay_does_what_it_says() -> None:
-    from tiermq.spark.jobs.replay_values import ReplayMessage, SourcePosition
+    from tiermq.pipeline.replay.message import ReplayMessage, SourcePosition
 
     names: dict[str, Any] = {}
     exec(compile(fences("spark_jobs.md", "python")[1], "spark_jobs.md", "exec"), names)

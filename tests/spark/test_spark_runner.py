@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tiermq.errors import TierError
-from tiermq.spark.jobs.task_runner import run_here, run_tasks
+from tiermq.spark import SparkRunner
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -37,30 +39,35 @@ def fail_until_third(marks: str) -> Any:
 
 
 def test_results_come_in_the_order_of_the_tasks(spark: Any) -> None:
-    assert run_tasks(spark, abs, [-3, 4, -5, 6]) == [3, 4, 5, 6]
+    assert SparkRunner(spark).run(abs, [-3, 4, -5, 6]) == [3, 4, 5, 6]
 
 
 def test_no_tasks_are_no_job(spark: Any) -> None:
-    assert run_tasks(spark, abs, []) == []
+    assert SparkRunner(spark).run(abs, []) == []
 
 
 def test_a_typed_error_comes_back_as_itself(spark: Any) -> None:
     with pytest.raises(TierError, match="task 2 does not like this"):
-        run_tasks(spark, fail_with(TierError), [1, 2, 3])
+        SparkRunner(spark).run(fail_with(TierError), [1, 2, 3])
 
 
 def test_a_worker_that_dies_twice_gives_one_result(spark: Any, tmp_path: Path) -> None:
-    assert run_tasks(spark, fail_until_third(str(tmp_path)), [0, 1, 2]) == [0, 10, 20]
+    assert SparkRunner(spark).run(fail_until_third(str(tmp_path)), [0, 1, 2]) == [0, 10, 20]
     assert len(os.listdir(tmp_path)) == 3
 
 
 def test_progress_ends_with_all_of_them(spark: Any) -> None:
     told: list[tuple[int, int]] = []
-    run_tasks(spark, abs, [-1, -2, -3], progress=lambda done, total: told.append((done, total)))
+    SparkRunner(spark).run(abs, [-1, -2, -3], progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (3, 3)
 
 
-def test_the_same_without_spark_gives_the_same() -> None:
-    told: list[int] = []
-    assert run_here(abs, [-1, 2], progress=lambda done, _total: told.append(done)) == [1, 2]
-    assert told == [1, 2]
+def test_a_worker_freezes_what_it_has_imported_once() -> None:
+    # In a process of its own: the collector of this one is left alone.
+    program = (
+        "import gc\nfrom tiermq.spark.spark_runner import freeze_once\n"
+        "assert gc.get_freeze_count() == 0\n"
+        "freeze_once()\nfrozen = gc.get_freeze_count()\nassert frozen > 0\n"
+        "more = [[] for _ in range(1000)]\nfreeze_once()\nassert gc.get_freeze_count() <= frozen\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -12,7 +12,8 @@ import pytest
 
 from spark.source_world import SourceWorld
 from tiermq.errors import BadHistory, BadOption
-from tiermq.spark.jobs.sql import plain, sql, topic_views
+from tiermq.spark.attached_history import topic_views
+from tiermq.spark.sql import plain, sql
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def world(tmp_path: Path) -> Iterator[SourceWorld]:
     made = SourceWorld(tmp_path)
     made.put(20, "orders", 0)
     made.put(10, "%RETRY%g", 1)
-    made.tier_now()
+    made.flush_to_tier()
     made.put(5, "orders", 0)
     yield made
     made.bury()
@@ -46,6 +47,14 @@ def test_a_topic_is_a_view_under_a_legal_name_and_rows_are_limited(spark: Any, w
     assert [row[0] for row in report.details["rows"]] == [0, 1, 2]
     assert report.details["rows"][0][1].startswith("%RETRY%g 1")
     assert not spark.catalog.tableExists("_retry_g"), "a query left its view behind"
+
+
+def test_a_topic_has_the_names_of_catalog_and_cluster_too(spark: Any, world: SourceWorld) -> None:
+    cluster = next(iter(topic_views(**places(world)).brokers))
+    query = f"select count(*) from tiermq.{cluster}.orders union all select count(*) from `tiermq`.{cluster}._retry_g"
+    report = sql(spark, query, **places(world))
+    assert report.details["rows"] == [[25], [10]]
+    assert spark.sql("show namespaces in tiermq").collect() == [], "a query left its tables behind"
 
 
 def test_a_query_that_names_nothing_known_is_told_what_there_is(spark: Any, world: SourceWorld) -> None:

@@ -110,7 +110,7 @@ def test_a_good_run_prints_no_warning_and_no_traceback(tmp_path: Path) -> None:
     world = SourceWorld(tmp_path)
     for queue_id in range(4):
         world.put(200, "orders", queue_id)
-    world.tier_now()
+    world.flush_to_tier()
     world.bury()
     done = subprocess.run([sys.executable, "-c", QUIET, world.url], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

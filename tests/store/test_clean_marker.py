@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import power_cut
-from tiermq.store.clean_marker import (
-    NAME,
-    VERSION,
+from tiermq.store.checkpoint import (
+    CLEAN_MARKER,
+    CLEAN_MARKER_VERSION,
     CleanMarker,
     QueueEnd,
     read_marker,
@@ -46,7 +46,7 @@ def test_anything_else_is_no_marker(data: bytes) -> None:
     assert CleanMarker.decode(data) is None
 
 
-SOUND = {"version": VERSION, "log_end": 1, "checkpoint_hex": "", "queues": []}
+SOUND = {"version": CLEAN_MARKER_VERSION, "log_end": 1, "checkpoint_hex": "", "queues": []}
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_no_bytes_make_the_reader_fail(data: bytes) -> None:
     )
 )
 def test_no_json_makes_the_reader_fail(fields: dict[str, object]) -> None:
-    found = CleanMarker.decode(with_checksum({"version": VERSION, **fields}))
+    found = CleanMarker.decode(with_checksum({"version": CLEAN_MARKER_VERSION, **fields}))
     assert found is None or (type(found.log_end), type(found.checkpoint_hex)) == (int, str)
 
 
 def test_the_name_is_not_one_of_rocketmq_s() -> None:
-    assert NAME == "tiermq.clean"
+    assert CLEAN_MARKER == "tiermq.clean"

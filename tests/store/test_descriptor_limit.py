@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simulation.descriptor_limit import descriptors_below, descriptors_left
-from small_store import LOG_BYTES, body, on_disk, read_all
+from small_store import LOG_BYTES, body, on_disk, pause_dispatch, read_all, resume_dispatch
 from tiermq import LocalStore, Message, PutStatus
 from tiermq.errors import TooManyOpenFiles
 
@@ -55,7 +55,7 @@ def test_without_descriptors_puts_go_on_and_dispatch_waits(tmp_path: Path) -> No
         assert store.put(Message("T", body(0), 0)).ok
         store.dispatch_now()
         store.flush_queues()  # A queue's first flush makes its name durable, which takes a descriptor.
-        store.pause_dispatch()  # The error comes to this thread then.
+        pause_dispatch(store)  # The error comes to this thread then.
         with descriptors_left(0):
             for queue_id in range(3):
                 assert store.put(Message("T", body(1), queue_id)).ok
@@ -64,7 +64,7 @@ def test_without_descriptors_puts_go_on_and_dispatch_waits(tmp_path: Path) -> No
             assert bodies_of(store, 0) == [body(0), body(1)], "what needs no new file is dispatched and read"
             store.flush()
             store.flush_queues()
-        store.resume_dispatch()
+        resume_dispatch(store)
         store.dispatch_now()
         assert [bodies_of(store, queue_id) for queue_id in range(3)] == [[body(0), body(1)], [body(1)], [body(1)]]
     with opened(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
@@ -86,11 +86,11 @@ def test_the_first_flush_of_a_queue_waits_for_a_descriptor_and_the_checkpoint_wi
 @pytest.mark.parametrize("left", range(1, 5))
 def test_with_too_few_descriptors_no_half_made_file_is_left(tmp_path: Path, left: int) -> None:
     with opened(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
-        store.pause_dispatch()
+        pause_dispatch(store)
         assert store.put(Message("T", body(0), 7)).ok
         with descriptors_left(left), suppress(TooManyOpenFiles):
             store.dispatch_now()
-        store.resume_dispatch()
+        resume_dispatch(store)
         store.dispatch_now()
         assert bodies_of(store, 7) == [body(0)]
 
@@ -99,7 +99,7 @@ def test_a_put_that_needs_a_new_log_file_is_refused_with_a_status_and_nothing_is
     accepted: list[bytes] = []
     refused: set[PutStatus] = set()
     with opened(tmp_path / "store") as store:
-        store.pause_dispatch()
+        pause_dispatch(store)
         with descriptors_left(0):
             for number in range(4 * LOG_BYTES // 1000):
                 result = store.put(Message("T", body(number, 1000)))
@@ -109,7 +109,7 @@ def test_a_put_that_needs_a_new_log_file_is_refused_with_a_status_and_nothing_is
                     refused.add(result.status)
         assert refused == {PutStatus.CREATE_MAPPED_FILE_FAILED}
         assert store.put(Message("T", b"next")).ok
-        store.resume_dispatch()
+        resume_dispatch(store)
         store.dispatch_now()
         assert bodies_of(store, 0) == [*accepted, b"next"]
 

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from small_store import bodies, body, killed, log_place, numbered, on_simulation, overwrite, put_all, read_all
+from small_store import (
+    bodies,
+    body,
+    killed,
+    log_place,
+    numbered,
+    on_simulation,
+    overwrite,
+    pause_dispatch,
+    put_all,
+    read_all,
+    resume_dispatch,
+)
 from tiermq import GetStatus, LocalStore, Message
-from tiermq.clock import ManualClock
+from tiermq.commitlog.commit_log import LIGHT_QUEUES_MAX
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.errors import CorruptRecord, DiskFull
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
-from tiermq.store.dispatch_request import DispatchRequest
-from tiermq.store.dispatching import DispatchSpan
+from tiermq.status import PutStatus
+from tiermq.store.dispatch import DispatchSpan
 
-LIGHT = {"enable_lmq": True, "enable_multi_dispatch": True}
+LIGHT: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
 
 
 class Seen:
@@ -53,8 +68,8 @@ def test_nothing_can_be_got_before_it_is_dispatched(store: LocalStore) -> None:
 
 def test_joined_dispatchers_see_every_record_once_and_in_order(store: LocalStore) -> None:
     first, second = Seen(), Seen()
-    store.add_dispatcher(first)
-    store.add_dispatcher(second)
+    store._parts.dispatch.dispatchers.append(first)
+    store._parts.dispatch.dispatchers.append(second)
     results = []
     for number in range(300):
         results.append(store.put(Message(f"T{number % 3}", body(number), number % 2, tags="a", keys="k")))
@@ -71,7 +86,7 @@ def test_joined_dispatchers_see_every_record_once_and_in_order(store: LocalStore
 def test_a_dispatcher_that_fails_is_given_the_same_records_again(store: LocalStore) -> None:
     put_all(store, 5)
     seen = Seen(failures=1)
-    store.add_dispatcher(seen)
+    store._parts.dispatch.dispatchers.append(seen)
     for number in range(5, 10):
         store.put(Message("T", body(number), keys=f"k{number}"))
     with pytest.raises(OSError, match="not now"):
@@ -87,7 +102,7 @@ def test_a_dispatcher_that_fails_is_given_the_same_records_again(store: LocalSto
 
 def test_dispatchers_see_records_that_have_no_place_in_a_queue(store: LocalStore) -> None:
     seen = Seen()
-    store.add_dispatcher(seen)
+    store._parts.dispatch.dispatchers.append(seen)
     for flag in (0, 4, 8, 12):
         store.put(Message("T", b"x", sys_flag=flag, keys=f"k{flag}", prepared_transaction_offset=flag))
     store.dispatch_now()
@@ -127,14 +142,14 @@ def test_listeners_are_not_told_of_records_that_enter_no_queue(store: LocalStore
 
 def test_paused_dispatch_leaves_everything_until_it_is_resumed() -> None:
     with on_simulation(background=True) as store:
-        store.pause_dispatch()
+        pause_dispatch(store)
         results = [store.put(Message("T", body(number))) for number in range(10)]
         store._parts.reput.run_once()
         assert (store.dispatched_where, store.max_offset("T", 0)) == (0, 0)
         assert store.status()["dispatch_behind_bytes"] == results[-1].end_offset
         store.dispatch_now()
         assert store.max_offset("T", 0) == 10
-        store.resume_dispatch()
+        resume_dispatch(store)
 
 
 def test_under_sync_flush_nothing_is_dispatched_before_it_is_durable() -> None:
@@ -230,10 +245,21 @@ def test_light_queues_go_on_after_a_restart_and_after_a_kill() -> None:
 
 def test_retry_and_system_topics_are_not_multi_dispatched() -> None:
     with on_simulation(**LIGHT) as store:
-        for topic in ("%RETRY%g", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX"):
+        for topic in ("%RETRY%g", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
             store.put(light("%LMQ%a", topic=topic))
+            forged = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "1000"}
+            store.put(Message(topic, b"forged", properties=forged))
         store.dispatch_now()
         assert "%LMQ%a" not in store.topics()
+
+
+def test_one_message_names_so_many_light_queues_at_most() -> None:
+    with on_simulation(**LIGHT) as store:
+        many = [f"%LMQ%{number}" for number in range(LIGHT_QUEUES_MAX + 1)]
+        assert store.put(light(",".join(many))).status is PutStatus.MESSAGE_ILLEGAL
+        assert store.put(light(",".join(many[:-1]))).status is PutStatus.PUT_OK
+        store.dispatch_now()
+        assert len(store.topics()) == 1 + LIGHT_QUEUES_MAX
 
 
 def test_without_the_setting_a_light_queue_is_only_a_property(store: LocalStore) -> None:
@@ -365,7 +391,7 @@ def test_trap_20_a_queue_offset_that_starts_again_is_reported_and_replaces_nothi
 
 def test_a_classic_batch_is_dispatched_message_by_message(store: LocalStore) -> None:
     seen = Seen()
-    store.add_dispatcher(seen)
+    store._parts.dispatch.dispatchers.append(seen)
     store.put_batch(Message("T", encode_client_batch([BatchElement(0, body(number), b"") for number in range(4)])))
     store.dispatch_now()
     assert [(request.queue_offset, request.batch_size) for request in seen.requests] == [(n, 1) for n in range(4)]
@@ -374,7 +400,7 @@ def test_a_classic_batch_is_dispatched_message_by_message(store: LocalStore) -> 
 def test_an_inner_batch_is_dispatched_as_one_request_with_its_count() -> None:
     with on_simulation(batch_topics=["B"]) as store:
         seen, told = Seen(), []
-        store.add_dispatcher(seen)
+        store._parts.dispatch.dispatchers.append(seen)
         store.add_arrival_listener(lambda topic, queue_id, next_offset, request: told.append(next_offset))
         elements = encode_client_batch([BatchElement(0, body(number), b"") for number in range(4)])
         for _ in range(2):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from golden.reading import NAMES, golden
+from simulation.manual_clock import ManualClock
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 from tiermq.message import BatchElement, StoredMessage, decode_record, encode_client_batch
 from tiermq.status import PutStatus
 

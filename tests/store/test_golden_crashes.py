@@ -15,7 +15,7 @@ import pytest
 from golden.reading import NAMES, Fact, Golden, golden
 from tiermq import LocalStore
 from tiermq.status import GetStatus
-from tiermq.store.check import check_store
+from tiermq.store.readonly.check import check_store
 
 CRASHED = next(name for name in NAMES if name.endswith("-crashed"))
 UNIT_BYTES = 20

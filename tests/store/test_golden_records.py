@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from golden.reading import MAGIC_OF_BLANK, NAMES, Fact, Golden, golden
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.consumequeue import batch_unit, ext_unit, unit
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.index.index_request import IndexRequest, index_keys
 from tiermq.index.index_service import IndexService
 from tiermq.message import (
     CrcPropertyCheck,
@@ -30,6 +29,7 @@ from tiermq.message import (
     unwrap_inner_batch,
     verify_crc_property,
 )
+from tiermq.message.properties import index_keys
 from tiermq.message.system_flag import COMPRESSED, TransactionType, enters_consume_queue, is_inner_batch
 from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC
 
@@ -233,8 +233,7 @@ def test_the_index_built_from_the_records_has_the_same_bytes(name: str, tmp_path
     for message in messages(store):
         if transaction_type(message.sys_flag) is not TransactionType.ROLLBACK:
             keys = index_keys(message.unique_key, message.get_property("KEYS"))
-            request = IndexRequest(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
-            index.put(request)
+            index.put(message.topic, keys, message.physical_offset, message.store_timestamp_ms)
     index.close()
     assert [path.read_bytes() for path in sorted(directory.iterdir())] == store.index_files()
 

@@ -11,7 +11,7 @@ import pytest
 from golden.reading import TRIMMED_NAMES, Fact, Golden, golden
 from tiermq import LocalStore, Message
 from tiermq.status import GetStatus
-from tiermq.store.check import check_store
+from tiermq.store.readonly.check import check_store
 
 TRIMMED = next(name for name in TRIMMED_NAMES if name.endswith("-trimmed"))
 REBUILT = f"{TRIMMED}-rebuilt"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from simulation.manual_clock import ManualClock
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 
 
 class TickingClock(ManualClock):
@@ -17,7 +18,7 @@ class TickingClock(ManualClock):
 
 
 def test_store_times_of_a_list_do_not_go_back_behind_a_message_that_took_the_slow_path(tmp_path: Path) -> None:
-    sizes = {"mapped_file_size_commit_log": 4096, "max_hash_slot_num": 10, "max_index_num": 100}
+    sizes: dict[str, Any] = {"mapped_file_size_commit_log": 4096, "max_hash_slot_num": 10, "max_index_num": 100}
     with LocalStore.open(tmp_path, clock=TickingClock(), background=False, **sizes) as store:
         # Each new topic is bound on the slow path, and the log rolls over several files.
         messages = [Message(f"T{number % 7}", bytes(200)) for number in range(60)]

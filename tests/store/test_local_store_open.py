@@ -9,20 +9,21 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulation.descriptor_limit import descriptors_below
-from small_store import LOG_BYTES, SIZES, bodies, numbered, on_disk, on_simulation, put_all
+from small_store import LOG_BYTES, SIZES, bodies, numbered, on_disk, on_simulation, pause_dispatch, put_all
 from tiermq import LocalStore, Message
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, IllegalMessage, ReadOnlyStore, StoreDamaged, StoreLocked
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
-from tiermq.store.check import check_store
-from tiermq.store.read_only_store import ReadOnlyStore as OpenedReadOnly
-from tiermq.store.stat import stat_store
-from tiermq.store.store_files import ROCKSDB, ROCKSDB_TRANSACTIONS
+from tiermq.store.readonly.check import check_store
+from tiermq.store.readonly.directory import ROCKSDB, ROCKSDB_TRANSACTIONS
+from tiermq.store.readonly.stat import stat_store
+from tiermq.store.readonly.store import ReadOnlyStore as OpenedReadOnly
 
 
 def maps_below(path: Path) -> list[str]:
@@ -67,8 +68,8 @@ except StoreLocked as error:
             [sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True, check=False
         )
     assert (done.returncode, done.stdout.startswith("locked:")) == (7, True), done.stderr
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, check=False)
-    assert done.returncode == 0
+    later = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, check=False)
+    assert later.returncode == 0
 
 
 # What cannot be opened
@@ -278,7 +279,7 @@ def test_a_close_with_dispatch_behind_keeps_the_abort_file_and_the_next_start_ch
     """Item 18."""
     store = on_simulation()
     access = store._parts.access
-    store.pause_dispatch()
+    pause_dispatch(store)
     for number in range(10):
         store.put(Message("T", numbered(1, number)[0]))
     store.close()
@@ -378,7 +379,7 @@ def test_the_status_says_what_an_operator_asks_first() -> None:
     "setting", [{"broker_role": "SYNC_MASTER"}, {"broker_role": "SLAVE"}, {"duplication_enable": True}]
 )
 def test_settings_that_ask_for_a_replica_are_refused_unless_less_is_accepted(
-    tmp_path: Path, setting: dict[str, object]
+    tmp_path: Path, setting: dict[str, Any]
 ) -> None:
     with pytest.raises(BadConfig, match="(?s)there is no replication.*accept_weaker"):
         LocalStore.open(tmp_path / "store", **SIZES, **setting)

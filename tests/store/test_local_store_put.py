@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, bodies, body, numbered, on_disk, on_simulation, put_all, read_all
 from tiermq import LocalStore, Message, PutResults, PutStatus
-from tiermq.clock import ManualClock
 from tiermq.errors import IllegalMessage
-from tiermq.message.client_batch import BatchElement, encode_client_batch
-from tiermq.message.inner_batch import unwrap_inner_batch
+from tiermq.message.client_batch import BatchElement, encode_client_batch, unwrap_inner_batch
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_records
 
 BLANK_MAGIC = bytes.fromhex("CBD43194")
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "async": {},
     "sync": {"flush_disk_type": "SYNC_FLUSH"},
     "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},

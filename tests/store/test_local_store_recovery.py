@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from present import present
 from recovery_cases import closed_store, reopened, unclean, without_marker
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import (
     ROOT,
@@ -18,7 +22,7 @@ from small_store import (
     remove_tree,
 )
 from tiermq import Message
-from tiermq.clock import ManualClock
+from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.message.java_hash import java_hash
 from tiermq.store.checkpoint import CHECKPOINT
 
@@ -130,7 +134,7 @@ def test_a_lost_checkpoint_costs_time_and_nothing_else() -> None:
 
 def test_with_forced_record_crc_a_flipped_property_byte_ends_the_log() -> None:
     """Item 22."""
-    settings = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
+    settings: dict[str, Any] = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
     access, results = closed_store(10, **settings)
     last = results[-1]
     overwrite(access, *log_place(last.end_offset - 22), b"X")  # Inside KEYS; the body's own CRC does not see it.
@@ -160,7 +164,7 @@ def test_a_flipped_body_byte_is_not_looked_for_when_recovery_was_told_not_to() -
 
 def test_untouched_records_with_a_record_crc_verify_single_and_batch() -> None:
     """Item 22."""
-    settings = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
+    settings: dict[str, Any] = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
     access, _ = closed_store(200, **settings)
     with reopened(unclean(access), **settings) as store:
         assert bodies(store) == numbered(200)
@@ -252,7 +256,7 @@ def test_trap_18_a_queue_of_nothing_but_blanks_takes_the_messages_that_are_left(
 
 
 def test_trap_21_ext_units_are_truncated_with_the_units_that_refer_to_them() -> None:
-    settings = {"enable_consume_queue_ext": True}
+    settings: dict[str, Any] = {"enable_consume_queue_ext": True}
     access = SimulatedFileAccess()
     with on_simulation(access, **settings) as store:
         results = [store.put(Message("T", b"x", tags=f"t{number}")) for number in range(60)]
@@ -263,5 +267,7 @@ def test_trap_21_ext_units_are_truncated_with_the_units_that_refer_to_them() -> 
             store.put(Message("T", b"x", tags=f"t{number}"))
         store.dispatch_now()
         queue = store._parts.queues.find("T", 0)
-        codes = [queue.ext_unit_of(unit[2]).tags_code for unit in (*queue.iterate_from(0), *queue.iterate_from(50))]  # type: ignore[union-attr]
+        assert isinstance(queue, ConsumeQueue)
+        units = [*present(queue.iterate_from(0)), *present(queue.iterate_from(50))]
+        codes = [present(queue.ext_unit_of(unit[2])).tags_code for unit in units]
         assert codes == [java_hash(f"t{number}") for number in (*range(40), *range(100, 130))]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, bodies, on_simulation, put_all
 from tiermq import LocalStore, Message, PutResult, PutStatus
-from tiermq.clock import ManualClock
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.properties import encode_properties

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from present import present
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, ROOT, body, killed, log_place, numbered, on_simulation, overwrite, put_all, read_all
 from tiermq import GetStatus, LocalStore, Message
-from tiermq.clock import ManualClock
-from tiermq.consumequeue.unit_request import UnitRequest
+from tiermq.commitlog.dispatch_request import DispatchRequest
+from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.errors import CorruptRecord, StoreClosed
 from tiermq.kernel import GetPage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
@@ -136,7 +139,7 @@ def test_a_place_without_a_message_is_passed_over(chosen: TagFilter | None) -> N
         results = put_all(store, 5)
         queue = store._parts.queues.find_or_create(GAPS, 0)
         for at, result in zip((0, 1, 10, 11), results, strict=False):
-            queue.append(UnitRequest(result.physical_offset, result.size, 0, at, result.store_timestamp_ms))
+            queue.append(DispatchRequest(result.physical_offset, result.size, 0, at, result.store_timestamp_ms))
         found = []
         offset = 0
         while (page := store.get(GAPS, 0, offset, message_filter=chosen)).status is not GetStatus.OFFSET_OVERFLOW_ONE:
@@ -151,8 +154,8 @@ def test_a_queue_file_of_nothing_but_gaps_leads_on_to_the_next_file(chosen: TagF
     with on_simulation() as store:
         results = put_all(store, 2)
         queue = store._parts.queues.find_or_create(GAPS, 0)
-        queue.append(UnitRequest(results[0].physical_offset, results[0].size, 0, 0, 1))
-        queue.append(UnitRequest(results[1].physical_offset, results[1].size, 0, 120, 1))
+        queue.append(DispatchRequest(results[0].physical_offset, results[0].size, 0, 0, 1))
+        queue.append(DispatchRequest(results[1].physical_offset, results[1].size, 0, 120, 1))
         offset, found = 0, []
         for _ in range(10):
             page = store.get(GAPS, 0, offset, message_filter=chosen)
@@ -268,7 +271,9 @@ def test_the_transfer_limits_in_memory(chosen: TagFilter | None) -> None:
 
 @BOTH
 def test_the_transfer_limits_on_disk(chosen: TagFilter | None) -> None:
-    settings = {"access_message_in_memory_max_ratio": 0}  # Nothing but the very end counts as in memory.
+    settings: dict[str, Any] = {
+        "access_message_in_memory_max_ratio": 0
+    }  # Nothing but the very end counts as in memory.
     with on_simulation(**settings) as store:
         put_all(store, 20)
         page = store.get("T", 0, 0, 32, message_filter=chosen)
@@ -345,7 +350,8 @@ def test_ext_units_are_filtered_by_the_tag_that_they_keep() -> None:
         page = store.get("T", 0, 0, message_filter=TagFilter("t1"))
         assert [message.body for message in page.messages] == numbered(10)[1::2]
         queue = store._parts.queues.find("T", 0)
-        units = [queue.ext_unit_of(unit[2]) for unit in queue.iterate_from(0)]  # type: ignore[union-attr]
+        assert isinstance(queue, ConsumeQueue)
+        units = [present(queue.ext_unit_of(unit[2])) for unit in present(queue.iterate_from(0))]
         assert [unit.tags_code for unit in units] == [java_hash(f"t{number % 2}") for number in range(10)]
         assert all(unit.store_timestamp_ms > 0 for unit in units)
         assert store.get("T", 0, 0).count == 10

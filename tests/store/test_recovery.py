@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from recovery_cases import MARKER, closed_store, reopened, unclean, without_marker
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import (
     LOG_BYTES,
@@ -24,10 +25,9 @@ from small_store import (
     remove_tree,
 )
 from tiermq import Message
-from tiermq.clock import ManualClock
 from tiermq.errors import StoreDamaged
 from tiermq.store.checkpoint import CHECKPOINT
-from tiermq.store.dispatching import Dispatch
+from tiermq.store.dispatch import Dispatch
 
 # The clean marker
 

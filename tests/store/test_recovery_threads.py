@@ -10,10 +10,10 @@ import pytest
 
 from small_store import LOG_BYTES, SIZES, body
 from tiermq import LocalStore, Message
-from tiermq.commitlog import check_ahead, recovery
+from tiermq.commitlog import recovery
 from tiermq.errors import DiskFull
 from tiermq.kernel import KERNEL
-from tiermq.store.dispatching import Dispatch
+from tiermq.store.dispatch import Dispatch
 from tiermq.store.recovery import Recovered
 
 COUNT = 900
@@ -90,14 +90,14 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Small files are checked ahead as well; where those checks ended."""
     ends: list[int] = []
 
-    class Noted(check_ahead.CheckAhead):
+    class Noted(recovery.CheckAhead):
         def __exit__(self, *failure: object) -> None:
             super().__exit__(*failure)  # type: ignore[arg-type]
             ends.append(self.position)
 
     monkeypatch.setattr(recovery, "CheckAhead", Noted)
     monkeypatch.setattr(recovery, "CHECK_AHEAD_BYTES_MIN", 0)
-    monkeypatch.setattr(check_ahead, "STEP_BYTES", 4 * PAGE)
+    monkeypatch.setattr(recovery, "STEP_BYTES", 4 * PAGE)
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1})
     return ends
 

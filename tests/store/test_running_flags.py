@@ -21,8 +21,11 @@ def test_every_flag_but_not_readable_forbids_writing(flag: Flag) -> None:
     assert flags.writeable is (flag is Flag.NOT_READABLE)
     assert flags.readable is (flag is not Flag.NOT_READABLE)
     assert flags.names() == [flag.name]
+    plain = flags.words()
+    flags.set(flag, "some detail")
+    assert flags.words() == f"{plain}: some detail"
     assert flags.clear(flag)
-    assert (flags.readable, flags.writeable, flags.names()) == (True, True, [])
+    assert (flags.readable, flags.writeable, flags.names(), flags.words()) == (True, True, [], "")
 
 
 def test_setting_twice_is_one_change_and_is_told_once() -> None:

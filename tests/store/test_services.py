@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from small_store import bodies, body, numbered, on_simulation, power_cut, put_all
+from small_store import bodies, body, numbered, on_simulation, pause_dispatch, power_cut, put_all, resume_dispatch
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 from tiermq.errors import CorruptRecord
 
 
@@ -21,9 +21,9 @@ def test_reput_dispatches_and_then_rests_until_it_is_woken() -> None:
             store.put(Message("T", body(number)))
         assert reput.behind_bytes() == store.max_physical_offset
         assert reput.run_once() > 0
-        assert (reput.behind_bytes(), appender.idle, store.max_offset("T", 0)) == (0, True, 10)
+        assert (reput.behind_bytes(), appender.reput_idle, store.max_offset("T", 0)) == (0, True, 10)
         store.put(Message("T", b"x"))
-        assert not appender.idle
+        assert not appender.reput_idle
 
 
 def test_trap_39_reput_rests_while_sync_flush_holds_messages_back() -> None:
@@ -49,11 +49,11 @@ def test_a_message_put_to_a_running_store_arrives_without_being_asked_for() -> N
 def test_a_paused_reput_does_nothing() -> None:
     with on_simulation() as store:
         put_all(store, 1)
-        store.pause_dispatch()
+        pause_dispatch(store)
         store.put(Message("T", b"x"))
         assert store._parts.reput.run_once() > 0
         assert store.max_offset("T", 0) == 1
-        store.resume_dispatch()
+        resume_dispatch(store)
         store._parts.reput.run_once()
         assert store.max_offset("T", 0) == 2
 
@@ -105,7 +105,7 @@ def test_errors_of_services_are_in_the_status() -> None:
 def test_puts_that_wait_for_the_disk_gather_before_they_are_dispatched_and_a_stop_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiermq.store.services.SYNC_GATHER_S", threading.TIMEOUT_MAX / 2)
+    monkeypatch.setattr("tiermq.store.wiring.SYNC_GATHER_S", threading.TIMEOUT_MAX / 2)
     with LocalStore.open(tmp_path, flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=1 << 20) as store:
         assert store.put(Message("T", b"a")).ok
         assert len(store.get("T", 0, 0).messages) == 0

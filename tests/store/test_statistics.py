@@ -8,14 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from small_store import on_simulation, put_all
+from tiermq import LocalStore, Message
 from tiermq.store.statistics import COARSE_NAMES, FINE_ENDS_MS, StoreStatistics
+
+
+def put(statistics: StoreStatistics, topic: str, size_bytes: int, latency_ms: float, messages: int = 1) -> None:
+    """Count one put call, which may have been a batch."""
+    statistics.add_puts(topic, size_bytes, messages)
+    statistics.record_latency(latency_ms)
 
 
 def test_puts_are_counted_per_topic_with_their_bytes(manual_clock: ManualClock) -> None:
     statistics = StoreStatistics(manual_clock)
-    statistics.record_put("orders", 100, 1)
-    statistics.record_put("orders", 300, 1, messages=3)
+    put(statistics, "orders", 100, 1)
+    put(statistics, "orders", 300, 1, 3)
     statistics.add_puts("audit", 50, 2)
     topics = statistics.topics()
     assert (topics["orders"].put_messages, topics["orders"].put_bytes) == (4, 400)
@@ -26,9 +34,9 @@ def test_puts_are_counted_per_topic_with_their_bytes(manual_clock: ManualClock) 
 
 def test_a_get_counts_as_found_or_missed(manual_clock: ManualClock) -> None:
     statistics = StoreStatistics(manual_clock)
-    statistics.record_get(32)
-    statistics.record_get(0)
-    statistics.record_get(1)
+    statistics.add_gets(1, 0, 32)
+    statistics.add_gets(0, 1, 0)
+    statistics.add_gets(1, 0, 1)
     snapshot = statistics.snapshot()
     assert (snapshot["get_found"], snapshot["get_missed"], snapshot["get_transferred"]) == (2, 1, 33)
 
@@ -37,7 +45,7 @@ def test_the_rate_over_ten_seconds_forgets_what_is_older(manual_clock: ManualClo
     statistics = StoreStatistics(manual_clock)
     for second in range(60):
         for _ in range(100 if second < 50 else 7):
-            statistics.record_put("t", 1, 0)
+            put(statistics, "t", 1, 0)
         manual_clock.advance_ms(1_000)
         assert statistics.sample()
     assert statistics.puts_per_second(10) == 7
@@ -82,7 +90,7 @@ def test_a_latency_falls_into_the_bucket_that_rocketmq_would_print(
     manual_clock: ManualClock, latency_ms: float, name: str
 ) -> None:
     statistics = StoreStatistics(manual_clock)
-    statistics.record_put("t", 1, latency_ms)
+    put(statistics, "t", 1, latency_ms)
     distribution = statistics.snapshot()["put_latency_distribution"]
     assert distribution == {other: int(other == name) for other in COARSE_NAMES}
 
@@ -97,7 +105,7 @@ def test_fine_buckets_have_the_widths_of_the_original() -> None:
 def test_a_percentile_is_off_by_no_more_than_its_bucket(latencies_ms: list[float], percentile: float) -> None:
     statistics = StoreStatistics(ManualClock())
     for latency_ms in latencies_ms:
-        statistics.record_put("t", 1, latency_ms)
+        put(statistics, "t", 1, latency_ms)
     rank = max(1, -(-len(latencies_ms) * percentile // 100))
     exact_ms = sorted(latencies_ms)[int(rank) - 1]
     start_ms = max([0, *(end for end in FINE_ENDS_MS if end <= exact_ms)])
@@ -107,11 +115,11 @@ def test_a_percentile_is_off_by_no_more_than_its_bucket(latencies_ms: list[float
 
 def test_latencies_older_than_two_minutes_leave_the_percentiles_but_not_the_table(manual_clock: ManualClock) -> None:
     statistics = StoreStatistics(manual_clock)
-    statistics.record_put("t", 1, 5_000)
+    put(statistics, "t", 1, 5_000)
     for _ in range(2):
         manual_clock.advance_ms(60_000)
         statistics.sample()
-    statistics.record_put("t", 1, 0.5)
+    put(statistics, "t", 1, 0.5)
     assert statistics.latency_percentile_ms(99.9) <= 1
     distribution = statistics.snapshot()["put_latency_distribution"]
     assert isinstance(distribution, dict)
@@ -121,18 +129,18 @@ def test_latencies_older_than_two_minutes_leave_the_percentiles_but_not_the_tabl
 def test_nothing_put_means_zero_latency_and_an_impossible_percentile_is_refused(manual_clock: ManualClock) -> None:
     statistics = StoreStatistics(manual_clock)
     assert statistics.latency_percentile_ms(99) == 0
-    with pytest.raises(ValueError, match="within 0 and 100"):
+    with pytest.raises(ValueError, match="between 0 and 100"):
         statistics.latency_percentile_ms(101)
 
 
 def test_no_count_is_lost_between_threads(manual_clock: ManualClock) -> None:
     statistics = StoreStatistics(manual_clock)
 
-    def put() -> None:
+    def put_many() -> None:
         for _ in range(2_000):
-            statistics.record_put("t", 10, 1)
+            put(statistics, "t", 10, 1)
 
-    threads = [threading.Thread(target=put) for _ in range(4)]
+    threads = [threading.Thread(target=put_many) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,3 +153,40 @@ def test_failures_are_counted_apart(manual_clock: ManualClock) -> None:
     statistics.record_put_failures()
     assert statistics.snapshot()["put_failures"] == 1
     assert statistics.snapshot()["put_messages"] == 0
+
+
+def counted(store: LocalStore) -> dict[str, object]:
+    store._parts.housekeeping.run_once()
+    return store.statistics()
+
+
+def test_puts_and_gets_are_taken_over_once() -> None:
+    with on_simulation() as store:
+        results = put_all(store, 10)
+        store.put_many([Message("U", b"x", queue_id) for queue_id in range(3)])
+        store.get("T", 0, 0, 4)
+        store.get("T", 0, 99)
+        for _ in range(2):
+            statistics = counted(store)
+        assert statistics["put_messages"] == 13
+        assert statistics["put_bytes"] == store.max_physical_offset
+        assert (statistics["get_found"], statistics["get_missed"], statistics["get_transferred"]) == (1, 1, 4)
+        topics = store._parts.statistics.topics()
+        assert (topics["T"].put_messages, topics["T"].put_bytes) == (10, results[-1].end_offset)
+        assert topics["U"].put_messages == 3
+
+
+def test_a_topic_that_was_deleted_goes_on_being_counted() -> None:
+    with on_simulation() as store:
+        put_all(store, 10)
+        counted(store)
+        store.delete_topics(["T"])
+        put_all(store, 4)
+        assert counted(store)["put_messages"] == 14
+
+
+def test_refused_puts_are_not_counted_as_stored() -> None:
+    with on_simulation() as store:
+        store.put(Message("not/legal", b"x"))
+        store.put(Message("T", b"x", encoded_properties=b"p" * 40_000))
+        assert counted(store)["put_messages"] == 0

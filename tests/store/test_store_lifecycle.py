@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, bodies, numbered, on_simulation, put_all
-from tiermq import Message
-from tiermq.errors import DiskFull, StoreError
-from tiermq.store.lifecycle import State
+from tiermq import LocalStore, Message
+from tiermq.errors import DiskFull, IllegalTransition, StoreError
+from tiermq.store.running_flags import Flag
+from tiermq.store.store_lifecycle import State, StateMachine
 
 
 def test_a_store_is_running_between_open_and_close() -> None:
@@ -96,7 +98,7 @@ def test_a_dispatcher_that_fails_at_the_end_does_not_keep_the_store_open() -> No
     access = SimulatedFileAccess()
     store = on_simulation(access)
     put_all(store, 2)
-    store.add_dispatcher(Failing())
+    store._parts.dispatch.dispatchers.append(Failing())
     store.put(Message("T", b"x"))
     store.close()
     assert access.exists(f"{ROOT}/abort")
@@ -119,3 +121,62 @@ def test_a_store_without_threads_has_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert started == []
     on_simulation(background=True).close()
     assert "reput" in started
+
+
+def test_a_store_passes_through_its_states_in_order() -> None:
+    lifecycle = StateMachine()
+    first, *others = State
+    assert lifecycle.state is first
+    for state in others:
+        lifecycle.advance(state)
+        assert lifecycle.state is state
+        assert lifecycle.running is (state is State.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("now", "to"), [(a, b) for a, b in itertools.product(State, State) if b <= a and a is not State.INIT]
+)
+def test_a_move_that_is_not_forward_raises_and_changes_nothing(now: State, to: State) -> None:
+    """Item 47."""
+    lifecycle = StateMachine()
+    lifecycle.advance(now)
+    with pytest.raises(IllegalTransition, match=now.name):
+        lifecycle.advance(to)
+    assert lifecycle.state is now
+
+
+def test_the_numbers_are_rocketmq_s() -> None:
+    assert [state.value for state in State] == [0, 10, 11, 12, 14, 20, 21, 22, 23, 30, 40, 41]
+
+
+def figure(store: LocalStore, name: str) -> float:
+    lines = store.metrics.render_prometheus().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+def test_figures_follow_the_store() -> None:
+    with on_simulation() as store:
+        assert figure(store, "tiermq_store_puts_total") == 0
+        results = [store.put(Message("T", b"x")) for _ in range(3)]
+        end = results[-1].end_offset
+        assert figure(store, "tiermq_store_puts_total") == 3
+        assert figure(store, "tiermq_store_put_bytes_total") == end
+        assert figure(store, "rocketmq_storage_dispatch_behind_bytes") == end
+        assert figure(store, "rocketmq_storage_flush_behind_bytes") == end
+        assert figure(store, "rocketmq_storage_size") == store._parts.log.files.total_mapped_bytes
+        store.dispatch_now()
+        store.flush()
+        assert figure(store, "rocketmq_storage_dispatch_behind_bytes") == 0
+        assert figure(store, "rocketmq_storage_flush_behind_bytes") == 0
+        assert figure(store, "tiermq_store_flushes_total") == 1
+        assert figure(store, "tiermq_store_writeable") == 1
+        store._parts.flags.set(Flag.FENCED)
+        assert figure(store, "tiermq_store_writeable") == 0
+
+
+def test_a_gap_in_a_queue_is_a_figure() -> None:
+    with on_simulation() as store:
+        put_all(store, 1)
+        store.queue("T").next_offset = 9
+        put_all(store, 1)
+        assert figure(store, "tiermq_store_queue_gaps_total") == 1

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import resource
+from typing import Any
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, SIZES, on_simulation, put_all
 from tiermq import Message
-from tiermq.clock import ManualClock
-from tiermq.commitlog.flushing import GroupCommit, RealTimeFlush
+from tiermq.commitlog.flush_services import GroupCommit, RealTimeFlush
 from tiermq.config import StoreConfig
-from tiermq.files.multi_path import MultiPathMappedFileQueue
-from tiermq.store.assembly import assemble, raise_descriptor_limit
+from tiermq.files.mapped_file_queue import MultiPathMappedFileQueue
 from tiermq.store.topic_attributes import TopicAttributes
+from tiermq.store.wiring import assemble, raise_descriptor_limit
 
 
-def assembled(**settings: object):  # type: ignore[no-untyped-def]
+def assembled(**settings: Any):  # type: ignore[no-untyped-def]
     config = StoreConfig(store_path_root_dir=ROOT, **{**SIZES, **settings})
     return assemble(config, SimulatedFileAccess(), ManualClock(), bytes(8), TopicAttributes(), background=False)
 

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tiermq.errors import TableConflict
-from tiermq.spark.tables.commit_journal import Commit, CommitJournal
-from tiermq.spark.tables.exported_ranges import ExportedRanges
-from tiermq.spark.tables.table_contract import DataFile, ExportTable
+from tiermq.tables.commit_journal import Commit, CommitJournal, ExportedRanges
+from tiermq.tables.table_contract import DataFile, ExportTable
 
 SCHEMA = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tiermq import LocalStore, Message
-from tiermq.spark.jobs.export import export
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.tables.table_iceberg import open_catalog
+from tiermq.pipeline.export.job import export
+from tiermq.pipeline.job_report import JobReport
+from tiermq.tables.table_iceberg import open_catalog
 
 Place = tuple[str, int, int]
-SETTINGS = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+SETTINGS: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
 
 
 class TableWorld:
@@ -45,8 +45,8 @@ class TableWorld:
             store.dispatch_now()
             store.flush()
 
-    def export(self, spark: Any = None, **more: Any) -> JobReport:
-        return export(spark, store=self.store, **{**self.to, **more})
+    def export(self, runner: Any = None, **more: Any) -> JobReport:
+        return export(runner, store=self.store, **{**self.to, **more})
 
     def table(self) -> pa.Table:
         if self.kind == "delta":

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tiermq.errors import BadBody
-from tiermq.spark.tables.body_format import BodyFormat, decode_each, decoder_of
+from tiermq.tables.body_format import BodyFormat, decode_each, decoder_of
 
 
 def test_a_schema_is_a_text_or_the_file_that_has_it(tmp_path: Path) -> None:

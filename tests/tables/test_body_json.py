@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiermq.spark.tables.body_format import decode_each
-from tiermq.spark.tables.body_json import JsonBodies
+from tiermq.tables.body_format import JsonBodies, decode_each
 
 VALUES = st.none() | st.booleans() | st.integers(-(1 << 66), 1 << 66) | st.floats(allow_nan=False) | st.text(max_size=5)
 BODIES = st.lists(

@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 
 from tiermq.errors import FutureManifest, ManifestConflict, TableConflict
-from tiermq.spark.tables.commit_journal import (
+from tiermq.tables.commit_journal import (
     KEPT_COMMITS,
     ORPHAN_AGE_MS,
     STAGING,
     Commit,
     CommitJournal,
+    ExportedRanges,
     Move,
     next_number,
 )
-from tiermq.spark.tables.data_place import DataPlace
-from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.tables.data_place import DataPlace
 from tiermq.tier.names import QueueKey
 
 RANGES = ExportedRanges({QueueKey("c", "b", "t", 0): [(0, 5), (7, 9)]})
@@ -59,8 +59,8 @@ def test_a_table_whose_document_is_gone_is_not_guessed_at(journal: CommitJournal
 
 
 def test_a_document_of_a_newer_program_is_refused() -> None:
-    document = json.loads(commit(1).encode()) | {"format": 2}
-    with pytest.raises(FutureManifest, match="format 2"):
+    document = json.loads(commit(1).encode()) | {"format": 3}
+    with pytest.raises(FutureManifest, match="format 3"):
         Commit.decode(json.dumps(document).encode())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiermq.errors import BadOption, StagingLost
-from tiermq.spark.tables.data_place import DataPlace
+from tiermq.tables.data_place import DataPlace
 
 
 def write(place: DataPlace, name: str, data: bytes = b"data") -> None:

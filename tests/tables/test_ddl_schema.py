@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tiermq.errors import BadBody
-from tiermq.spark.tables.ddl_schema import schema_of_ddl, schema_of_json
+from tiermq.tables.ddl_schema import schema_of_ddl, schema_of_json
 
 UTC = pa.timestamp("us", tz="UTC")
 

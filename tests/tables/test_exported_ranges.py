@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.tables.exported_ranges import ExportedRanges, queue_of, queue_text, total
+from tiermq.tables.commit_journal import ExportedRanges, queue_of, queue_text, total
 from tiermq.tier.names import QueueKey
 
 QUEUE = QueueKey("c", "b", "orders", 3)

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark.tables.table_conformance import SCHEMA, TableConformance, commit, file_in
-from tiermq.spark.tables.table_contract import ExportTable
-from tiermq.spark.tables.table_delta import storage_options
-from tiermq.spark.tables.table_target import open_table
+from tables.table_conformance import SCHEMA, TableConformance, commit, file_in
+from tiermq.tables.table_contract import ExportTable
+from tiermq.tables.table_delta import storage_options
+from tiermq.tables.table_files import open_table
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import BadOption
-from tiermq.spark.tables.exported_ranges import ExportedRanges
-from tiermq.spark.tables.table_files import in_order, table_files
+from tiermq.tables.commit_journal import ExportedRanges
+from tiermq.tables.table_files import in_order, open_table, table_files
 from tiermq.tier.names import QueueKey
 
 Q0, Q1 = (QueueKey("c", "b", "orders", number) for number in range(2))
@@ -57,3 +57,22 @@ def test_a_table_that_does_not_exist_is_named(tmp_path: Path, kind: str) -> None
     to = "iceberg:lake.t" if kind == "iceberg" else f"{kind}:{tmp_path}/lake"
     with pytest.raises(BadOption, match="expected a table that was exported, found none"):
         table_files(to, f"sqlite:///{tmp_path}/c.db" if kind == "iceberg" else None, ["body"])
+
+
+@pytest.mark.parametrize("text", ["/lake/orders", "orc:/lake", "parquet:", "delta"])
+def test_what_names_no_table_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(BadOption, match="parquet:/lake/orders, delta:s3://bucket/orders or iceberg:lake.orders"):
+        open_table(text)
+
+
+def test_a_catalogue_is_for_iceberg_and_iceberg_needs_one() -> None:
+    with pytest.raises(BadOption, match="are for iceberg"):
+        open_table("parquet:/x", catalog="sqlite:////x.db")
+    with pytest.raises(BadOption, match="iceberg:<namespace>.<table> and a catalogue"):
+        open_table("iceberg:lake.orders")
+
+
+def test_the_kinds_are_what_they_are_called(tmp_path: object) -> None:
+    assert open_table(f"parquet:{tmp_path}/p").kind == "parquet"
+    assert open_table(f"delta:{tmp_path}/d").kind == "delta"
+    assert open_table("iceberg:a.b", catalog=f"sqlite:///{tmp_path}/c.db").kind == "iceberg"

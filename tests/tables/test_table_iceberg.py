@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spark.tables.table_conformance import SCHEMA, TableConformance, commit, file_in
-from tiermq.spark.tables.table_contract import ExportTable
-from tiermq.spark.tables.table_iceberg import open_catalog, warehouse_of
-from tiermq.spark.tables.table_target import open_table
+from tables.table_conformance import SCHEMA, TableConformance, commit, file_in
+from tiermq.tables.table_contract import ExportTable
+from tiermq.tables.table_files import open_table
+from tiermq.tables.table_iceberg import open_catalog, warehouse_of
 
 
 @pytest.fixture

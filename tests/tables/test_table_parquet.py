@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark.tables.table_conformance import TableConformance
-from tiermq.spark.tables.table_contract import ExportTable
-from tiermq.spark.tables.table_target import open_table
+from tables.table_conformance import TableConformance
+from tiermq.tables.table_contract import ExportTable
+from tiermq.tables.table_files import open_table
 
 
 class TestParquetTable(TableConformance):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import send_command
-from tiermq.broker.registration import BrokerRegistration
+from tiermq.broker.topic.broker_registration import BrokerRegistration
 from tiermq.errors import BadConfig, PeerGone, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient

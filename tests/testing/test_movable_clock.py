@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.testing import MovableClock
 
 

@@ -1,21 +1,27 @@
-"""What the tier's tests share: a real S3 server, started once for each process that runs tests."""
+"""What the tier's tests share: a metadata store, and a world."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from servers.seaweedfs import SeaweedFS, Unavailable
+from scenarios.broker_world import BrokerWorld
+from simulation.manual_clock import ManualClock
+from tiermq.tier.metadata.metadata_store import MetadataStore
 
 
-@pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    """A running S3 server with a bucket `history`; where it cannot be had, the tests are skipped with the reason."""
-    try:
-        server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
-    except Unavailable as reason:
-        pytest.skip(f"no real S3 server here: {reason}")
-    with server:
-        server.create_bucket("history")
-        yield server
+@pytest.fixture
+def store(tmp_path: Path, manual_clock: ManualClock) -> Iterator[MetadataStore]:
+    with MetadataStore(tmp_path / "tier.db", clock=manual_clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[BrokerWorld]:
+    """A store that is not opened yet, with a tier in memory whose calls can be made to fail."""
+    made = BrokerWorld(tmp_path)
+    yield made
+    made.driver.plan = None
+    made.bury()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tier.tier_world import HOUR_MS, RECORD_BYTES, TierWorld
-from tiermq.tier.metadata.manifest_policy import ManifestCause
-from tiermq.tier.retention import Retention
+from tiermq.tier.metadata.manifest import ManifestCause
+from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
 
 

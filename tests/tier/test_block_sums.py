@@ -16,7 +16,7 @@ from tiermq.tier.block_sums import BLOCK_BYTES_MIN, BLOCKS_MAX, FIELD, BlockSums
 DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
 
 
-def read(data: bytes, sums: BlockSums, position: int, length: int) -> bytes:
+def read(data: bytes | bytearray, sums: BlockSums, position: int, length: int) -> bytes:
     view = memoryview(data)
     return bytes(sums.read("here", lambda at, size: view[at : at + size], position, length))
 

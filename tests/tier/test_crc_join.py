@@ -7,7 +7,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.tier.crc_join import joined_crc
+from tiermq.tier.block_sums import joined_crc
 
 
 @given(first=st.binary(max_size=300), second=st.binary(max_size=3000))

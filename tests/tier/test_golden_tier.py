@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from golden.tier_reading import (
     read_queue,
     take_over,
 )
+from simulation.manual_clock import ManualClock
 from tiermq import Message, kernel
-from tiermq.clock import ManualClock
+from tiermq.files.config_file import decode_lenient_json
 from tiermq.message.record import decode_record
 from tiermq.status import GetStatus, PutStatus
-from tiermq.store.lenient_json import decode_lenient_json
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
@@ -43,12 +44,18 @@ from tiermq.tier.index.index_item import (
     decode_run,
     index_hash,
 )
-from tiermq.tier.metadata.fastjson import Bean, Value, encode_fastjson
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.restore import restore
-from tiermq.tier.metadata.restore_report import Finding
-from tiermq.tier.metadata.rocketmq_json import decode_rocketmq_json, encode_rocketmq_json, import_rocketmq_json
+from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import SegmentKey, SegmentType
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.restore.restore_report import Finding
+from tiermq.tier.restore.rocketmq_json import (
+    Bean,
+    Value,
+    decode_rocketmq_json,
+    encode_fastjson,
+    encode_rocketmq_json,
+)
 from tiermq.tier.tiered_store import TieredStore
 
 QUEUE_THAT_BEGINS_LATE = ("orders", 0, 12)
@@ -169,22 +176,21 @@ def test_keys_of_a_tier_that_is_restored_from_its_files_alone_are_found(written:
 
 def test_a_restore_finds_the_segments_that_the_metadata_file_names(written: WrittenTier, tmp_path: Path) -> None:
     driver = open_driver(written.tier.as_uri())
-    with MetadataStore(tmp_path / "restored.db") as found, MetadataStore(tmp_path / "imported.db") as known:
+    known = decode_rocketmq_json(written.metadata, CLUSTER)
+    with MetadataStore(tmp_path / "restored.db") as found:
         report = restore(driver, found, cluster=CLUSTER, broker=BROKER, clock=clock_of(written))
-        import_rocketmq_json(known, written.metadata, CLUSTER)
-        assert extents(found) == extents(known)
+        assert extents(found.all_segments()) == extents(known.segments)
         assert {queue.key: (queue.min_offset, queue.max_offset) for queue in found.queues()} == {
-            queue.key: (queue.min_offset, queue.max_offset) for queue in known.queues()
+            queue.key: (queue.min_offset, queue.max_offset) for queue in known.queues
         }
     expected = {Finding.MISSING_MANIFEST, Finding.TOPIC_ID_ASSIGNED, Finding.UNKNOWN_TOPIC_IN_INDEX}
     assert {remark.finding for remark in report.remarks} == expected
 
 
-def extents(metadata: MetadataStore) -> dict[SegmentKey, tuple[int, int, int]]:
+def extents(segments: Iterable[Segment]) -> dict[SegmentKey, tuple[int, int, int]]:
     """Size and times of each segment. RocketMQ creates index files after their messages: most end before they begin."""
     return {
-        segment.key: (segment.size, segment.begin_ms, max(segment.begin_ms, segment.end_ms))
-        for segment in metadata.all_segments()
+        segment.key: (segment.size, segment.begin_ms, max(segment.begin_ms, segment.end_ms)) for segment in segments
     }
 
 
@@ -301,7 +307,7 @@ def test_we_go_on_writing_where_rocketmq_ended(take_over: Any, written: WrittenT
         for (topic, queue_id), end in ends.items():
             result = store.put(Message(topic, b"ours", queue_id=queue_id, keys=["ours"]))
             assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, end)
-        assert store.tier_now()
+        assert store.flush_to_tier()
         for (topic, queue_id), end in ends.items():
             assert [message.body for message in read_queue(store, topic, queue_id, end)] == [b"ours"]
             assert store.query(topic, "ours").messages

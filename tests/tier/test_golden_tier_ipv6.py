@@ -22,11 +22,11 @@ from golden.tier_reading import (
     open_tier,
     read_queue,
 )
+from simulation.manual_clock import ManualClock
 from tiermq import Message
-from tiermq.clock import ManualClock
 from tiermq.tier.index.index_item import ITEM_BYTES, decode_header, decode_run, index_hash
-from tiermq.tier.metadata.rocketmq_json import decode_rocketmq_json
 from tiermq.tier.names import SegmentType
+from tiermq.tier.restore.rocketmq_json import decode_rocketmq_json
 from tiermq.tier.tiered_store import TieredStore
 
 
@@ -69,7 +69,7 @@ def check_true_times(store: TieredStore, written: WrittenTier) -> None:
 def check_retention_keeps(store: TieredStore, written: WrittenTier) -> None:
     for topic, queue_id in written.queues():
         assert store.put(Message(topic, b"makes us the tier's writer", queue_id=queue_id)).queue_offset > 0
-    assert store.tier_now()
+    assert store.flush_to_tier()
     store.tier.retention.run()
     for topic, queue_id in written.queues():
         kept = {message.queue_offset for message in read_queue(store, topic, queue_id)}

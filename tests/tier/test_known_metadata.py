@@ -12,8 +12,8 @@ from scenarios.broker_world import SETTINGS
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.errors import StoreDamaged
-from tiermq.tier.known_metadata import open_known_metadata, open_new_metadata, require_sound_metadata
-from tiermq.tier.metadata.metadata_damage import put_away
+from tiermq.tier.metadata.database import put_away
+from tiermq.tier.tier_identity import open_known_metadata, open_new_metadata, require_sound_metadata
 
 COUNT = 40
 COMMANDS = [
@@ -36,7 +36,7 @@ def tiered(path: Path) -> Path:
     with TieredStore.open(path / "store", background=False, **settings) as store:
         for number in range(COUNT):
             assert store.put(Message("orders", b"body %d" % number, keys=f"k{number}")).ok
-        assert store.tier_now()
+        assert store.flush_to_tier()
     return path / "store" / "config" / "tieredStoreMetadata.db"
 
 
@@ -63,7 +63,7 @@ def test_a_command_says_that_metadata_are_damaged_and_leaves_them_and_the_tier_a
     result = run(command, tmp_path)
     assert result.exit_code in (1, 2), result.output
     assert isinstance(result.exception, SystemExit)
-    assert "its bytes are not those that were there when it was closed" in result.output
+    assert "its bytes changed after it was closed" in result.output
     assert "tiermq tier restore" in result.output
     assert all(each.read_bytes() == data for each, data in before.items())
     assert require_refused(tmp_path / "store")  # It was not sealed as the truth.
@@ -81,7 +81,7 @@ def test_the_way_that_the_error_tells_leads_out(tmp_path: Path) -> None:
     metadata.rename(metadata.with_name("moved away"))
     require_refused(tmp_path / "store")  # It is missed: the key index of the tier is there.
     offload = run(COMMANDS[4], tmp_path)
-    assert (offload.exit_code, "it is gone" in offload.output) == (1, True)
+    assert (offload.exit_code, "it is missing" in offload.output) == (1, True)
     restored = run("tier restore TIER --store STORE", tmp_path)
     assert restored.exit_code == 0, restored.output
     assert run("tier verify TIER --store STORE", tmp_path).exit_code == 0
@@ -102,7 +102,7 @@ def test_sound_metadata_are_opened_beside_a_broker_that_writes(tmp_path: Path) -
     with TieredStore.open(tmp_path / "store", background=False, **settings) as store:
         for number in range(COUNT):
             assert store.put(Message("orders", b"more %d" % number)).ok
-        assert store.tier_now()
+        assert store.flush_to_tier()
         with open_known_metadata(tmp_path / "store") as known:
             assert [queue.max_offset for queue in known.queues() if queue.key.topic == "orders"] == [2 * COUNT]
 

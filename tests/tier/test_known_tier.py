@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from spark.jobs.offload_world import OffloadWorld, fill
-from tiermq.clock import ManualClock
+from pipeline.offload.offload_world import OffloadWorld, fill
+from simulation.manual_clock import ManualClock
 from tiermq.errors import StoreLocked, TierError
-from tiermq.spark.jobs.offload import offload
+from tiermq.pipeline.offload.job import offload
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.known_tier import TAILS_MAX, forget_tier, missing_tail, require_known_tier
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.manifest import encode_manifest, manifest_name
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_identity import TAILS_MAX, forget_tier, missing_tail, require_known_tier
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_tier_without_any_of_it_is_refused_and_nothing_is_written(world: Offlo
         world.tier = (world.root / "elsewhere").as_uri()
     before = sorted(world.root.rglob("*"))
     for dry_run in (True, False):
-        with pytest.raises(TierError, match=r"expected the history that .*/s says it has there, such as .* found 0;"):
+        with pytest.raises(TierError, match=r"expected the history that .*/s recorded there, such as .* found 0;"):
             offload([world.place()], world.tier, dry_run=dry_run)
     assert sorted(world.root.rglob("*")) == before
 
@@ -98,6 +98,7 @@ def test_few_of_many_queues_are_asked_for(world: OffloadWorld) -> None:
 
 def test_what_is_forgotten_lies_beside(world: OffloadWorld) -> None:
     path = metadata_path(world)
+    (world.store / "tiered_index_file").mkdir()  # As a broker leaves it that has tiered by itself.
     kept = forget_tier(path, world.store, ManualClock(77))
     assert kept == ["tiered_index_file.forgotten-77", f"{path.name}.forgotten-77"]
     assert [(world.store / kept[0]).is_dir(), path.with_name(kept[1]).is_file(), path.exists()] == [True, True, False]

@@ -21,7 +21,7 @@ from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.names import SegmentKey, SegmentType
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 
 class FlippingProxy:
@@ -71,7 +71,7 @@ def proxied(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
 def evict(world: BrokerWorld) -> int:
     world.clock.advance_ms(100 * HOUR_MS)
-    assert world.store.tier_now()  # Nothing is new; the lease, which ran out, is taken again.
+    assert world.store.flush_to_tier()  # Nothing is new; the lease, which ran out, is taken again.
     return world.store.clean_now().log_files
 
 
@@ -89,7 +89,7 @@ def test_a_bit_that_flips_on_its_way_into_a_bucket_is_found_and_repaired_before_
     world = BrokerWorld(tmp_path, open_driver(f"s3://history/{uuid.uuid4().hex}"), **SETTINGS)
     world.open()
     world.put(200)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert proxied.flipped == 1
     assert evict(world) > 0
     assert metric(world, "tiermq_tier_proof_repairs_total") == 1
@@ -118,10 +118,10 @@ def test_what_s3_confirmed_by_its_checksum_is_not_read_back(
         world = BrokerWorld(tmp_path / mode, driver, tier_proof_mode=mode, **SETTINGS)
         world.open()
         world.put(200)
-        assert world.store.tier_now()
+        assert world.store.flush_to_tier()
         assert evict(world) > 0
         world.put(200)
-        assert world.store.tier_now()
+        assert world.store.flush_to_tier()
         assert evict(world) > 0
         assert bool(rereads) == (mode == "readback")
         other = {"checksum": "readback", "readback": "checksum"}[mode]
@@ -147,14 +147,14 @@ def test_a_tiers_file_that_changed_on_its_disk_is_repaired_before_local_files_go
     world = BrokerWorld(tmp_path, PosixDriver(tmp_path / "tier"), **SETTINGS)
     world.open()
     world.put(200)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     changed_file(tmp_path / "tier", kind, 530)
     assert not verify_tier(world.driver).is_clean
     if restarted:
         world.kill()
         world.open()
         world.put(1)
-        assert world.store.tier_now()
+        assert world.store.flush_to_tier()
     assert evict(world) > 0
     assert metric(world, "tiermq_tier_proof_failures_total") == 1
     assert bodies(world) == sent(world)
@@ -166,7 +166,7 @@ def test_what_rots_when_only_the_tier_has_it_is_an_error_for_readers_and_no_jump
     world = BrokerWorld(tmp_path, PosixDriver(tmp_path / "tier"), **SETTINGS)
     world.open()
     world.put(200)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert evict(world) > 0
     changed_file(tmp_path / "tier", SegmentType.COMMIT_LOG, 530)
     with pytest.raises(CorruptSegment, match="not what was written"):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from scenarios.broker_world import HOUR_MS, SETTINGS
+from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
 from tiermq import Message, TieredStore
-from tiermq.clock import ManualClock
-from tiermq.store.cleaning import MANUAL_RUNS
+from tiermq.store.clean_service import MANUAL_RUNS
 from tiermq.tier.dispatch import proof
 from tiermq.tier.driver.memory import MemoryDriver
 
@@ -34,6 +34,7 @@ class HangingRereads(MemoryDriver):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
+        self.clock = clock
         self.entered, self.released = threading.Event(), threading.Event()
         self.asked_by = ""
 
@@ -57,14 +58,14 @@ def driver() -> HangingRereads:
 
 
 def opened(path: Path, driver: HangingRereads, **more: Any) -> TieredStore:
-    return TieredStore.open(path, driver=driver, clock=driver._clock, **{**KEPT, **more})
+    return TieredStore.open(path, driver=driver, clock=driver.clock, **{**KEPT, **more})
 
 
 def filled(store: TieredStore) -> int:
     """Many log files, all in the tier and due; where the last one begins, which always stays."""
     for number in range(240):
         assert store.put(Message(T, b"%03d" % number * 500)).ok
-    assert store.tier_now()
+    assert store.flush_to_tier()
     return store.local.max_physical_offset // LOG_BYTES * LOG_BYTES
 
 
@@ -101,7 +102,7 @@ def test_housekeeping_goes_on_while_the_tier_hangs_and_files_go_when_it_answers(
         housekeeping = store.local._parts.housekeeping
         sampled = counted(housekeeping, "_sample", monkeypatch)
         checkpointed = counted(housekeeping._checkpoint, "flush", monkeypatch)
-        driver._clock.advance_ms(100 * HOUR_MS)
+        driver.clock.advance_ms(100 * HOUR_MS)
         store.local._parts.cleaner.request()
         store.local.clean_soon()
         driver.entered.wait()
@@ -127,7 +128,7 @@ def test_a_close_does_not_wait_for_a_proof_that_hangs(
     with driver.released_at_last():
         store = opened(tmp_path, driver, tier_close_timeout=300)
         filled(store)
-        driver._clock.advance_ms(100 * HOUR_MS)
+        driver.clock.advance_ms(100 * HOUR_MS)
         assert store.local.clean_now().vetoed
         driver.entered.wait()
         store.close()
@@ -136,5 +137,5 @@ def test_a_close_does_not_wait_for_a_proof_that_hangs(
     assert "a round failed" not in caplog.text
     with opened(tmp_path, driver) as again:
         assert again.local.min_physical_offset == 0
-        assert again.tier_now()
+        assert again.flush_to_tier()
         assert again.clean_now().log_files > 0, "asked by hand, it proves on the thread that asks"

@@ -9,18 +9,8 @@ import pytest
 
 from tiermq.errors import BadConfig
 from tiermq.status import GetStatus
-from tiermq.tier.fetch.read_policy import (
-    QueryPlan,
-    ReadFacts,
-    Source,
-    StorageLevel,
-    choose,
-    falls_back,
-    joint_earliest_time,
-    joint_min_offset,
-    plan_query,
-    time_is_cold,
-)
+from tiermq.tier.tier_config import StorageLevel
+from tiermq.tier.tiered_reading import ReadFacts, Source, choose, falls_back, joint_earliest_time, joint_min_offset
 
 LOCAL, TIER = Source.LOCAL, Source.TIER
 HERE = ReadFacts(
@@ -82,7 +72,9 @@ def test_the_first_row_that_fits_decides(level: int, offset: int, facts: ReadFac
 
 
 def test_every_combination_follows_the_table() -> None:
-    for level, offset, *booleans in itertools.product(StorageLevel, (199, 200), *[(False, True)] * 5):
+    either = (False, True)
+    facts_of = itertools.product(either, either, either, either, either)
+    for level, offset, booleans in itertools.product(StorageLevel, (199, 200), facts_of):
         tiered, in_tier, empty, in_local, in_memory = booleans
         facts = ReadFacts(tiered, in_tier, 200, empty, in_local, in_memory)
         rows = [
@@ -124,43 +116,3 @@ def test_bug_15_a_local_minimum_of_minus_one_is_no_offset() -> None:
 )
 def test_the_earliest_time_is_that_of_the_older_store(local: int, tier: int, joint: int) -> None:
     assert joint_earliest_time(local, tier) == joint
-
-
-@pytest.mark.parametrize(
-    ("level", "timestamp", "earliest", "cold"),
-    [
-        (StorageLevel.FORCE, 500, 100, True),
-        (StorageLevel.NOT_IN_DISK, 99, 100, True),
-        (StorageLevel.NOT_IN_DISK, 100, 100, False),
-        (StorageLevel.DISABLE, 99, 100, True),
-        (StorageLevel.NOT_IN_DISK, 99, -1, True),
-    ],
-)
-def test_a_time_before_the_local_beginning_is_looked_for_in_the_tier(
-    level: StorageLevel, timestamp: int, earliest: int, cold: bool
-) -> None:
-    assert time_is_cold(level, timestamp, earliest) is cold
-
-
-@pytest.mark.parametrize(
-    ("level", "begin", "end", "earliest", "plan"),
-    [
-        (1, 0, 1000, 500, QueryPlan(True, (0, 500))),  # both
-        (1, 500, 1000, 500, QueryPlan(True, None)),  # only local
-        (1, 0, 499, 500, QueryPlan(False, (0, 499))),  # only tier
-        (3, 0, 1000, 500, QueryPlan(False, (0, 1000))),
-        (0, 0, 1000, 500, QueryPlan(True, (0, 500))),  # DISABLE is about gets
-        (1, 0, 1000, -1, QueryPlan(False, (0, 1000))),
-        (1, 9, 8, 500, QueryPlan(False, None)),
-    ],
-)
-def test_a_key_query_asks_each_store_for_what_it_can_have(
-    level: int, begin: int, end: int, earliest: int, plan: QueryPlan
-) -> None:
-    assert plan_query(StorageLevel(level), begin, end, earliest) == plan
-
-
-def test_bug_16_the_tier_is_never_asked_beyond_the_callers_end() -> None:
-    for begin, end, earliest in itertools.product((0, 5, 10), repeat=3):
-        asked = plan_query(StorageLevel.NOT_IN_DISK, begin, end, earliest).tier_range_ms
-        assert asked is None or (asked[0] == begin and asked[1] <= min(end, earliest))

@@ -1,4 +1,4 @@
-"""Surroundings: a tiered store takes everything but its tier from them."""
+"""Environment: a tiered store takes everything but its tier from them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from scenarios.broker_world import SETTINGS
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq import Message, TieredStore
-from tiermq.clock import Clock, ManualClock
+from tiermq.clock import Clock
 from tiermq.errors import StoreLocked
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.surroundings import HeldLock, Surroundings
+from tiermq.tier.open_tier import Environment, HeldLock
 
 
 class _AtOnce(Executor):
@@ -30,7 +31,7 @@ class _Lock:
     def release(self) -> None: ...
 
 
-class _Elsewhere(Surroundings):
+class _Elsewhere(Environment):
     """A disk in memory, no threads."""
 
     restore_threads = 1
@@ -57,7 +58,7 @@ def test_a_tiered_store_touches_no_real_file_in_surroundings_without_any(tmp_pat
     ) as store:
         for number in range(20):
             assert store.put(Message("orders", b"body %d" % number, keys=[f"key-{number}"])).ok
-        assert store.tier_now()
+        assert store.flush_to_tier()
         assert len(store.get("orders", 0, 0, 32).messages) == 20
         assert [m.queue_offset for m in store.query("orders", "key-7").messages] == [7]
     assert not root.exists()
@@ -65,15 +66,15 @@ def test_a_tiered_store_touches_no_real_file_in_surroundings_without_any(tmp_pat
 
 
 def test_the_machine_locks_a_store_directory_for_one(tmp_path: Path) -> None:
-    held = Surroundings().lock_tier(tmp_path, "the first")
+    held = Environment().lock_tier(tmp_path, "the first")
     with pytest.raises(StoreLocked, match="the first"):
-        Surroundings().lock_tier(tmp_path, "the second")
+        Environment().lock_tier(tmp_path, "the second")
     held.release()
-    Surroundings().lock_tier(tmp_path, "the second").release()
+    Environment().lock_tier(tmp_path, "the second").release()
 
 
 def test_discarded_metadata_leaves_no_file_behind(tmp_path: Path) -> None:
-    around = Surroundings()
+    around = Environment()
     path = tmp_path / "config" / "metadata.db"
     around.open_metadata(path, ManualClock()).close()
     path.with_name("metadata.db-wal").touch()
@@ -83,4 +84,4 @@ def test_discarded_metadata_leaves_no_file_behind(tmp_path: Path) -> None:
 
 
 def test_chance_is_a_share_of_one() -> None:
-    assert all(0 <= Surroundings().chance() < 1 for _ in range(100))
+    assert all(0 <= Environment().chance() < 1 for _ in range(100))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scenarios.broker_world import BrokerWorld
+from servers.faulty_driver import Down, FaultyDriver
+from simulation.manual_clock import ManualClock
 from small_store import SIZES
 from tier.tiered_world import bodies, sent
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 from tiermq.errors import StoreDamaged, TierError
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.tiered_store import NotUploaded
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 METADATA = Path("config") / "tieredStoreMetadata.db"
 
@@ -33,16 +34,33 @@ def backed_up(world: BrokerWorld, first: int = 300, later: int = 400) -> Path:
     """A broker with a backup of its whole disk that is older than what it acknowledged and its tier has."""
     world.open()
     world.put(first)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     backup = world.disk.with_name("backup")
     shutil.copytree(world.disk, backup)
     world.open()
     world.put(later)
     world.put(5, "made-later")
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     return backup
+
+
+def with_older_metadata(world: BrokerWorld, later: int, not_uploaded: int = 0) -> None:
+    """A closed broker whose metadata are older than its disk and its tier."""
+    world.open()
+    world.put(100)
+    assert world.store.flush_to_tier()
+    world.close()
+    old = (world.disk / METADATA).read_bytes()
+    world.open()
+    world.put(later)
+    assert world.store.flush_to_tier()
+    if not_uploaded:
+        world.put(not_uploaded)
+    world.close()
+    (world.disk / METADATA).unlink()
+    (world.disk / METADATA).write_bytes(old)
 
 
 def use(world: BrokerWorld, backup: Path) -> None:
@@ -61,7 +79,7 @@ def test_an_old_disk_under_a_newer_tier_takes_its_history_over_and_goes_on_behin
     assert [message.queue_offset for message in world.store.query("orders", "key-500").messages] == [499]
     world.put(50)
     assert world.sent["orders", 0][-1].offset == 749
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     assert "are not in this store" not in caplog.text
     for _ in range(2):
@@ -75,41 +93,30 @@ def test_an_old_disk_under_a_newer_tier_takes_its_history_over_and_goes_on_behin
 def test_messages_that_the_old_disk_had_not_copied_yet_are_the_tiers_and_there_once(world: BrokerWorld) -> None:
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.put(60)
     world.close()
     backup = world.disk.with_name("backup")
     shutil.copytree(world.disk, backup)
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     use(world, backup)
     world.open()
     world.put(10)
     assert [message.offset for message in world.sent["orders", 0][-10:]] == list(range(260, 270))
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     assert verify_tier(world.driver).is_clean
     world.bury()
 
 
 def test_old_metadata_under_a_newer_disk_and_tier_are_read_from_the_tier_again(world: BrokerWorld) -> None:
-    world.open()
-    world.put(100)
-    assert world.store.tier_now()
-    world.close()
-    old = (world.disk / METADATA).read_bytes()
-    world.open()
-    world.put(300)
-    assert world.store.tier_now()
-    world.put(20)
-    world.close()
-    (world.disk / METADATA).unlink()
-    (world.disk / METADATA).write_bytes(old)
+    with_older_metadata(world, later=300, not_uploaded=20)
     world.open()
     world.put(10)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     assert verify_tier(world.driver).is_clean
     world.bury()
@@ -134,7 +141,7 @@ def test_a_disk_that_gave_numbers_of_the_tier_out_already_is_refused(world: Brok
     assert world.store.put(Message("orders", b"another message 300")).queue_offset == 300
     world.driver.plan = healthy
     world.clock.advance_ms(120_000)
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     [told] = world.store.status()["tier"]["fenced"].values()  # type: ignore[index]
     assert "older than its tier" in told or "not the local one" in told
     world.close()
@@ -149,13 +156,13 @@ def forked(world: BrokerWorld) -> None:
     """Messages 5 to 9 are others in the tier, and the disk has 5 to 14: nothing shows in the ends alone."""
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     backup = world.disk.with_name("backup")
     shutil.copytree(world.disk, backup)
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     use(world, backup)
     world.driver.plan = Down()
@@ -173,7 +180,7 @@ def test_messages_of_a_forked_queue_are_counted_as_never_uploaded(
     forked(world)
     for _ in range(2):  # A start does not change it.
         world.open()
-        assert not world.store.tier_now()
+        assert not world.store.flush_to_tier()
         caplog.clear()
         assert world.store.close() == NotUploaded(queues=1, messages=10, stopped=10)
         assert "closed with 10 messages that only" in caplog.text
@@ -185,17 +192,22 @@ def test_messages_of_a_forked_queue_are_counted_as_never_uploaded(
 def test_an_ordinary_start_changes_nothing_and_lists_once(world: BrokerWorld) -> None:
     world.open()
     world.put(300)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.put(20)
     world.kill()
     listed: list[str] = []
     original = world.driver.list_segments
-    world.driver.list_segments = lambda prefix="": listed.append(prefix) or original(prefix)
+
+    def noted(prefix: str = "") -> Any:
+        listed.append(prefix)
+        return original(prefix)
+
+    world.driver.list_segments = noted
     world.open()
     assert len(listed) == 1
     assert world.store.restored is None
     world.put(20)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     world.bury()
 
@@ -213,17 +225,7 @@ def test_a_store_whose_tier_a_job_writes_refuses_an_older_copy_of_its_disk(world
 
 
 def test_segments_that_a_job_has_written_and_not_recorded_yet_are_no_older_copy(world: BrokerWorld) -> None:
-    world.open()
-    world.put(100)
-    assert world.store.tier_now()
-    world.close()
-    old = (world.disk / METADATA).read_bytes()
-    world.open()
-    world.put(100)
-    assert world.store.tier_now()
-    world.close()
-    (world.disk / METADATA).unlink()
-    (world.disk / METADATA).write_bytes(old)
+    with_older_metadata(world, later=100)
     world.open(tier_dispatch_enable=False)
     assert bodies(world) == sent(world)
     world.bury()
@@ -238,7 +240,7 @@ def restored(world: BrokerWorld, count: int = 100) -> None:
     """A directory that was restored from the tier, and not opened yet."""
     world.open()
     world.put(count)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     shutil.rmtree(world.disk)
     world.open(restore=True)
@@ -269,7 +271,7 @@ def test_metadata_that_cannot_be_read_do_not_let_a_store_open_without_its_tier(w
     restored(world)
     (world.disk / METADATA).write_bytes(b"no database" * 100)
     with pytest.raises(
-        StoreDamaged, match=r"tieredStoreMetadata.db: expected what the store knows .* move the file away"
+        StoreDamaged, match=r"tieredStoreMetadata.db: expected the store's tier metadata.* move the file away"
     ):
         LocalStore.open(world.disk, **SIZES)
     (world.disk / METADATA).unlink()
@@ -324,10 +326,10 @@ def other_tier(world: BrokerWorld) -> FaultyDriver:
     world.open()
     world.put(100)
     world.put(5, "made-later")
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
-    world.driver = FaultyDriver(MemoryDriver(clock=world.clock))
-    return world.driver
+    driver = world.driver = FaultyDriver(MemoryDriver(clock=world.clock))
+    return driver
 
 
 @pytest.mark.parametrize("by_job", [False, True])
@@ -346,11 +348,11 @@ def test_another_tier_that_answers_later_gets_nothing_and_is_reported(
     healthy, empty.plan = empty.plan, Down()
     world.open()
     world.put(10)
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     empty.plan = healthy
     for _ in range(3):
         world.clock.advance_ms(120_000)
-        assert not world.store.tier_now()
+        assert not world.store.flush_to_tier()
     assert list(empty.list_objects()) == []
     assert list(empty.list_segments()) == []
     assert "expected the history that" in str(world.store.trouble)
@@ -361,7 +363,7 @@ def test_another_tier_that_answers_later_gets_nothing_and_is_reported(
 def test_a_topic_that_is_put_to_while_its_deletion_waits_is_no_other_history(world: BrokerWorld) -> None:
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     healthy, world.driver.plan = world.driver.plan, Down()
     with pytest.raises(TierError):
         world.store.delete_topics(["orders"])

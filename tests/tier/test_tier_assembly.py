@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld
-from tiermq.tier.dispatch.pace import PaceSettings
-from tiermq.tier.driver.faulty import Fault, ScriptedFaults
+from servers.faulty_driver import Fault, ScriptedFaults
+from tiermq.tier.dispatch.ready_queue import PaceSettings
+from tiermq.tier.flat.flat_file_store import queue_tails
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
 
 T = "orders"
 NAME = manifest_name(QueueKey("DefaultCluster", "broker-a", T, 0))
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BrokerWorld]:
-    world = BrokerWorld(tmp_path)
-    yield world
-    world.driver.plan = None
-    world.bury()
 
 
 def work(world: BrokerWorld) -> None:
@@ -36,7 +28,7 @@ def test_opening_asks_the_tier_who_has_it_and_how_far_it_reaches_and_nothing_mor
 ) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     world.driver.plan = ScriptedFaults(unanswered, [Fault.BEFORE] * 10)
     world.driver.injected.clear()
@@ -75,7 +67,7 @@ def test_settings_reach_the_parts(tmp_path: Path) -> None:
     assert (fetch.cache_enable, fetch.cache_bytes, fetch.cache_expire_ms) == (False, 9, 10)
     assert (fetch.message_count_threshold, fetch.message_size_threshold) == (11, 12)
     world.put(20)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert [m.queue_offset for m in world.read()] == list(range(20))
     world.bury()
 
@@ -83,7 +75,7 @@ def test_settings_reach_the_parts(tmp_path: Path) -> None:
 def test_the_manifest_hears_of_what_expired(world: BrokerWorld) -> None:
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     work(world)
     world.clock.advance_ms(100 * HOUR_MS)
     assert world.store.expire_now().segments
@@ -98,7 +90,7 @@ def test_the_manifest_hears_of_what_expired(world: BrokerWorld) -> None:
 def test_the_manifest_hears_of_what_a_life_that_ended_too_early_has_expired(world: BrokerWorld) -> None:
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     work(world)
     world.clock.advance_ms(100 * HOUR_MS)
     assert world.store.expire_now().segments
@@ -114,7 +106,7 @@ def test_the_manifest_hears_of_what_a_life_that_ended_too_early_has_expired(worl
 def test_the_manifest_hears_of_a_retention_that_a_life_that_ended_too_early_was_told(world: BrokerWorld) -> None:
     world.open()
     world.put(3)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.store.set_retention(T, hours=7, max_bytes=1 << 20)
     world.kill()
     world.open()
@@ -127,7 +119,7 @@ def test_the_manifest_hears_of_a_retention_that_a_life_that_ended_too_early_was_
 def test_the_manifest_hears_of_a_topics_retention(world: BrokerWorld) -> None:
     world.open()
     world.put(3)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.store.set_retention(T, hours=7, max_bytes=1 << 20)
     work(world)
     manifest = decode_manifest(world.driver.get_object(NAME).data, NAME)
@@ -139,7 +131,7 @@ def test_without_an_index_there_are_no_keys_and_everything_else_works(tmp_path: 
     world.open()
     world.put(30)
     assert world.store.tier.index is None
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.erase_disk()
     world.open(restore=True)
     assert [m.queue_offset for m in world.read()] == list(range(30))
@@ -150,7 +142,7 @@ def test_every_queue_has_a_tail_for_the_index(world: BrokerWorld) -> None:
     world.open()
     world.put(3)
     world.put(4, T, 1)
-    assert world.store.tier_now()
-    tails = world.store.tier.queue_tails()
+    assert world.store.flush_to_tier()
+    tails = queue_tails(world.store.tier.files)
     assert [(tail.topic, tail.queue_id) for tail in tails] == [(T, 0), (T, 1)]
     assert all(tail.committed_end > 0 for tail in tails)

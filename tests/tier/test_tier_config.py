@@ -11,8 +11,7 @@ import pytest
 
 from tiermq.errors import BadConfig
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.fetch.read_policy import StorageLevel
-from tiermq.tier.tier_config import SETTINGS, WITHOUT_EFFECT, TierConfig
+from tiermq.tier.tier_config import SETTINGS, WITHOUT_EFFECT, StorageLevel, TierConfig
 
 SOURCE = Path(__file__).resolve().parent.parent.parent / "src" / "tiermq"
 # The table of RocketMQ's settings: name, and default as a broker.conf would spell it.
@@ -87,7 +86,7 @@ def test_the_tiers_settings_have_a_table_of_their_own_in_toml() -> None:
         ({"read_ahead_cache_size_threshold_rate": 0.0}, "fraction"),
         ({"tiered_store_index_file_max_index_num": 80_000_000}, "2147483647"),
         ({"tier_max_bytes_per_topic": 0}, "no limit"),
-        ({"tier_max_bytes_per_topic": -2}, "lies within -1"),
+        ({"tier_max_bytes_per_topic": -2}, "must be within -1"),
         ({"tiered_store_file_reserve_time": 3}, "did you mean tiered_store_file_reserved_time"),
     ],
 )

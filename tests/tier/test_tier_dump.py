@@ -14,9 +14,11 @@ import pytest
 from tier.verify_world import sound_world
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.posix import PosixDriver
-from tiermq.tier.driver.tier_url import bare_driver
+from tiermq.tier.driver.tier_url import bare_driver, open_driver
 from tiermq.tier.index.index_write_file import IndexWriteFile
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseRole
 from tiermq.tier.metadata.document import seal_document
+from tiermq.tier.metadata.manifest_changes import ManifestChanges, changes_name, encode_changes
 from tiermq.tier.names import SegmentType
 from tiermq.tier.tier_dump import (
     TIER_ROW_KINDS,
@@ -125,6 +127,14 @@ def test_damage_is_a_row_with_an_error(tmp_path: Path, kind: SegmentType, at: in
 
 def file_of(root: Path, kind: SegmentType) -> Path:
     return sorted(path for path in root.rglob(f"{kind.name}/*") if len(path.name) == 28)[0]
+
+
+def test_what_jobs_and_timers_add_to_a_tier_is_shown(tmp_path: Path) -> None:
+    driver = open_driver(tmp_path.as_uri())
+    BrokerLease(driver, "c", "b", "a broker", role=LeaseRole.DELIVERY).acquire()
+    driver.put_object(changes_name("c", "b"), encode_changes(ManifestChanges(7, queues={("orders", 0): 7})))
+    found = {row["kind"]: row for row in rows(tmp_path)}
+    assert (found["lease"]["owner"], found["changes"]["queues"]) == ("a broker", [["orders", 0, 7]])
 
 
 @pytest.mark.parametrize("name", ["manifest", "lease"])

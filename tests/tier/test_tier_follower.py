@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import StoreClosed
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.tier_follower import IndexFollower
 
 SETTINGS = IndexSettings(slots=10, capacity=50, query_threads=0)
 

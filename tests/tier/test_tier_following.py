@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.jobs.offload_world import QUEUES, OffloadWorld, put
+from pipeline.offload.offload_world import QUEUES, TIER, OffloadWorld, put
 from tiermq.errors import StaleWriter
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tiered_store import TieredStore
@@ -29,18 +29,18 @@ def store(world: OffloadWorld) -> Iterator[TieredStore]:
 def test_a_job_copies_beside_the_store_and_the_store_sees_it_when_it_looks(
     world: OffloadWorld, store: TieredStore
 ) -> None:
-    assert not store.tier_now()
+    assert not store.flush_to_tier()
     assert store.status()["tier"]["dispatch"] == "by a job"  # type: ignore[index]
     assert world.offload().done["messages"] == 300
     assert store.refresh_tier()
     assert not store.refresh_tier()
-    assert store.tier_now()
+    assert store.flush_to_tier()
     for file in store.tier.files:
         assert file.commit_offset == store.local.max_offset(file.queue.topic, file.queue.queue_id)
     put(store.local, 100, random.Random(2), 500)
-    assert not store.tier_now()
+    assert not store.flush_to_tier()
     world.offload()
-    assert store.tier_now()
+    assert store.flush_to_tier()
 
 
 def test_cold_reads_times_and_keys_work_while_a_job_copies_and_local_files_go_on_proof(
@@ -66,6 +66,44 @@ def test_cold_reads_times_and_keys_work_while_a_job_copies_and_local_files_go_on
     assert [message.queue_offset for message in store.query("orders", keyed.keys[0]).messages] == [keyed.queue_offset]
 
 
+@pytest.mark.parametrize("step", ["committed", "cover", "rows", "manifests"])
+def test_no_key_is_denied_that_a_job_had_not_indexed_at_the_last_look(world: OffloadWorld, step: str) -> None:
+    """A job commits messages before it indexes them: a look in between sees copies whose keys are not there yet."""
+    looks = []
+    with world.tiered(tier_dispatch_enable=False, file_reserved_time=0) as store:
+        put(store.local, 2_000, random.Random(1))
+        keyed = [message for message in all_of(store, "orders", 0) if message.keys]
+
+        def look(name: str) -> None:
+            if name == step:
+                looks.append(store.refresh_tier())
+                for message in keyed[:3]:  # The local store has them.
+                    assert store.query("orders", message.keys[0]).messages
+                assert store.query("orders", "no such key").complete
+
+        world.offload(step=look)
+        assert any(looks)
+        store.clean_now()
+        assert store.local.min_offset("orders", 0) > 0
+        for message in keyed:
+            found = store.query("orders", message.keys[0])
+            assert [each.queue_offset for each in found.messages] == [message.queue_offset]
+        assert store.query("orders", "no such key").complete
+
+
+def test_a_store_whose_job_indexes_nothing_does_not_deny_keys_that_only_the_tier_has(world: OffloadWorld) -> None:
+    with world.tiered(tier_dispatch_enable=False, file_reserved_time=0) as store:
+        put(store.local, 2_000, random.Random(1))
+        keyed = next(message for message in all_of(store, "orders", 0) if message.keys)
+        world.offload(config={**TIER, "message_index_enable": False})
+        store.refresh_tier()
+        assert store.query("orders", "no such key").complete, "the local store has everything"
+        store.clean_now()
+        assert store.local.min_offset("orders", 0) > keyed.queue_offset
+        found = store.query("orders", keyed.keys[0])
+        assert (found.messages, found.complete) == ([], False)
+
+
 def test_nothing_of_the_tier_is_written_by_a_store_that_follows(world: OffloadWorld, store: TieredStore) -> None:
     with pytest.raises(StaleWriter, match="leaves its tier to a job"):
         store.expire_now()
@@ -89,7 +127,7 @@ def test_a_queue_of_which_the_tier_has_less_than_the_metadata_says_proves_nothin
 
 
 def test_a_store_that_opens_while_a_job_has_its_tier_follows_that_job(world: OffloadWorld, tmp_path: Path) -> None:
-    from tiermq.tier.dispatch.tier_lock import TierLock
+    from tiermq.tier.dispatch.writer import TierLock
 
     held = TierLock(world.store, "a job")
     with world.tiered() as store:
@@ -98,7 +136,7 @@ def test_a_store_that_opens_while_a_job_has_its_tier_follows_that_job(world: Off
     with world.tiered() as store:
         assert store.tier.follower is None
         put(store.local, 5, random.Random(1))
-        assert store.tier_now()
+        assert store.flush_to_tier()
 
 
 def test_a_store_with_threads_looks_by_itself(world: OffloadWorld) -> None:
@@ -106,7 +144,7 @@ def test_a_store_with_threads_looks_by_itself(world: OffloadWorld) -> None:
     with TieredStore.open(world.store, tier=world.tier, **settings) as store:  # type: ignore[arg-type]
         put(store.local, 30, random.Random(1))
         world.offload(config={})
-        assert store.tier_now(timeout_s=60)
+        assert store.flush_to_tier(timeout_s=60)
 
 
 def all_of(store: TieredStore, topic: str, queue_id: int) -> list:  # type: ignore[type-arg]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from tiermq import Message, TieredStore
 
@@ -19,13 +20,16 @@ def figure(text: str, name: str, **labels: str) -> float:
 
 def test_gets_queries_and_sizes_of_the_tier_are_shown_as_they_are(tmp_path: Path) -> None:
     url = (tmp_path / "tier").as_uri()
-    sizes = {"max_hash_slot_num": 10, "max_index_num": 1000, "mapped_file_size_commit_log": 1 << 16}
-    cold = {"tiered_store_index_file_max_hash_slot_num": 10, "tiered_store_index_file_max_index_num": 1000}
+    sizes: dict[str, Any] = {"max_hash_slot_num": 10, "max_index_num": 1000, "mapped_file_size_commit_log": 1 << 16}
+    cold: dict[str, Any] = {
+        "tiered_store_index_file_max_hash_slot_num": 10,
+        "tiered_store_index_file_max_index_num": 1000,
+    }
     with TieredStore.open(
         tmp_path / "store", tier=url, broker_name="b", tiered_storage_level="FORCE", **sizes, **cold
     ) as store:
         stored = [store.put(Message("T", b"x" * number, keys=[f"k{number}"])) for number in range(1, 41)]
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
         assert store.get("T", 0, 0, 10, group="G").count == 10
         assert store.get("T", 0, 10, 5, group="G").count == 5
         assert [message.body for message in store.query("T", "k7").messages] == [b"x" * 7]

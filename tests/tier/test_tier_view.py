@@ -11,9 +11,9 @@ from tier.tier_world import TierWorld
 from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key, sound_world, unit_key
 from tiermq.errors import TierError
 from tiermq.tier.metadata.manifest import manifest_name
-from tiermq.tier.metadata.restore_report import Finding
 from tiermq.tier.names import QueueKey
-from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.restore.restore_report import Finding
 from tiermq.tier.tier_view import TierView, view_tier
 
 
@@ -100,9 +100,9 @@ def test_a_message_that_two_index_files_know_is_found_once(world: TierWorld) -> 
 
 def test_a_queue_that_is_not_there_is_named_with_those_that_are(world: TierWorld) -> None:
     view = look(world)
-    with pytest.raises(TierError, match="it has queues 2"):
+    with pytest.raises(TierError, match="it has queue 2"):
         view.find("payments", 0)
-    with pytest.raises(TierError, match="no such topic"):
+    with pytest.raises(TierError, match="found none of that name; there are"):
         view.find("refunds", 0)
 
 

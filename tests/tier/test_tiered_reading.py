@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld
+from servers.faulty_driver import Down
 from tiermq import GetStatus, Message
 from tiermq.errors import CorruptRecord, TierError, TierUnavailable
+from tiermq.kernel import TierPage
 from tiermq.message.message_filter import MessageFilter, TagFilter
-from tiermq.tier.driver.faulty import Down
-from tiermq.tier.fetch.read_policy import StorageLevel
-from tiermq.tier.fetch.tier_page import TierPage
 from tiermq.tier.names import SegmentType
+from tiermq.tier.tier_config import StorageLevel
 
 T = "orders"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BrokerWorld]:
-    world = BrokerWorld(tmp_path)
-    yield world
-    world.driver.plan = None
-    world.bury()
 
 
 def evicted(world: BrokerWorld, count: int = 300, **settings: Any) -> int:
     """A queue whose head is only in the tier; where the local store begins."""
     world.open(**{"tiered_store_file_reserved_time": 10_000, **settings})
     world.put(count)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
     return world.store.local.min_offset(T, 0)
@@ -48,7 +39,7 @@ def test_messages_that_are_damaged_on_the_disk_come_from_the_tier_and_the_others
 ) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.put(10)
     world.close()
     [log] = (world.disk / "commitlog").iterdir()
@@ -103,7 +94,7 @@ def test_a_hot_page_is_what_get_gives_without_the_tier_and_none_where_the_tier_m
     for offset in (-1, 0, low - 1, low, low + 5, high - 1, high, high + 7):
         expected = store.get(T, 0, offset)
         world.driver.plan = Down()
-        page = store.hot_page(T, 0, offset)
+        page = store.get_local(T, 0, offset)
         world.driver.plan = None
         if page is None:
             assert level != "DISABLE"
@@ -118,7 +109,7 @@ def test_what_is_no_longer_in_memory_comes_from_the_tier_at_not_in_mem(world: Br
     world.open(tiered_storage_level="NOT_IN_MEM", access_message_in_memory_max_ratio=0)
     world.put(50)
     assert not isinstance(world.store.get(T, 0, 0), TierPage)  # Not committed in the tier yet.
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     page = world.store.get(T, 0, 0)
     assert isinstance(page, TierPage)
     assert offsets(page) == list(range(32))
@@ -129,7 +120,7 @@ def test_what_is_no_longer_in_memory_comes_from_the_tier_at_not_in_mem(world: Br
 def test_what_left_the_tier_before_the_local_store_is_still_read_at_not_in_mem(world: BrokerWorld) -> None:
     world.open(tiered_storage_level="NOT_IN_MEM", access_message_in_memory_max_ratio=0, tier_max_bytes_per_topic=5_000)
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.store.expire_now().segments
     file = world.store.tier.files.find(T, 0)
     assert file is not None
@@ -142,7 +133,7 @@ def test_what_left_the_tier_before_the_local_store_is_still_read_at_not_in_mem(w
 def test_system_topics_are_always_local(world: BrokerWorld) -> None:
     world.open(tiered_storage_level="FORCE")
     world.put(3, "rmq_sys_TRACE_DATA")
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.store.tier.files.find("rmq_sys_TRACE_DATA", 0) is None
     assert not isinstance(world.store.get("rmq_sys_TRACE_DATA", 0, 0), TierPage)
     assert world.store.query("rmq_sys_TRACE_DATA", "key-1").messages
@@ -157,7 +148,7 @@ def test_statuses_of_the_tier_are_passed_on_at_force(
 ) -> None:
     world.open(tiered_storage_level="FORCE")
     world.put(20)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     page = world.store.get(T, 0, offset)
     assert (page.status, page.next_offset) == (status, next_offset)
     assert world.store.get("unknown", 0, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
@@ -179,7 +170,7 @@ def test_a_reader_who_is_ahead_of_the_tier_waits_for_it_and_is_not_sent_back_at_
     world.store.tier.files.find_or_create(T, 0)
     empty = world.store.get(T, 0, 3)
     assert (empty.status, empty.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 3)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.put(2)
     assert world.store.get(T, 0, 5).status is GetStatus.OFFSET_OVERFLOW_ONE
     assert world.store.get(T, 0, 6).status is GetStatus.OFFSET_OVERFLOW_BADLY  # Nobody has that.
@@ -196,7 +187,7 @@ def test_a_tier_that_is_down_falls_back_to_local_where_local_can_answer(world: B
 def test_the_page_behind_the_end_of_a_restored_queue_says_so(world: BrokerWorld) -> None:
     world.open()
     world.put(10)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.erase_disk()
     world.open(restore=True)
     assert world.store.get(T, 0, 10).status is GetStatus.OFFSET_OVERFLOW_ONE
@@ -260,7 +251,7 @@ def test_messages_that_the_local_store_lost_in_the_middle_come_from_the_tier(
     shutil.copytree(world.disk, yesterday)
     world.open()
     world.put(30)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.erase_disk()
     yesterday.rename(world.disk)
     world.open(restore=True)
@@ -268,7 +259,7 @@ def test_messages_that_the_local_store_lost_in_the_middle_come_from_the_tier(
     assert [m.body for m in world.read()] == [sent.body for sent in world.sent[T, 0]]
     world.put(10)
     assert [m.body for m in world.read()] == [sent.body for sent in world.sent[T, 0]]
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     world.open()
     assert [m.body for m in world.read()] == [sent.body for sent in world.sent[T, 0]]
@@ -298,7 +289,7 @@ def test_times_on_both_sides_of_the_seam_and_within_one_millisecond_of_it(world:
             world.clock.advance_ms(10)
         world.put(1)
         times.append(world.clock.now_ms())
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
     seam = world.store.local.min_offset(T, 0)
@@ -322,7 +313,7 @@ def test_times_before_the_local_history_lead_behind_a_gap(tmp_path: Path) -> Non
     world.open()
     world.put(10)
     first_ms = world.clock.now_ms()
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.clock.advance_ms(1_000)
     world.put(300)
     world.clock.advance_ms(73 * HOUR_MS)
@@ -336,7 +327,7 @@ def test_times_before_the_local_history_lead_behind_a_gap(tmp_path: Path) -> Non
 def test_at_force_times_are_the_tiers(world: BrokerWorld) -> None:
     world.open(tiered_storage_level="FORCE")
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     then = world.clock.now_ms()
     world.clock.advance_ms(10)
     world.put(5)
@@ -375,7 +366,7 @@ def test_a_key_query_counts_what_either_store_has(world: BrokerWorld, keys: str,
     for key in ("cold", "both", "cold", "both"):
         assert world.store.put(Message(T, b"x", keys=[key])).ok
     world.put(300)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
     for key in ("hot", "both"):
@@ -404,7 +395,7 @@ def test_bug_16_messages_behind_the_end_of_the_range_are_not_returned(world: Bro
     then = world.clock.now_ms()
     world.clock.advance_ms(5_000)
     world.put(300)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.clock.advance_ms(73 * HOUR_MS)
     world.evict()
     assert [m.queue_offset for m in world.store.query(T, f"all-{T}", 0, then).messages] == [0, 1, 2]
@@ -415,7 +406,7 @@ def test_bug_16_messages_behind_the_end_of_the_range_are_not_returned(world: Bro
 def test_keys_of_messages_that_are_all_local_are_found_while_the_tier_is_down(world: BrokerWorld) -> None:
     world.open()
     world.put(20)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.driver.plan = Down()
     assert [m.queue_offset for m in world.store.query(T, "key-3").messages] == [2]
 
@@ -436,7 +427,7 @@ def _spoil(world: BrokerWorld, offset: int) -> None:
     """Change a byte in the body of a message in the tier."""
     file = world.store.tier.files.find(T, 0)
     assert file is not None
-    place = int.from_bytes(file.read_units(offset, 1)[:8], "big")
+    place = int.from_bytes(file.units.read_units(offset, 1)[:8], "big")
     inner = world.driver.inner
     segment = next(s for s in reversed(file.log.segments) if s.base <= place)
     stored = inner._place.segments[segment.key]
@@ -473,7 +464,7 @@ def test_a_segment_that_is_gone_is_an_error_and_no_emptiness(world: BrokerWorld)
 def test_numbers_that_no_queue_has_are_answered_at_every_level(world: BrokerWorld, level: int) -> None:
     world.open(tiered_storage_level=level, access_message_in_memory_max_ratio=0)
     world.put(10)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     for offset, status, next_offset in [
         (-5, GetStatus.OFFSET_TOO_SMALL, 0),
         (11, GetStatus.OFFSET_OVERFLOW_BADLY, 10),

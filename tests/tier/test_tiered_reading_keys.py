@@ -26,7 +26,7 @@ def test_a_key_that_only_the_tier_has_is_not_denied_before_the_index_was_told_of
     assert world.store.tier.index is not None
     world.store.tier.index.run_once()  # It learns that no life before this one indexed anything.
     monkeypatch.setattr(world.store.tier.index, "put_batch", full)
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     assert world.store.query(T, "key-1").complete  # The local index has it.
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
@@ -34,7 +34,7 @@ def test_a_key_that_only_the_tier_has_is_not_denied_before_the_index_was_told_of
     assert (page.messages, page.complete) == ([], False)
     monkeypatch.undo()
     world.clock.advance_ms(60_000)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     page = world.store.query(T, "key-1")
     assert ([message.queue_offset for message in page.messages], page.complete) == ([0], True)
     world.bury()

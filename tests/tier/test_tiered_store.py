@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scenarios.broker_world import HOUR_MS, SETTINGS, BrokerWorld
+from servers.faulty_driver import Down
 from tier.tiered_world import bodies, opened, sent
 from tiermq import Message, TieredStore
 from tiermq.config import StoreConfig
@@ -24,24 +24,14 @@ from tiermq.errors import (
     TierCredentials,
     TierUnavailable,
 )
-from tiermq.tier.driver.faulty import Down
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.fetch.read_policy import StorageLevel
 from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
-from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_config import StorageLevel, TierConfig
 
 T = "orders"
 QUEUE = QueueKey("DefaultCluster", "broker-a", T, 0)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BrokerWorld]:
-    world = BrokerWorld(tmp_path)
-    yield world
-    world.driver.plan = None
-    world.bury()
 
 
 # Settings
@@ -55,7 +45,7 @@ def test_without_settings_the_defaults_are_rocketmqs(tmp_path: Path) -> None:
         assert config.tiered_store_file_reserved_time == -1  # For ever; RocketMQ deletes after 72 hours.
         assert config.root_path == tmp_path
         assert store.put(Message(T, b"hello", keys=["k"])).ok
-        assert store.tier_now()
+        assert store.flush_to_tier()
         assert [m.body for m in store.query(T, "k").messages] == [b"hello"]
 
 
@@ -139,7 +129,7 @@ def test_a_second_store_in_the_same_directory_is_refused(world: BrokerWorld) -> 
 def test_a_queue_with_a_manifest_of_the_future_is_left_alone_and_the_others_go_on(world: BrokerWorld) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     stored = world.driver.get_object(manifest_name(QUEUE))
     future = seal_document(json.loads(stored.data)["body"], 9)
     world.driver.put_object(manifest_name(QUEUE), future)
@@ -149,7 +139,7 @@ def test_a_queue_with_a_manifest_of_the_future_is_left_alone_and_the_others_go_o
     world.open()
     world.put(5)
     world.put(5, "other")
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     tier: Any = world.store.status()["tier"]
     assert "orders-0" in tier["troubles"]
     file = world.store.tier.files.find("other", 0)
@@ -166,13 +156,15 @@ def test_opening_and_closing_and_putting_go_on_while_the_tier_is_down(world: Bro
     world.driver.plan = Down()
     world.open()
     world.put(10)
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     world.close()
     world.open()
     world.put(10)
     assert bodies(world) == sent(world)
     world.driver.plan = None
-    assert world.store.tier_now() or world.clock.advance_ms(60_000) or world.store.tier_now()
+    if not world.store.flush_to_tier():
+        world.clock.advance_ms(60_000)
+        assert world.store.flush_to_tier()
     file = world.store.tier.files.find(T, 0)
     assert file is not None
     assert (file.min_offset, file.commit_offset) == (0, 20)
@@ -194,7 +186,7 @@ def test_with_threads_of_its_own_everything_arrives_by_itself(tmp_path: Path) ->
     with TieredStore.open(tmp_path / "store", driver=driver, **SETTINGS) as store:
         for number in range(500):
             assert store.put(Message(T, b"%d" % number, number % 4, keys=[f"k{number}"])).ok
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
         assert store.tier.engine.status()["lag_bytes"] == 0
     with TieredStore.open(tmp_path / "copy", driver=driver, restore=True, **SETTINGS) as store:
         assert store.restored is not None
@@ -207,7 +199,7 @@ def test_a_first_upload_right_after_the_start_owns_the_broker_first(tmp_path: Pa
     for number in range(5):
         with TieredStore.open(tmp_path / str(number), driver=MemoryDriver(), **SETTINGS) as store:
             assert store.put(Message(T, b"x")).ok
-            assert store.tier_now(60)
+            assert store.flush_to_tier(60)
 
 
 def test_a_request_that_hangs_does_not_hold_up_a_close_for_ever(tmp_path: Path) -> None:
@@ -215,17 +207,17 @@ def test_a_request_that_hangs_does_not_hold_up_a_close_for_ever(tmp_path: Path) 
         released = threading.Event()
         entered = threading.Event()
 
-        def write(self, key: Any, position: int, data: Any) -> None:
+        def write(self, key: Any, position: int, data: Any) -> bool:
             self.entered.set()
             self.released.wait()
-            super().write(key, position, data)
+            return super().write(key, position, data)
 
     driver = Hanging()
     store = TieredStore.open(
         tmp_path, driver=driver, tier_close_timeout=300, tiered_store_group_commit_timeout=0, **SETTINGS
     )
     assert store.put(Message(T, b"x")).ok
-    assert not store.tier_now(0.2)
+    assert not store.flush_to_tier(0.2)
     assert driver.entered.wait(30)
     store.close()
     assert not store.local.running
@@ -249,7 +241,7 @@ def test_local_files_go_only_once_the_tier_has_them_and_read_the_same_afterwards
     status: Any = world.store.status()["tier"]
     assert status["lag_bytes"] > 0
     assert "tiermq_dispatch_backlog_bytes" in world.store.metrics.render_prometheus()
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.evict() > 0
     assert world.store.local.min_physical_offset > 0
     status = world.store.status()["tier"]
@@ -263,14 +255,14 @@ def test_local_files_go_only_once_the_tier_has_them_and_read_the_same_afterwards
 def test_after_a_start_nothing_goes_before_the_tier_has_confirmed_it(world: BrokerWorld) -> None:
     world.open(tiered_store_file_reserved_time=10_000)
     world.put(300)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     world.clock.advance_ms(73 * HOUR_MS)
     world.driver.plan = Down()
     world.open(tiered_store_file_reserved_time=10_000)
     assert world.evict() == 0
     world.driver.plan = None
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.evict() > 0
     assert bodies(world) == sent(world)
 

@@ -15,12 +15,12 @@ import pytest
 
 from broker.brokers import send_command
 from scenarios.broker_world import SETTINGS
+from servers.faulty_driver import Down, FaultyDriver
 from servers.seaweedfs import SeaweedFS
 from servers.serving import SIZES, Serving
 from tiermq import Message, TieredStore
 from tiermq.errors import DiskFull
 from tiermq.remoting.client import BlockingClient
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.tiered_store import NotUploaded
 
@@ -62,7 +62,7 @@ def test_a_queue_that_rests_after_a_failure_is_tried_once_more_by_the_close(tmp_
     faulty = FaultyDriver(inner, Down())
     store = TieredStore.open(tmp_path / "one", driver=faulty, **USUAL)
     assert store.put(Message(T, b"x")).ok
-    assert not store.tier_now(0.2)
+    assert not store.flush_to_tier(0.2)
     faulty.plan = None
     assert store.close() == NotUploaded(0, 0)
     with TieredStore.open(tmp_path / "two", driver=inner, restore=True, **USUAL) as again:
@@ -75,9 +75,9 @@ def test_a_tier_that_hangs_holds_the_close_for_its_time_only_and_what_is_left_is
     class Hanging(MemoryDriver):
         released = threading.Event()
 
-        def write(self, key: Any, position: int, data: Any) -> None:
+        def write(self, key: Any, position: int, data: Any) -> bool:
             self.released.wait()
-            super().write(key, position, data)
+            return super().write(key, position, data)
 
     driver = Hanging()
     store = TieredStore.open(tmp_path, driver=driver, tier_close_timeout=300, **USUAL)

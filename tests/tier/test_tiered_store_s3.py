@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from scenarios.steps import (
     Open,
     Produce,
     Reopen,
+    Step,
     TierNow,
     play,
 )
@@ -34,7 +34,7 @@ from tiermq.tier.driver.tier_url import open_driver
 
 
 @pytest.fixture
-def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in seaweedfs.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://history/{uuid.uuid4().hex}"
@@ -42,7 +42,7 @@ def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_a_life_on_s3(url: str, tmp_path: Path) -> None:
     world = BrokerWorld(tmp_path, open_driver(url), tiered_store_file_reserved_time=10_000)
-    steps = [Open(), Produce(60), MoveClock(1_000), Produce(60, "orders", 1), TierNow(), KillWriter(),
+    steps: list[Step] = [Open(), Produce(60), MoveClock(1_000), Produce(60, "orders", 1), TierNow(), KillWriter(),
              MoveClock(1_000), Produce(100),
              TierNow(), ExpectEverything(), ExpireLocal(), ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True),
              ExpectOffsets(0, 160), ExpectEverything(), Produce(5), TierNow(), ExpectMessages()]  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_deleted_topic_leaves_nothing_in_the_bucket(url: str, tmp_path: Path) 
     world.open()
     world.put(60)
     world.put(3, "other")
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.store.delete_topics(["orders"]) == 1
     left = [info.key.topic for info in world.driver.list_segments()]
     assert set(left) == {"other"}
@@ -69,7 +69,7 @@ def test_a_bucket_that_is_not_there_is_a_typed_error_and_holds_up_no_put(
         monkeypatch.setenv(name, value)
     with TieredStore.open(tmp_path, tier="s3://no-such-bucket/x", background=False, **SETTINGS) as store:
         assert store.put(Message("orders", b"x")).ok
-        assert not store.tier_now(5)
+        assert not store.flush_to_tier(5)
         assert store.get("orders", 0, 0).count == 1
     shutil.rmtree(tmp_path)
     with pytest.raises(TierError):
@@ -97,7 +97,7 @@ def test_a_part_that_was_truncated_is_reported_and_never_returned(
     world = BrokerWorld(tmp_path, open_driver(url), tiered_store_commit_log_max_size=1 << 20)
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     store, names = _objects(seaweedfs, url)
     part = next(name for name in names if "/COMMIT_LOG/" in name and ".parts/" in name)
@@ -105,7 +105,7 @@ def test_a_part_that_was_truncated_is_reported_and_never_returned(
     store.put(part, data[: len(data) // 2])
     world.open(tiered_storage_level="FORCE")
     world.put(3)
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     tier: Any = world.store.status()["tier"]
     assert "orders-0" in tier["troubles"]
     for offset in range(0, 50, 7):
@@ -124,7 +124,7 @@ def test_segments_are_one_object_each_once_they_are_full(seaweedfs: SeaweedFS, u
     world.open()
     for _ in range(6):
         world.put(20)
-        assert world.store.tier_now()
+        assert world.store.flush_to_tier()
     while world.store.tier.engine.step():
         continue
     _, names = _objects(seaweedfs, url)
@@ -146,7 +146,7 @@ def test_a_broker_that_is_killed_while_it_uploads_to_s3_loses_and_doubles_nothin
         run_and_kill(tmp_path / "store", url, promised, rounds, seaweedfs.environment)
     with TieredStore.open(tmp_path / "store", tier=url, broker_name="broker-a", **SIZES) as store:
         check(store, promised)
-        assert store.tier_now(120), store.status()
+        assert store.flush_to_tier(120), store.status()
     shutil.rmtree(tmp_path / "store")
     with TieredStore.open(tmp_path / "store", tier=url, broker_name="broker-a", restore=True, **SIZES) as store:
         check(store, promised)
@@ -172,16 +172,16 @@ def test_a_server_that_is_killed_in_the_middle_is_caught_up_with(
                     put[result.queue_offset] = number
 
             go(500)
-            assert store.tier_now(60)
+            assert store.flush_to_tier(60)
             go(500)
             server.kill()
             began = time.monotonic()
             go(500)
             assert time.monotonic() - began < 30  # Not one put waited for the tier.
-            assert not store.tier_now(3)
+            assert not store.flush_to_tier(3)
             assert store.get("orders", 0, 1_200).count
             server.start()
-            assert store.tier_now(240), store.status()
+            assert store.flush_to_tier(240), store.status()
         shutil.rmtree(tmp_path / "store")
         with TieredStore.open(
             tmp_path / "store", tier="s3://history/x", broker_name="broker-a", restore=True, **settings

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from scenarios.broker_world import SETTINGS
+from servers.faulty_driver import Down, Fault, FaultyDriver, SeededFaults
 from tiermq import GetStatus, Message, TieredStore
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, SeededFaults
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.driver.retrying import RetryingDriver, RetryPolicy
+from tiermq.tier.driver.retry import RetryingDriver, RetryPolicy
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey
 
@@ -80,7 +80,7 @@ def test_readers_see_every_message_once_in_order_while_files_are_evicted_under_t
                 done.set()
 
         run_all(readers, evict)
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
         store.clean_now()
         assert store.local.min_offset(T, 0) > 0
         assert store.get(T, 0, 0).status is GetStatus.FOUND
@@ -94,7 +94,7 @@ def test_everything_arrives_once_through_a_back_end_that_fails_all_the_time(tmp_
     with TieredStore.open(tmp_path / "a", driver=driver, **BUSY) as store:
         for number in range(1_000):
             assert store.put(Message(T, b"%d" % number, number % 2, keys=[f"k{number}"])).ok
-        assert store.tier_now(120), store.status()
+        assert store.flush_to_tier(120), store.status()
         faulty.plan = None
     with TieredStore.open(tmp_path / "b", driver=inner, restore=True, **BUSY) as store:
         for queue_id in (0, 1):
@@ -113,7 +113,7 @@ def test_a_back_end_that_comes_and_goes_is_caught_up_with_by_itself(tmp_path: Pa
                 driver.plan = Down() if number % 100 == 0 else None
             assert store.put(Message(T, b"%d" % number)).ok
         driver.plan = None
-        assert store.tier_now(120), store.status()
+        assert store.flush_to_tier(120), store.status()
         file = store.tier.files.find(T, 0)
         assert file is not None
         assert (file.min_offset, file.commit_offset, file.gaps()) == (0, 300, [])
@@ -126,7 +126,7 @@ def test_waiting_for_a_queue_that_is_refused_ends(tmp_path: Path) -> None:
     with TieredStore.open(tmp_path, driver=driver, **BUSY) as store:
         assert store.put(Message(T, b"x")).ok
         assert store.put(Message("other", b"x")).ok
-        assert not store.tier_now()
+        assert not store.flush_to_tier()
         tier: Any = store.status()["tier"]
         assert list(tier["troubles"]) == ["orders-0"]
 
@@ -138,11 +138,11 @@ def test_a_topic_can_be_deleted_and_made_again_while_it_is_uploaded(tmp_path: Pa
                 result = store.put(Message(T, b"%d %d" % (life, number)))
                 assert result.queue_offset == number
             if life % 2:
-                assert store.tier_now(60)
+                assert store.flush_to_tier(60)
             assert store.delete_topics([T]) == 1
             assert T not in store.topics()
         assert store.put(Message(T, b"last")).queue_offset == 0
-        assert store.tier_now(60), store.status()
+        assert store.flush_to_tier(60), store.status()
         file = store.tier.files.find(T, 0)
         assert file is not None
         assert (file.min_offset, file.commit_offset) == (0, 1)
@@ -153,9 +153,9 @@ def test_a_tier_that_is_down_at_the_start_is_used_when_it_comes_back(tmp_path: P
     driver = FaultyDriver(MemoryDriver(), Down())
     with TieredStore.open(tmp_path, driver=driver, **BUSY) as store:
         assert store.put(Message(T, b"x")).ok
-        assert not store.tier_now(0.5)
+        assert not store.flush_to_tier(0.5)
         driver.plan = None
-        assert store.tier_now(60), store.status()
+        assert store.flush_to_tier(60), store.status()
     driver.plan = Down()
     with pytest.raises(TierUnavailable):
         TieredStore.open(tmp_path / "new", driver=driver, restore=True, **BUSY)

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld
+from servers.faulty_driver import Down, Fault, ScriptedFaults
 from tier.tiered_world import bodies, sent
 from tiermq.errors import (
     BadConfig,
     TierError,
     TierUnavailable,
 )
-from tiermq.tier.driver.faulty import Down, Fault, ScriptedFaults
 from tiermq.tier.names import QueueKey
 
 T = "orders"
 QUEUE = QueueKey("DefaultCluster", "broker-a", T, 0)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BrokerWorld]:
-    world = BrokerWorld(tmp_path)
-    yield world
-    world.driver.plan = None
-    world.bury()
 
 
 # Topics
@@ -37,7 +27,7 @@ def test_topics_are_those_of_both_stores(world: BrokerWorld) -> None:
     world.open()
     world.put(3)
     world.put(3, T, 2)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.erase_disk()
     world.open(restore=True)
     world.put(1, "new")
@@ -48,7 +38,7 @@ def test_a_deleted_topic_is_gone_from_both_stores_and_begins_anew(world: BrokerW
     world.open()
     world.put(50)
     world.put(5, "other")
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     first = world.sent[T, 0][0]
     assert world.store.delete_topics([T, "unknown"]) == 1
     assert world.store.topics() == {"other": [0]}
@@ -61,7 +51,7 @@ def test_a_deleted_topic_is_gone_from_both_stores_and_begins_anew(world: BrokerW
     assert (world.store.min_offset(T, 0), world.store.max_offset(T, 0)) == (0, 0)
     world.sent.clear()
     world.put(7)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     assert [m.body for m in world.store.query(T, world.sent[T, 0][3].keys[0]).messages] == [sent(world)[3]]
     world.kill()
@@ -75,7 +65,7 @@ def test_a_topic_that_could_not_be_deleted_stays_hidden_and_goes_when_the_tier_i
 ) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.driver.plan = Down()
     with pytest.raises(TierUnavailable):
         world.store.delete_topics([T])
@@ -94,11 +84,11 @@ def test_a_topic_that_could_not_be_deleted_stays_hidden_and_goes_when_the_tier_i
     assert (world.store.min_offset(T, 0), world.store.max_offset(T, 0)) == (0, 4)
     tier: Any = world.store.status()["tier"]
     assert tier["deleting"] == [T]
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     world.driver.plan = None
     world.clock.advance_ms(120_000)
     assert world.store.expire_now().topics == [T]
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     file = world.store.tier.files.find(T, 0)
     assert file is not None
     assert (file.min_offset, file.commit_offset) == (0, 4)
@@ -109,7 +99,7 @@ def test_a_topic_that_could_not_be_deleted_stays_hidden_and_goes_when_the_tier_i
 def test_a_deletion_that_fails_at_any_step_is_finished_by_the_next_call(world: BrokerWorld, operation: str) -> None:
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.driver.plan = ScriptedFaults(operation, [Fault.BEFORE])
     with pytest.raises(TierError):
         world.store.delete_topics([T])
@@ -119,7 +109,7 @@ def test_a_deletion_that_fails_at_any_step_is_finished_by_the_next_call(world: B
     assert list(world.driver.list_segments()) == []
     world.sent.clear()
     world.put(3)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
 
 
@@ -127,7 +117,7 @@ def test_unused_topics_are_cleaned_from_both_stores(world: BrokerWorld) -> None:
     world.open()
     for topic in (T, "kept", "rmq_sys_own"):
         world.put(3, topic)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.store.clean_unused_topics(["kept"]) == 1
     assert world.store.topics() == {"kept": [0], "rmq_sys_own": [0]}
 
@@ -141,8 +131,8 @@ def test_a_topics_own_retention_is_kept_to_and_outlives_the_disk(world: BrokerWo
     world.put(100, "short")
     world.store.set_retention(T, hours=1_000)
     world.store.set_retention("short", hours=1)
-    assert world.store.tier_now()
-    assert world.store.tier_now()  # Nothing to upload; the manifests are due.
+    assert world.store.flush_to_tier()
+    assert world.store.flush_to_tier()  # Nothing to upload; the manifests are due.
     world.erase_disk()
     world.open(restore=True)
     topics = {topic.name: topic.reserve_time_hours for topic in world.store.tier.metadata.topics()}
@@ -155,7 +145,7 @@ def test_a_topics_own_retention_is_kept_to_and_outlives_the_disk(world: BrokerWo
     assert (world.store.min_offset("short", 0), world.store.max_offset("short", 0)) == (100, 100)
     assert bodies(world) == sent(world)
     world.put(3, "short")
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert [m.queue_offset for m in world.read("short")] == [100, 101, 102]
 
 
@@ -170,7 +160,7 @@ def test_what_expired_is_not_restored(world: BrokerWorld) -> None:
     world.open()
     world.put(100)
     world.store.set_retention(T, max_bytes=6_000)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.store.expire_now().segments
     file = world.store.tier.files.find(T, 0)
     assert file is not None
@@ -189,7 +179,7 @@ def test_numbering_goes_on_when_everything_had_expired_before_the_disk_was_lost(
     """Also when the manifest was not written any more since the expiry."""
     world.open()
     world.put(100)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     while world.store.tier.engine.step():
         continue
     world.clock.advance_ms(100 * HOUR_MS)
@@ -202,7 +192,7 @@ def test_numbering_goes_on_when_everything_had_expired_before_the_disk_was_lost(
     assert (world.store.min_offset(T, 0), world.store.max_offset(T, 0)) == (100, 100)
     del world.sent[T, 0][:]
     world.put(30)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.sent[T, 0][0].offset == 100
     assert bodies(world) == sent(world)
     world.erase_disk()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,18 @@ import pytest
 
 from broker.brokers import send_command
 from scenarios.broker_world import BrokerWorld
+from servers.faulty_driver import Down
 from servers.serving import Serving
 from tier.tiered_world import bodies, opened, sent
 from tiermq import GetStatus, Message, PutStatus
 from tiermq.errors import StaleWriter, StoreDamaged, StoreLocked
 from tiermq.remoting.client import BlockingClient
-from tiermq.tier import tier_assembly
+from tiermq.tier import open_tier, tier_wiring
 from tiermq.tier.driver.contract import ANY
-from tiermq.tier.driver.faulty import Down
 from tiermq.tier.names import QueueKey
 
 T = "orders"
 QUEUE = QueueKey("DefaultCluster", "broker-a", T, 0)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[BrokerWorld]:
-    world = BrokerWorld(tmp_path)
-    yield world
-    world.driver.plan = None
-    world.bury()
 
 
 # Restoring late
@@ -39,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[BrokerWorld]:
 def test_a_lost_disk_that_is_not_restored_is_noticed_and_nothing_in_the_tier_is_touched(world: BrokerWorld) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     before = {info.key: info.size for info in world.driver.list_segments()}
     world.erase_disk()
     with pytest.raises(StoreDamaged, match="tiermq tier restore"):
@@ -49,7 +40,7 @@ def test_a_lost_disk_that_is_not_restored_is_noticed_and_nothing_in_the_tier_is_
     world.store.put(Message(T, b"too early"))
     world.driver.plan = None
     world.clock.advance_ms(120_000)
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     tier: Any = world.store.status()["tier"]
     assert "tiermq tier restore" in tier["troubles"]["orders-0"]
     assert {info.key: info.size for info in world.driver.list_segments()} == before
@@ -65,7 +56,7 @@ def test_a_lost_disk_that_is_not_restored_is_noticed_and_nothing_in_the_tier_is_
 def test_a_start_before_the_restore_does_no_harm_when_nothing_was_put(world: BrokerWorld) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.erase_disk()
     world.driver.plan = Down()
     world.open()
@@ -80,7 +71,7 @@ def test_a_start_before_the_restore_does_no_harm_when_nothing_was_put(world: Bro
 def test_a_store_that_needs_no_restore_is_not_restored(world: BrokerWorld) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     world.open(restore=True)
     assert world.store.restored is None
@@ -95,13 +86,13 @@ def test_a_second_broker_of_the_same_name_is_refused_with_the_first_ones_name(
 ) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     for restore in (False, True):
         with pytest.raises(StoreLocked, match=rf"{world.disk} holds it.*another brokerName"):
             opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=restore)
     with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True, standby=True) as second:
         assert second.put(Message(T, b"other")).ok
-        assert not second.tier_now()
+        assert not second.flush_to_tier()
         tier: Any = second.status()["tier"]
         assert "standing by" in tier["lease"]
         assert str(world.disk) in tier["lease"]
@@ -118,7 +109,7 @@ def test_a_copy_of_a_directory_is_refused_while_the_original_runs_and_loses_noth
 ) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.put(10)  # Acknowledged, and not in the tier yet.
     world.store.flush()
     copy = tmp_path / "copy"
@@ -128,13 +119,13 @@ def test_a_copy_of_a_directory_is_refused_while_the_original_runs_and_loses_noth
         opened(copy, driver=world.driver, clock=world.clock)
     assert {info.key: info.size for info in world.driver.list_segments()} == before
     world.put(10)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     world.close()
     # The original is gone. The copy is an older one of its disk now, and goes on behind what the tier has.
     with opened(copy, driver=world.driver, clock=world.clock) as second:
         assert second.put(Message(T, b"next")).queue_offset == 70
-        assert second.tier_now()
+        assert second.flush_to_tier()
         assert [second.get(T, 0, offset, 1).messages[0].body for offset in range(71)] == [*sent(world), b"next"]
     with opened(world.disk, driver=world.driver, clock=world.clock) as first:
         assert first.max_offset(T, 0) == 71
@@ -146,13 +137,13 @@ def test_of_two_stores_that_start_at_once_the_one_without_the_lease_takes_no_put
 ) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     shutil.copytree(world.disk, tmp_path / "copy")
     world.open()
     with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:  # Nobody has the lease yet.
-        assert world.store.tier_now()
-        assert not second.tier_now()
+        assert world.store.flush_to_tier()
+        assert not second.flush_to_tier()
         assert second.status()["flags"] == ["FENCED"]
         assert second.put(Message(T, b"x")).status is PutStatus.SERVICE_NOT_AVAILABLE
         world.put(1)
@@ -163,14 +154,14 @@ def test_of_two_stores_that_start_at_once_the_one_without_the_lease_takes_no_put
 def test_a_broker_that_was_cut_off_and_replaced_takes_no_puts_once_it_knows(world: BrokerWorld, tmp_path: Path) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     shutil.copytree(world.disk, tmp_path / "copy")
     world.clock.advance_ms(61_000)  # It was cut off from the tier for longer than its lease.
     with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:
         assert second.put(Message(T, b"other")).queue_offset == 5
-        assert second.tier_now()
+        assert second.flush_to_tier()
         for _ in range(2):  # It asks for the lease, as its scheduler does three times in a term.
-            world.store.tier_now()
+            world.store.flush_to_tier()
             world.clock.advance_ms(20_000)
         assert world.store.put(Message(T, b"mine")).status is PutStatus.SERVICE_NOT_AVAILABLE
         assert second.get(T, 0, 5).messages[0].body == b"other"
@@ -179,14 +170,15 @@ def test_a_broker_that_was_cut_off_and_replaced_takes_no_puts_once_it_knows(worl
 def test_of_two_machines_of_one_name_the_first_takes_no_puts_once_it_knows(
     world: BrokerWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_assembly, "lease_owner", lambda _config: "broker-0:/store")
+    for module in (open_tier, tier_wiring):
+        monkeypatch.setattr(module, "lease_owner", lambda _config: "broker-0:/store")
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     shutil.copytree(world.disk, tmp_path / "copy")
     with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:
         assert second.put(Message(T, b"other")).queue_offset == 5
-        assert second.tier_now()
+        assert second.flush_to_tier()
         for _ in range(3):
             world.clock.advance_ms(20_000)
             world.store.tier.engine.tick()
@@ -195,7 +187,7 @@ def test_of_two_machines_of_one_name_the_first_takes_no_puts_once_it_knows(
         tier: Any = world.store.status()["tier"]
         assert "another broker-0:/store" in tier["lease"]
         assert second.put(Message(T, b"more")).queue_offset == 6
-        assert second.tier_now(), "the first does not take the lease back"
+        assert second.flush_to_tier(), "the first does not take the lease back"
 
 
 def test_a_copy_of_a_served_directory_starts_no_second_broker(tmp_path: Path) -> None:
@@ -216,22 +208,22 @@ def test_a_copy_of_a_served_directory_starts_no_second_broker(tmp_path: Path) ->
 def test_a_copy_of_a_directory_waits_for_the_lease_of_an_original_that_died(world: BrokerWorld, tmp_path: Path) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.kill()
     copy = tmp_path / "copy"
     shutil.copytree(world.disk, copy)
-    with pytest.raises(StoreLocked, match="for another 60000 ms"):
+    with pytest.raises(StoreLocked, match="for another 60 s"):
         opened(copy, driver=world.driver, clock=world.clock)
     world.clock.advance_ms(60_000)
     with opened(copy, driver=world.driver, clock=world.clock) as second:
         assert second.put(Message(T, b"next")).queue_offset == 50
-        assert second.tier_now()
+        assert second.flush_to_tier()
 
 
 def test_a_lease_that_cannot_be_read_shuts_no_store_out(world: BrokerWorld, tmp_path: Path) -> None:
     world.open()
     world.put(50)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.driver.put_object(world.store.tier.lease.name, b"{", expected=ANY)
     world.kill()
     copy = tmp_path / "copy"
@@ -245,13 +237,13 @@ def test_the_first_writer_is_fenced_after_a_take_over_and_its_messages_stay_loca
 ) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.clock.advance_ms(61_000)  # It was cut off from the tier for longer than its lease.
     with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True) as second:
         assert second.put(Message(T, b"other")).queue_offset == 5
-        assert second.tier_now()
+        assert second.flush_to_tier()
         world.put(5)
-        assert not world.store.tier_now()
+        assert not world.store.flush_to_tier()
         tier: Any = world.store.status()["tier"]
         assert "lost" in tier["lease"]
         assert str(tmp_path / "second") in tier["lease"]
@@ -259,13 +251,13 @@ def test_the_first_writer_is_fenced_after_a_take_over_and_its_messages_stay_loca
             world.store.expire_now()
         assert second.get(T, 0, 5).messages[0].body == b"other"
     world.clock.advance_ms(120_000)  # The second one is gone; the first one still does not know what it wrote.
-    assert not world.store.tier_now()
+    assert not world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     for _ in range(3):  # Not now, not later, and not after a restart.
         world.close()
         world.clock.advance_ms(120_000)
         world.open()
-        assert not world.store.tier_now()
+        assert not world.store.flush_to_tier()
     fenced: Any = world.store.status()["tier"]
     assert "gave numbers out" in fenced["fenced"]["orders-0"]
     world.close()
@@ -277,19 +269,19 @@ def test_the_first_writer_is_fenced_after_a_take_over_and_its_messages_stay_loca
 def test_a_standby_takes_over_when_the_first_one_is_gone(world: BrokerWorld, tmp_path: Path) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True, standby=True) as second:
-        assert not second.tier_now() or second.tier.engine.status()["lease"] != "held"
+        assert not second.flush_to_tier() or second.tier.engine.status()["lease"] != "held"
         world.close()
         assert second.put(Message(T, b"mine")).queue_offset == 5
-        assert second.tier_now()
+        assert second.flush_to_tier()
         assert second.get(T, 0, 5, 1).messages[0].body == b"mine"
 
 
 def test_a_standby_writes_no_index_into_the_tier(world: BrokerWorld, tmp_path: Path) -> None:
     world.open()
     world.put(400)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True, standby=True) as second:
         before = [info.key for info in world.driver.list_segments()]
         assert second.tier.index is not None
@@ -309,7 +301,7 @@ def test_a_standby_writes_no_index_into_the_tier(world: BrokerWorld, tmp_path: P
 def test_full_index_files_are_uploaded_when_the_store_is_closed(world: BrokerWorld) -> None:
     world.open()
     world.put(400)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     assert [info for info in world.driver.list_segments() if "/INDEX/" in info.key.path]
 
@@ -317,12 +309,12 @@ def test_full_index_files_are_uploaded_when_the_store_is_closed(world: BrokerWor
 def test_epochs_go_on_rising_when_the_lease_was_lost(world: BrokerWorld) -> None:
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     for name in world.driver.list_objects():
         if "lease" in name:
             world.driver.delete_object(name)
     world.open()
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert world.store.get(T, 0, 9).status is GetStatus.FOUND

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simulation.manual_clock import ManualClock
 from tier.flat.flat_world import batch
-from tiermq.clock import ManualClock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message import encode_record
 from tiermq.tier.driver.contract import TierDriver
@@ -18,8 +18,7 @@ from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
 from tiermq.tier.index.index_item import index_hash
 from tiermq.tier.index.index_write_file import IndexWriteFile
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, index_queue
@@ -51,12 +50,14 @@ class TierWorld:
         self.driver: Any = driver or MemoryDriver(clock=self.clock)
         self._sizes = (log_bytes, unit_bytes)
         self._index_file_count = 0
-        self.reopen()
+        self._open()
 
     def reopen(self, driver: TierDriver | None = None) -> None:
-        if hasattr(self, "metadata"):
-            self.metadata.close()
+        self.metadata.close()
         self.driver = driver or self.driver
+        self._open()
+
+    def _open(self) -> None:
         self.metadata = MetadataStore(self.path / "tier.db", clock=self.clock)
         self.files = FlatFileStore(
             self.driver, self.metadata, CLUSTER, BROKER, self.clock,
@@ -98,10 +99,10 @@ class TierWorld:
         local = IndexWriteFile.create(OsFileAccess(), str(directory), begin_ms, slots, 10_000)
         for file in self.files:
             for offset, place, size in places_of(file):
-                key = file.queue
-                hashes = [index_hash(key.topic, name) for name in keys_of(key.topic, key.queue_id, offset)]
-                store_ms = int.from_bytes(file.read_records(place + 56, 8), "big")
-                assert local.put(hashes, file.topic.id, key.queue_id, place, size, store_ms)
+                topic, queue_id = file.queue.topic, file.queue.queue_id
+                hashes = [index_hash(topic, name) for name in keys_of(topic, queue_id, offset)]
+                store_ms = int.from_bytes(file.log.read(place + 56, 8), "big")
+                assert local.put(hashes, file.topic.id, queue_id, place, size, store_ms)
         queue = index_queue(CLUSTER, BROKER)
         base = max((segment.end for segment in self.metadata.segments(queue)), default=0)
         key = queue.segment(SegmentType.INDEX, base)
@@ -129,7 +130,7 @@ class TierWorld:
         assert (row.min_offset, row.max_offset) == (file.min_offset, file.commit_offset)
         found = []
         for offset, place, size in places_of(file):
-            data = file.read_records(place, size)
+            data = file.log.read(place, size)
             assert int.from_bytes(data[20:28], "big") == offset
             found.append(offset)
         return found
@@ -146,7 +147,7 @@ def places_of(file: FlatMessageFile) -> list[tuple[int, int, int]]:
     """(queue offset, log offset, size) of each message that can be read."""
     found = []
     for offset in range(max(file.min_offset, 0), file.commit_offset):
-        unit = file.read_units(offset, 1)
+        unit = file.units.read_units(offset, 1)
         size = int.from_bytes(unit[8:12], "big")
         if size != 0x7FFFFFFF:
             found.append((offset, int.from_bytes(unit[:8], "big"), size))

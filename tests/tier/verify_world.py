@@ -7,7 +7,7 @@ from pathlib import Path
 from tier.tier_world import BROKER, CLUSTER, TierWorld
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, index_queue
-from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.verify.verify_report import VerifyReport
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
 LOG, UNITS, INDEX = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE, SegmentType.INDEX

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.consuming import Peer, put, running
 from tiermq.broker.broker import Broker
-from tiermq.broker.groups import GroupTable
+from tiermq.broker.group.group_table import GroupTable
 from tiermq.message.topic_name import PREDEFINED_GROUPS
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with running(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[Peer]:
-    with Peer(broker) as made:
-        yield made
 
 
 def test_a_group_is_made_and_changed_and_on_disk_when_it_is_answered(broker: Broker, peer: Peer) -> None:

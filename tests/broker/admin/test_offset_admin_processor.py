@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.consuming import Peer, bodies_of, on_loop, part, put, running
-from tiermq.broker.admin_offsets import OffsetAdminProcessor
+from broker.consuming import Peer, bodies_of, on_loop, part, put
+from simulation.manual_clock import ManualClock
+from tiermq.broker.admin.offset_admin_processor import OffsetAdminProcessor
 from tiermq.broker.broker import Broker
-from tiermq.broker.consumer_offsets import ConsumerOffsets
-from tiermq.clock import ManualClock
+from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
 
 
 @pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock) as made:
-        made.parts.groups.find_or_make("G")
-        yield made
+def broker_options(manual_clock: ManualClock) -> dict[str, Any]:
+    return {"clock": manual_clock}
 
 
 @pytest.fixture
-def peer(broker: Broker) -> Iterator[Peer]:
-    with Peer(broker) as made:
-        yield made
+def broker(broker: Broker) -> Broker:
+    broker.parts.groups.find_or_make("G")
+    return broker
 
 
 def key(queue_id: int, topic: str = "T") -> str:
@@ -74,7 +72,7 @@ def test_the_rate_of_a_group_counts_what_it_was_given(broker: Broker, peer: Peer
 
 
 def reset(peer: Peer, **changes: object) -> dict[str, int]:
-    asked = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true", **changes}
+    asked: dict[str, Any] = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true", **changes}
     answer = peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **asked)
     assert answer.code == 0, answer.remark
     table: dict[str, int] = decode_body(answer.body)["offsetTable"]
@@ -105,7 +103,7 @@ def test_one_queue_is_sent_to_an_offset(broker: Broker, peer: Peer) -> None:
     put(broker, "one", "two", queue_id=2)
     assert reset(peer, queueId=2, offset=1) == {key(2): 1}
     assert broker.parts.offsets.query("G", "T", 2) == 1
-    beyond = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true", "queueId": 2, "offset": 3}
+    beyond: dict[str, Any] = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true", "queueId": 2, "offset": 3}
     answer = peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **beyond)
     assert (answer.code, answer.remark) == (1, "Target offset 3 not in consume queue range [0-2]")
 
@@ -119,7 +117,7 @@ def test_one_queue_is_sent_to_an_offset(broker: Broker, peer: Peer) -> None:
     ],
 )
 def test_nobody_is_sent_to_what_is_not_there(peer: Peer, changes: dict[str, object], code: ResponseCode) -> None:
-    asked = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true", **changes}
+    asked: dict[str, Any] = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true", **changes}
     assert peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **asked).code == code
 
 
@@ -172,7 +170,8 @@ def test_progress_of_all_groups_is_summed(broker: Broker, peer: Peer) -> None:
 
 @pytest.mark.parametrize("queue_id", [4, 30_000, 2**31 - 1])
 def test_a_queue_that_the_topic_has_not_is_not_reset(broker: Broker, peer: Peer, queue_id: int) -> None:
-    for place in ({"offset": 0, "timestamp": 0}, {"timestamp": 0}, {"timestamp": -1}):
+    places: list[dict[str, Any]] = [{"offset": 0, "timestamp": 0}, {"timestamp": 0}, {"timestamp": -1}]
+    for place in places:
         answer = peer.ask(222, group="G", topic="T", isForce="true", queueId=queue_id, **place)
         assert (answer.code, "has 4 queues" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
     assert broker.parts.offsets.snapshot() == {}

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import running
-from tiermq.broker.admin_topics import QUEUES_MAX
-from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.broker_settings import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE
+from tiermq.broker.admin.topic_admin_processor import QUEUES_MAX
+from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE, BrokerConfig
 from tiermq.config import StoreConfig
 from tiermq.settings import settings_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ADMINISTRATION, POPPING = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("administration", "popping"))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tiermq.broker.rates import Rates, Window
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.broker.admin.rates import Rates, Window
 
 
 def test_a_rate_is_growth_over_time(manual_clock: ManualClock) -> None:

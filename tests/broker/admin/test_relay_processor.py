@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from broker.consuming import Peer, messages_of, put, running
-from tiermq.broker import client_relays
+from broker.consuming import Peer, messages_of, put
+from tiermq.broker.admin import relay_processor as client_relays
 from tiermq.broker.broker import Broker
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 
 
 @pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+def broker_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(client_relays, "PATIENCE_S", 60.0)
-    with running(tmp_path) as made:
-        yield made
+    return {}
 
 
 def test_a_consumer_says_what_it_does(broker: Broker) -> None:
@@ -28,7 +27,7 @@ def test_a_consumer_says_what_it_does(broker: Broker) -> None:
             lambda asked: asked.respond(body=b'{"asked":"%b"}' % asked.ext["jstackEnable"].encode()),
         )
         consumer.join("G")
-        fields = {"consumerGroup": "G", "clientId": "c1", "jstackEnable": "true"}
+        fields: dict[str, Any] = {"consumerGroup": "G", "clientId": "c1", "jstackEnable": "true"}
         answer = operator.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields)
         assert (answer.code, bytes(answer.body)) == (0, b'{"asked":"true"}')
 
@@ -45,7 +44,7 @@ def test_a_consumer_is_given_one_message(broker: Broker) -> None:
     with Peer(broker) as consumer, Peer(broker) as operator:
         consumer.client.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, consume)
         consumer.join("G")
-        fields = {"consumerGroup": "G", "clientId": "c1", "msgId": message.message_id}
+        fields: dict[str, Any] = {"consumerGroup": "G", "clientId": "c1", "msgId": message.message_id}
         answer = operator.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)
         assert bytes(answer.body) == b'{"consumeResult":"CR_SUCCESS"}'
         wrong = operator.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **{**fields, "msgId": "none"})

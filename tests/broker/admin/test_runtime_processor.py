@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.brokers import Producer
 from broker.consuming import Peer, bodies_of, on_loop, part, put, running, until
+from simulation.manual_clock import ManualClock
 from tiermq import Message
-from tiermq.broker.admin_offsets import OffsetAdminProcessor
-from tiermq.broker.admin_topics import TopicAdminProcessor
+from tiermq.broker.admin.offset_admin_processor import OffsetAdminProcessor
+from tiermq.broker.admin.runtime_processor import RuntimeProcessor, _bytes_text, _duration
+from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
 from tiermq.broker.broker import Broker
-from tiermq.broker.delivering import DeliveryProcessor
-from tiermq.broker.runtime_info import RuntimeProcessor, _bytes_text, _duration
-from tiermq.clock import ManualClock
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import decode_body
@@ -32,15 +31,8 @@ READ_BY_CLUSTER_LIST = {
 
 
 @pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock, store={"background": False}) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[Peer]:
-    with Peer(broker) as made:
-        yield made
+def broker_options(manual_clock: ManualClock) -> dict[str, Any]:
+    return {"clock": manual_clock, "store": {"background": False}}
 
 
 def table(peer: Peer) -> dict[str, str]:
@@ -97,7 +89,7 @@ def test_a_waiting_delivery_of_delays_is_no_get(broker: Broker, peer: Peer) -> N
     """RocketMQ's figures count what consumers get; ours once counted every look for messages that are due."""
     reader = broker.parts.local._parts.reader
     before = reader.missed_count
-    part(broker, DeliveryProcessor).delay_levels.run_once()
+    broker.delivery.delay_levels.run_once()
     assert reader.missed_count == before
 
 

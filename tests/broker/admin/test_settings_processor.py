@@ -1,4 +1,4 @@
-"""Changed settings in the broker's own file: one line each, nothing else touched, and never a damaged file."""
+"""Settings of a running broker: told, and changed where that can be."""
 
 from __future__ import annotations
 
@@ -12,23 +12,119 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.settings_edit import Change, change_settings_file, with_changes
+from broker.brokers import send_command
+from broker.consuming import Peer, running
+from tiermq.broker.admin.settings_processor import Change, change_settings_file, with_changes
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE, BrokerConfig
 from tiermq.broker.settings_file import read_settings_file, settings_in_properties, settings_in_toml
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
-from tiermq.settings import settings_of
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_body
+from tiermq.settings import read_properties, settings_of
 
 
-def broker(name: str, value: object) -> Change:
+def told(peer: Peer) -> dict[str, str]:
+    return read_properties(bytes(peer.ask(RequestCode.GET_BROKER_CONFIG).body).decode())
+
+
+def counter(peer: Peer) -> int:
+    return int(decode_body(peer.ask(RequestCode.GET_BROKER_CONFIG).ext["version"].encode())["counter"])
+
+
+def test_every_setting_of_broker_and_store_is_told(broker: Broker, peer: Peer) -> None:
+    found = told(peer)
+    for config in (broker.config, broker.parts.local.config):
+        for setting in settings_of(type(config)).values():
+            assert found[setting.property_name] == setting.render(getattr(config, setting.name))
+
+
+def test_a_change_takes_effect_at_once(broker: Broker, peer: Peer) -> None:
+    before = counter(peer)
+    assert peer.client.request(send_command("comes-by-itself")).code == 0
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nmaxMessageSize=100\n").code == 0
+    assert told(peer)["autoCreateTopicEnable"] == "false"
+    assert peer.client.request(send_command("does-not")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert peer.client.request(send_command("T", b"x" * 101)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert counter(peer) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"nosuch=1", "nosuch"),
+        (b"brokerName=another", "cannot be changed"),
+        (b"mappedFileSizeCommitLog=4096", "cannot be changed"),
+        (b"brokerPermission=abc", "whole number"),
+        (b"brokerPermission=9", "must be within"),
+        (b"deleteWhen=99", "hours"),
+        (b"longPollingEnable=false\nnosuch=1", "nosuch"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_what_cannot_be_changes_nothing(peer: Peer, text: bytes, word: str) -> None:
+    before = told(peer)
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, text)
+    assert (answer.code, word in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), answer.remark
+    assert told(peer) == before
+
+
+def test_the_value_that_a_setting_has_already_is_no_change(peer: Peer) -> None:
+    before = counter(peer)
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=b\n").code == 0
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG).code == 0
+    assert counter(peer) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("broker.conf", "brokerName=b\n# kept\n"), ("broker.toml", '[broker]\nbroker_name = "b" # kept\n')],
+)
+def test_a_change_is_in_the_file_that_the_broker_was_started_with(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with running(tmp_path / "store", store={"settings_file": file}) as broker, Peer(broker) as peer:
+        answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nfileReservedTime=7\n")
+        assert (answer.code, answer.remark) == (0, None)
+        assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"nosuch=1\nmaxMessageSize=9\n").code != 0
+    found = read_settings_file(file)
+    again = BrokerConfig(**found.broker), StoreConfig(**found.store)
+    assert (again[0].broker_name, again[0].auto_create_topic_enable) == ("b", False)
+    assert (again[1].file_reserved_time, again[1].max_message_size) == (7, StoreConfig().max_message_size)
+    assert "# kept" in file.read_text()
+
+
+def test_a_change_that_no_file_can_keep_says_so_and_holds(peer: Peer, tmp_path: Path) -> None:
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=7\n")
+    assert (answer.code, "without a file" in (answer.remark or "")) == (0, True)
+    gone = tmp_path / "gone" / "broker.conf"
+    with running(tmp_path / "other", store={"settings_file": gone}) as other, Peer(other) as peer_of_other:
+        answer = peer_of_other.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=8\n")
+        assert answer.code == 0
+        assert "until the process ends" in (answer.remark or "")
+        assert "broker.conf" in (answer.remark or "")
+        assert told(peer_of_other)["fileReservedTime"] == "8"
+
+
+def test_what_can_be_changed_are_settings() -> None:
+    assert settings_of(BrokerConfig).keys() >= CHANGEABLE_OF_BROKER
+    assert settings_of(StoreConfig).keys() >= CHANGEABLE_OF_STORE
+
+
+def of_broker(name: str, value: object) -> Change:
     return Change(BrokerConfig, settings_of(BrokerConfig)[name], value)
 
 
-def store(name: str, value: object) -> Change:
+def of_store(name: str, value: object) -> Change:
     return Change(StoreConfig, settings_of(StoreConfig)[name], value)
 
 
-CHANGES = [broker("auto_create_topic_enable", False), store("file_reserved_time", 48), store("delete_when", "04;16")]
+CHANGES = [
+    of_broker("auto_create_topic_enable", False),
+    of_store("file_reserved_time", 48),
+    of_store("delete_when", "04;16"),
+]
 
 CONF = """\
 # The broker of the shop.
@@ -82,21 +178,33 @@ listen_port = 1
 
 
 def test_a_broker_conf_keeps_its_other_lines() -> None:
-    assert with_changes(CONF, CHANGES, is_toml=False) == CONF_AFTER
-    added = with_changes("brokerName=shop", CHANGES[1:], is_toml=False)
+    assert with_changes(CONF, CHANGES, suffix=".conf") == CONF_AFTER
+    added = with_changes("brokerName=shop", CHANGES[1:], suffix=".conf")
     assert added == "brokerName=shop\nfileReservedTime=48\ndeleteWhen=04;16\n"
 
 
 def test_toml_keeps_its_other_lines_and_a_setting_goes_to_its_table() -> None:
-    assert with_changes(TOML, CHANGES, is_toml=True) == TOML_AFTER
-    added = with_changes("", CHANGES[:2], is_toml=True)
+    assert with_changes(TOML, CHANGES, suffix=".toml") == TOML_AFTER
+    added = with_changes("", CHANGES[:2], suffix=".toml")
     assert settings_in_toml(added).broker == {"auto_create_topic_enable": False}
     assert settings_in_toml(added).store == {"file_reserved_time": 48}
 
 
+def test_yaml_keeps_its_other_lines() -> None:
+    text = '# The shop.\nbrokerName: "shop"\n"fileReservedTime": 72\n'
+    changed = (
+        '# The shop.\nbrokerName: "shop"\nfileReservedTime: 48\nautoCreateTopicEnable: false\ndeleteWhen: "04;16"\n'
+    )
+    assert with_changes(text, [CHANGES[1], CHANGES[0], *CHANGES[2:]], suffix=".yml") == changed
+    with pytest.raises(BadConfig, match="found others"):
+        with_changes("{fileReservedTime: 72}\n", CHANGES[1:2], suffix=".yml")
+
+
 def test_what_stands_in_a_table_counts_and_is_what_changes() -> None:
     text = "file_reserved_time = 1\n[store]\nfileReservedTime = 2\n"
-    assert with_changes(text, CHANGES[1:2], is_toml=True) == "file_reserved_time = 1\n[store]\nfileReservedTime = 48\n"
+    assert (
+        with_changes(text, CHANGES[1:2], suffix=".toml") == "file_reserved_time = 1\n[store]\nfileReservedTime = 48\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +218,7 @@ def test_what_stands_in_a_table_counts_and_is_what_changes() -> None:
 )
 def test_toml_that_is_written_otherwise_is_refused_and_not_damaged(text: str) -> None:
     with pytest.raises(BadConfig, match="of the form name = value"):
-        with_changes(text, CHANGES[1:2], is_toml=True)
+        with_changes(text, CHANGES[1:2], suffix=".toml")
 
 
 VALUES = st.dictionaries(
@@ -127,7 +235,7 @@ def test_any_broker_conf_says_the_same_apart_from_the_change(
     texts = {"autoCreateTopicEnable": "true", "deleteWhen": "05"}
     lines = [*noise, *(f"{name}{equals}{texts.get(name, value)}" for name, value in values.items()), *noise]
     text = end.join(lines) + (end if ended else "")
-    before, after = settings_in_properties(text), settings_in_properties(with_changes(text, CHANGES, is_toml=False))
+    before, after = settings_in_properties(text), settings_in_properties(with_changes(text, CHANGES, suffix=".conf"))
     assert after.broker == before.broker | {"auto_create_topic_enable": "false"}
     assert after.store == before.store | {"file_reserved_time": "48", "delete_when": "04;16"}
     assert after.ignored == before.ignored
@@ -149,7 +257,7 @@ def test_any_toml_says_the_same_apart_from_the_change(tables: dict[str, dict[str
         text += f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
     if "\\ud" in text or "\\u007f" in text or "\x7f" in text:
         return  # JSON's way to spell some characters is not TOML's.
-    before, after = settings_in_toml(text), settings_in_toml(with_changes(text, CHANGES, is_toml=True))
+    before, after = settings_in_toml(text), settings_in_toml(with_changes(text, CHANGES, suffix=".toml"))
     assert after.broker == before.broker | {"auto_create_topic_enable": False}
     assert after.store == before.store | {"file_reserved_time": 48, "delete_when": "04;16"}
 

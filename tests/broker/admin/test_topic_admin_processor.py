@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.consuming import Peer, on_loop, part, put, running
-from tiermq.broker.admin_topics import TopicAdminProcessor
+from simulation.manual_clock import ManualClock
+from tiermq import Message
+from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
 from tiermq.broker.broker import Broker
-from tiermq.broker.topics import TopicTable
-from tiermq.clock import ManualClock
+from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -23,15 +23,8 @@ from tiermq.testing import LocalBroker
 
 
 @pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[Peer]:
-    with Peer(broker) as made:
-        yield made
+def broker_options(manual_clock: ManualClock) -> dict[str, Any]:
+    return {"clock": manual_clock}
 
 
 def wanted(topic: str, **changes: object) -> dict[str, Any]:
@@ -147,12 +140,34 @@ def test_the_ends_of_queues_are_told_with_queues_for_keys(
     table = decode_body(answer.body)["offsetTable"]
     assert len(table) == 4
     assert table['{"brokerName":"b","queueId":1,"topic":"T"}'] == {
+        "flushedOffset": 0,
         "lastUpdateTimestamp": manual_clock.now_ms(),
         "maxOffset": 2,
         "minOffset": 0,
     }
     assert table['{"brokerName":"b","queueId":0,"topic":"T"}']["lastUpdateTimestamp"] == 0
     assert peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="none").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_the_ends_of_queues_are_behind_every_message_that_was_acknowledged(broker: Broker, peer: Peer) -> None:
+    for number in range(1, 50):
+        assert broker.parts.local.put(Message("T", b"x", 1)).ok  # Nobody has dispatched it.
+        table = decode_body(peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T").body)["offsetTable"]
+        assert table['{"brokerName":"b","queueId":1,"topic":"T"}']["maxOffset"] == number
+
+
+def test_the_ends_of_queues_name_the_offset_below_which_a_crash_takes_nothing_back(broker: Broker, peer: Peer) -> None:
+    def flushed() -> int:
+        table = decode_body(peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T").body)["offsetTable"]
+        return int(table['{"brokerName":"b","queueId":1,"topic":"T"}']["flushedOffset"])
+
+    put(broker, "one", "two", queue_id=1)
+    broker.parts.local.flush()
+    assert flushed() == 2
+    put(broker, "three", queue_id=1)
+    assert flushed() == 2
+    broker.parts.local.flush()
+    assert flushed() == 3
 
 
 def test_the_rate_of_a_topic_is_that_of_the_last_minute(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import Peer, running
-from tiermq.broker.unserved_requests import REASONS
+from tiermq.broker.admin.unserved_processor import REASONS
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from broker.brokers import send_command
 from broker.consuming import Peer, bodies_of, messages_of, on_loop, part, running, until
-from broker.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
+from broker.delivery.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
+from simulation.manual_clock import ManualClock
 from tiermq import PutResult
 from tiermq.broker.broker import Broker
-from tiermq.broker.transacting import TransactionProcessor
-from tiermq.clock import ManualClock
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
 from tiermq.message.record import encode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType
@@ -32,7 +32,7 @@ class World:
         self.clock = clock
         self.producer = producer
         self.consumer = consumer
-        self.processor: TransactionProcessor = part(broker, TransactionProcessor)
+        self.processor: EndTransactionProcessor = part(broker, EndTransactionProcessor)
 
     def visible(self) -> list[str]:
         self.broker.parts.local.flush()
@@ -42,7 +42,7 @@ class World:
     def round_after(self, seconds: int) -> None:
         """Time passes, and what is due is done by the broker's own thread."""
         self.broker.parts.local.dispatch_now()
-        on_loop(self.broker, self.processor.ensure_running)
+        on_loop(self.broker, self.broker.parts.hooks.start_services)
         check = self.processor.check
         rounds = check.rounds_count
         self.clock.advance_ms(seconds * 1000)
@@ -287,10 +287,15 @@ def test_a_flush_that_takes_too_long_is_told(
 def test_a_slave_ends_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
     store = {"broker_role": "SLAVE", "accept_weaker": True}
     with running(tmp_path, clock=manual_clock, store=store) as broker, Peer(broker) as peer:
-        fields = {"producerGroup": "PG", "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": COMMIT}
+        fields: dict[str, Any] = {
+            "producerGroup": "PG",
+            "tranStateTableOffset": 0,
+            "commitLogOffset": 0,
+            "commitOrRollback": COMMIT,
+        }
         answer = peer.ask(RequestCode.END_TRANSACTION, **fields)
         assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
-        assert not part(broker, TransactionProcessor).check.running
+        assert not part(broker, EndTransactionProcessor).check.running
 
 
 def test_a_store_that_is_full_is_told_to_whoever_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,15 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.consuming import LOCALLY, SIZES, Peer, bodies_of, part, running, until
-from broker.popping_peer import PopPeer, pops, revive
+from broker.pop.pop_peer import PopPeer, pops, revive
+from simulation.manual_clock import ManualClock
 from tiermq import LocalStore, Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.delivering import DeliveryProcessor
-from tiermq.broker.far_delivery import KnownTopics
-from tiermq.broker.transacting import TransactionProcessor
-from tiermq.clock import ManualClock
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
+from tiermq.broker.delivery.tiered_timers import KnownTopics
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.errors import RequestRefused
 from tiermq.message.properties import encode_properties
@@ -258,7 +257,7 @@ def test_delay_levels_pass_over_any_record_and_deliver_what_is_behind(records: l
     clock = ManualClock()
     last = [record(SCHEDULE_TOPIC, b"sound", level, REAL_TOPIC="T", REAL_QID="3") for level in range(18)]
     with opened([*records, *last], clock) as broker:
-        levels = part(broker, DeliveryProcessor).delay_levels
+        levels = broker.delivery.delay_levels
         clock.advance_ms(3 * 3_600_000)
         while levels.waiting_count:
             levels.run_once()
@@ -281,7 +280,7 @@ def test_a_delayed_message_for_the_schedule_topic_does_not_go_round_and_none_mak
     fill(tmp_path, records, manual_clock)
     with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
         manual_clock.advance_ms(1000)
-        levels = part(broker, DeliveryProcessor).delay_levels
+        levels = broker.delivery.delay_levels
         until(broker, lambda: levels.waiting_count == 0)
         assert (levels.skipped_count, levels.delivered_count) == (3, 2)
         assert queues_of(broker) == {SCHEDULE_TOPIC: [0], "T": [3], "gone": [0]}
@@ -292,7 +291,7 @@ def test_a_delayed_message_for_the_schedule_topic_does_not_go_round_and_none_mak
 def test_a_message_of_a_queue_that_its_topic_once_had_goes_there(manual_clock: ManualClock) -> None:
     records = [record("T", b"old", 9), record(SCHEDULE_TOPIC, b"late", REAL_TOPIC="T", REAL_QID="9")]
     with opened(records, manual_clock) as broker:
-        levels = part(broker, DeliveryProcessor).delay_levels
+        levels = broker.delivery.delay_levels
         manual_clock.advance_ms(1000)
         levels.run_once()
         assert found(broker, "T", 9) == [b"old", b"late"]
@@ -302,7 +301,7 @@ def test_a_message_of_a_queue_that_its_topic_once_had_goes_there(manual_clock: M
 
 
 def timers_of(broker: Broker) -> TimerService:
-    timers = part(broker, DeliveryProcessor).timers
+    timers = broker.delivery.timers
     assert timers is not None
     return timers
 
@@ -334,7 +333,7 @@ def test_timers_pass_over_any_record_and_deliver_what_is_behind(records: list[Re
 
 
 def test_a_timer_for_the_timer_topic_does_not_feed_itself(tmp_path: Path, manual_clock: ManualClock) -> None:
-    past = {"TIMER_OUT_MS": str(NOW_MS - 10_000)}
+    past: dict[str, Any] = {"TIMER_OUT_MS": str(NOW_MS - 10_000)}
     records = [
         record(TIMER_TOPIC, b"round", REAL_TOPIC=TIMER_TOPIC, REAL_QID="0", **past),
         record(TIMER_TOPIC, b"soon", REAL_TOPIC=TIMER_TOPIC, REAL_QID="0", TIMER_OUT_MS=str(NOW_MS + 2000)),
@@ -357,7 +356,12 @@ def test_a_timer_for_the_timer_topic_does_not_feed_itself(tmp_path: Path, manual
 
 def test_a_timer_brings_a_check_point_of_rocketmq_to_the_revive_log(manual_clock: ManualClock) -> None:
     body = json.dumps(check_point()).encode()
-    late = {"TIMER_OUT_MS": str(NOW_MS - 1000), "REAL_TOPIC": REVIVE_TOPIC, "REAL_QID": "5", "TAGS": "ck"}
+    late: dict[str, Any] = {
+        "TIMER_OUT_MS": str(NOW_MS - 1000),
+        "REAL_TOPIC": REVIVE_TOPIC,
+        "REAL_QID": "5",
+        "TAGS": "ck",
+    }
     with opened([record(TIMER_TOPIC, body, **late)], manual_clock) as broker:
         run_until_idle(timers_of(broker))
         assert found(broker, REVIVE_TOPIC, 5) == [body]
@@ -372,7 +376,7 @@ def test_a_timer_that_comes_back_from_the_tier_makes_no_topic_of_two_billion_que
         broker.parts.local.dispatch_now()
         (message,) = broker.parts.local.get(TIMER_TOPIC, 0, 0).messages
         before = broker.parts.topics.table.keys()
-        KnownTopics(broker.parts.topics).serve(FarTimer(NOW_MS, False, reencode(message)))
+        KnownTopics(broker.parts.topics).serve(TieredTimer(NOW_MS, False, reencode(message)))
         made = broker.parts.topics.table.keys() - before
         assert made == ({"new"} if topic == "new" and queue_id in ("2147483647", "3") else set())
         assert all(broker.parts.topics.table[name].read_queues <= 1024 for name in made)
@@ -381,8 +385,14 @@ def test_a_timer_that_comes_back_from_the_tier_makes_no_topic_of_two_billion_que
 # Transactions
 
 
-def half(body: bytes, **changes: str) -> Record:
-    named = {"UNIQ_KEY": body.decode(), "PGROUP": "P", "TRAN_MSG": "true", "REAL_TOPIC": "T", "REAL_QID": "3"}
+def half(body: bytes, **changes: Any) -> Record:
+    named: dict[str, Any] = {
+        "UNIQ_KEY": body.decode(),
+        "PGROUP": "P",
+        "TRAN_MSG": "true",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "3",
+    }
     return record(HALF_TOPIC, body, **{**named, **changes})
 
 
@@ -407,7 +417,7 @@ def test_transactions_pass_over_any_record_and_ask_about_what_is_behind(
 ) -> None:
     clock = ManualClock()
     with opened([*records, *ops, half(b"sound")], clock) as broker:
-        transactions = part(broker, TransactionProcessor)
+        transactions = part(broker, EndTransactionProcessor)
         asked: list[str] = []
         transactions.check._ask = lambda question: asked.append(question.transaction_id)
         for _ in range(3):
@@ -426,7 +436,7 @@ def test_half_messages_for_internal_topics_are_skipped_and_none_makes_a_queue(ma
         half(b"far", REAL_QID="2147483647"), record(OP_TOPIC, b"x", TAGS="d"),
     ]  # fmt: skip
     with opened(records, manual_clock) as broker:
-        transactions = part(broker, TransactionProcessor)
+        transactions = part(broker, EndTransactionProcessor)
         broker.parts.local.dispatch_now()
         local = broker.parts.local
         for number in range(4):
@@ -442,7 +452,7 @@ def test_half_messages_for_internal_topics_are_skipped_and_none_makes_a_queue(ma
         assert "tiermq_transactions_skipped_total 4" in broker.render_metrics()
 
 
-def end_raw(transactions: TransactionProcessor, ext: dict[str, str]) -> None:
+def end_raw(transactions: EndTransactionProcessor, ext: dict[str, str]) -> None:
     with contextlib.suppress(RequestRefused):
         transactions.end(None, RemotingCommand(37, ext=ext))  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,20 @@ import pytest
 from click.testing import CliRunner
 
 from broker.brokers import Producer
-from broker.consuming import SIZES, Peer, bodies_of, part, until
+from broker.consuming import SIZES, Peer, bodies_of, until
+from present import present
+from servers.faulty_driver import Down, FaultyDriver
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.delivering import DeliveryProcessor
-from tiermq.broker.far_delivery import HORIZON_MS_MIN, far_timers, horizon_ms
+from tiermq.broker.delivery.tiered_timers import HORIZON_MS_MIN, horizon_ms
 from tiermq.cli.main import cli
-from tiermq.clock import ManualClock
-from tiermq.delivery.far.tier_timers import TierTimers
-from tiermq.delivery.far.timer_survey import survey_timers
+from tiermq.delivery.tiered_timers.tier_timers import TierTimers
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.pipeline.offload.job import offload
 from tiermq.testing import LocalBroker
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tiered_store import TieredStore
@@ -47,7 +49,7 @@ def far_broker(tmp_path: Path, tier: str) -> Iterator[LocalBroker]:
 
 
 def far_of(broker: LocalBroker) -> TierTimers:
-    service = part(broker.broker, DeliveryProcessor).far
+    service = broker.broker.delivery.tiered_timers
     assert service is not None
     timers: TierTimers = service.timers
     return timers
@@ -75,10 +77,14 @@ def test_a_reminder_a_year_away_is_written_once_and_comes_when_it_is_due(far_bro
     send(far_broker, "next year", now_ms + 365 * DAY_MS)
     kept(far_broker, 1)
     timers = far_of(far_broker)
+
+    def timers_are_past(moment_ms: int) -> bool:
+        return timers._given_ms > moment_ms
+
     for _ in range(4):
         far_broker.advance(days=90)
         asked_ms = far_broker.clock.now_ms()
-        until(far_broker.broker, lambda asked_ms=asked_ms: timers._given_ms > asked_ms)
+        until(far_broker.broker, partial(timers_are_past, asked_ms))
         # Neither delivered nor written again on the way, as a roll every two days would.
         assert delivered(far_broker) == []
         assert len(far_broker.messages(TIMER_TOPIC)) == 1
@@ -110,7 +116,8 @@ def test_a_far_timer_is_cancelled_by_its_key(far_broker: LocalBroker, is_overdue
     send(far_broker, "stays", due_ms)
     send(far_broker, "0", due_ms, UNIQ_KEY="cancelled", TIMER_DEL_UNIQKEY="T+cancelled")
     kept(far_broker, 3)
-    wheel = part(far_broker.broker, DeliveryProcessor).timers
+    wheel = far_broker.broker.delivery.timers
+    assert wheel is not None
     if not is_overdue:
         far_broker.advance(days=29, hours=13)
         until(far_broker.broker, lambda: far_of(far_broker).given_count == 3)
@@ -133,7 +140,7 @@ def test_far_timers_outlive_the_disk_of_their_broker(tmp_path: Path, tier: str) 
         kept(broker, 3)
         broker.advance(days=1, hours=23)  # Two have come back to the disk that is lost.
         until(broker.broker, lambda: far_of(broker).given_count == 2)
-        assert broker.broker.store.tier_now(60)  # type: ignore[union-attr]
+        assert broker.broker.store.flush_to_tier(60)  # type: ignore[union-attr]
         moved_ms = broker.clock.now_ms()
     shutil.rmtree(tmp_path / "one")
     told = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "two")])
@@ -167,7 +174,7 @@ def test_what_waits_is_told_by_metrics_and_by_the_tier_alone(far_broker: LocalBr
     kept(far_broker, 1)
     assert "tiermq_far_timers 1" in far_broker.broker.render_metrics()
     driver = open_driver(tier)
-    [survey] = survey_timers(driver)
+    [survey] = discover_timers(driver)
     assert survey.count == 1
     assert due_ms - 2_000 <= survey.first_ms <= due_ms
     driver.close()
@@ -181,8 +188,9 @@ def test_a_tier_that_is_down_holds_up_no_near_timer_and_loses_no_far_one(
     config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="broker-a", timer_flush_interval_ms=1)
     with Broker(store, config, clock=manual_clock) as broker:
         broker.parts.topics.put(TopicConfig("T", 1, 1))
-        timers = part(broker, DeliveryProcessor).far.timers
-        wheel = part(broker, DeliveryProcessor).timers
+        timers = present(broker.delivery.tiered_timers).timers
+        wheel = broker.delivery.timers
+        assert wheel is not None
 
         def later(body: str, ms: int) -> None:
             due_ms = manual_clock.now_ms() + ms
@@ -238,15 +246,24 @@ def test_local_files_are_kept_for_longer_than_timers_stay_local(
     assert horizon_ms(configured_ms, hours) == expected_ms
 
 
-def test_a_broker_without_a_tier_or_with_one_that_a_job_writes_keeps_no_far_timers(
-    tmp_path: Path, tier: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_without_a_tier_keeps_no_tiered_timers(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "plain") as broker:
+        assert broker.broker.delivery.tiered_timers is None
+
+
+def test_a_tiered_timer_fires_on_a_broker_whose_messages_a_job_copies(tmp_path: Path, tier: str) -> None:
     following: dict[str, Any] = {"tier": tier, "tier_dispatch_enable": False}
-    for name, settings in (("plain", {}), ("following", following)):
-        with LocalBroker(tmp_path / name, **settings) as broker:
-            assert part(broker.broker, DeliveryProcessor).far is None
-            assert far_timers(broker.broker.parts) is None
-    assert "a job writes this tier" in caplog.text
+    with LocalBroker(tmp_path / "store", **{**following, **QUICK}) as broker:
+        broker.create_topic("T", queues=1)
+        send(broker, "far", broker.clock.now_ms() + 30 * DAY_MS)
+        kept(broker, 1)
+        place = f"{tmp_path / 'store'}=DefaultCluster/broker-a"
+        assert offload([place], tier).done["messages"] == 0, "the job holds the lease of messages beside the broker"
+        broker.restart()
+        kept(broker, 1)
+        broker.advance(days=31)
+        until(broker.broker, lambda: delivered(broker) == ["far"])
+        assert offload([place], tier).done["messages"] == 1
 
 
 def test_an_operator_sees_far_timers_and_cancels_them(far_broker: LocalBroker, tier: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consuming import LOCALLY, SIZES, Peer, running
-from tiermq.broker.assignments import (
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.group.assignment_processor import (
     STRATEGIES,
     GroupMode,
-    QueueName,
     RequestMode,
     averagely,
     by_circle,
@@ -22,22 +22,20 @@ from tiermq.broker.assignments import (
     encode_modes,
     shares_for_pop,
 )
-from tiermq.broker.broker import Broker
-from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.group.client_table import MessageQueue
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import TopicConfig
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
-from tiermq.remoting.permissions import AccessTable, Account
+from tiermq.remoting.permissions import AccessTable, Account, Credentials
 from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
 
 NAMES = st.lists(st.text(alphabet="abcdef", min_size=1), min_size=1, max_size=9, unique=True).map(sorted)
 
 
-def queues(count: int) -> list[QueueName]:
-    return [QueueName("T", "b", queue_id) for queue_id in range(count)]
+def queues(count: int) -> list[MessageQueue]:
+    return [MessageQueue("T", "b", queue_id) for queue_id in range(count)]
 
 
 @given(st.integers(0, 40), NAMES, st.sampled_from(sorted(STRATEGIES)))
@@ -51,7 +49,7 @@ def test_every_queue_is_one_member_s(count: int, members: list[str], strategy: s
 def test_every_queue_is_popped_by_somebody(count: int, members: list[str], share_queues: int) -> None:
     mode = GroupMode(RequestMode.POP, share_queues)
     found = {queue for member in members for queue in shares_for_pop(queues(count), members, member, mode, averagely)}
-    assert found == {QueueName("T", "b", -1)} or found == set(queues(count))
+    assert found == {MessageQueue("T", "b", -1)} or found == set(queues(count))
 
 
 def test_strategies_are_rocketmq_s() -> None:
@@ -69,12 +67,6 @@ def test_strategies_are_rocketmq_s() -> None:
 )
 def test_modes_are_read_as_they_were_written(modes: dict[tuple[str, str], GroupMode]) -> None:
     assert decode_modes(encode_modes(modes)) == modes
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with running(tmp_path) as made:
-        yield made
 
 
 def asked(peer: Peer, **changes: Any) -> list[tuple[str, int, str]]:
@@ -164,7 +156,7 @@ def test_a_name_server_that_wants_tls_and_a_signature_is_asked_with_both(tmp_pat
             "credentials": Credentials("broker", "a long secret"),
             "name_server_tls": trusting_client_context(),
         }
-        at = {**LOCALLY, "namesrv_addr": f"127.0.0.1:{server.port}"}
+        at: dict[str, Any] = {**LOCALLY, "namesrv_addr": f"127.0.0.1:{server.port}"}
         opened = [
             Broker.open(tmp_path / name, config=BrokerConfig(**{**at, "broker_name": name}), **SIZES, **settings)
             for name in "ab"

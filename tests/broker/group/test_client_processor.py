@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import Peer, heartbeat, running
-from tiermq.broker.groups import SubscriptionGroup
+from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType
 
@@ -29,7 +29,7 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic_before_it_is_answered(
         topic = broker.parts.topics.get("%RETRY%H")
         assert topic is not None
         assert topic.read_queues == 3
-        members = json.loads(peer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G").body)
+        members = json.loads(bytes(peer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G").body))
         assert members == {"consumerIdList": ["c1"]}
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from broker.consuming import Peer, on_loop, running, until
-from tiermq.broker.clients import ClientTable, ConsumerGroup
-from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.subscriptions import ConsumerData, Subscription
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.broker.group.client_table import ClientTable, ConsumerGroup, MessageQueue, QueueLocks
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.group.subscription import ConsumerData, Subscription
 from tiermq.remoting.codes import RequestCode
+
+A, B = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
 def notices(peer: Peer) -> list[str]:
@@ -89,7 +91,7 @@ def test_a_client_that_closes_its_connection_is_gone_from_every_group(tmp_path: 
 
 
 def test_a_client_that_is_silent_for_too_long_is_closed(tmp_path: Path, manual_clock: ManualClock) -> None:
-    settings = {"clock": manual_clock, "channel_expired_timeout": 120_000}
+    settings: dict[str, Any] = {"clock": manual_clock, "channel_expired_timeout": 120_000}
     with running(tmp_path, **settings) as broker, Peer(broker) as silent, Peer(broker) as other:
 
         def look_later() -> int:
@@ -149,3 +151,46 @@ def come_and_go(clients: ClientTable, times: int) -> None:
     for number in range(times):
         data = ConsumerData("G", subscriptions=tuple(group.subscriptions.values()))
         assert clients.consumer_came(data, f"c{number}x", connection, 0, 0)
+
+
+def test_a_queue_has_one_holder_at_a_time(manual_clock: ManualClock) -> None:
+    locks = QueueLocks(60_000, manual_clock)
+    assert locks.lock("g", "one", [A]) == [A]
+    assert locks.lock("g", "two", [A, B]) == [B]
+    assert locks.lock("h", "two", [A]) == [A], "another group has locks of its own"
+    assert locks.lock("g", "one", [A]) == [A], "a holder renews"
+
+
+def test_a_lock_that_is_not_renewed_is_anybodys(manual_clock: ManualClock) -> None:
+    locks = QueueLocks(60_000, manual_clock)
+    locks.lock("g", "one", [A])
+    manual_clock.advance_ms(60_000)
+    assert locks.lock("g", "two", [A]) == []
+    assert locks.holds_any("g")
+    manual_clock.advance_ms(1)
+    assert not locks.holds_any("g")
+    assert locks.lock("g", "two", [A]) == [A]
+    assert locks.lock("g", "one", [A]) == []
+
+
+def test_only_the_holder_lets_go(manual_clock: ManualClock) -> None:
+    locks = QueueLocks(60_000, manual_clock)
+    locks.lock("g", "one", [A, B])
+    locks.unlock("g", "two", [A])
+    assert locks.lock("g", "two", [A]) == []
+    locks.unlock("g", "one", [A])
+    assert locks.lock("g", "two", [A, B]) == [A]
+    locks.unlock("x", "one", [A])
+
+
+def test_locks_that_are_over_are_forgotten(manual_clock: ManualClock) -> None:
+    locks = QueueLocks(60_000, manual_clock)
+    locks.lock("g", "one", [A])
+    manual_clock.advance_ms(40_000)
+    locks.lock("g", "one", [B])
+    manual_clock.advance_ms(30_000)
+    assert locks.drop_expired() == 1
+    assert locks.holds_any("g")
+    manual_clock.advance_ms(60_000)
+    assert locks.drop_expired() == 1
+    assert locks.drop_expired() == 0

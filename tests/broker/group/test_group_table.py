@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.groups import (
+from tiermq.broker.group.group_table import (
     FILE,
     GroupTable,
     SubscriptionGroup,
@@ -18,12 +19,11 @@ from tiermq.broker.groups import (
     decode_groups,
     encode_groups,
 )
-from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused, StoreDamaged
 from tiermq.message.topic_name import PREDEFINED_GROUPS
 from tiermq.namesrv.topic_config import DataVersion
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-clean" / "store" / "config" / FILE
+GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-clean" / "store" / "config" / FILE
 NUMBERS = st.integers(-(2**31), 2**31 - 1)
 GROUPS = st.builds(
     SubscriptionGroup,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.consuming import Peer, running
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 QUEUES = [{"brokerName": "b", "queueId": number, "topic": "T"} for number in range(3)]
@@ -22,7 +22,7 @@ def body(client_id: str, *queues: dict[str, Any]) -> dict[str, Any]:
 def locked(peer: Peer, client_id: str, *queues: dict[str, Any]) -> list[dict[str, Any]]:
     answer = peer.ask(RequestCode.LOCK_BATCH_MQ, body(client_id, *queues))
     assert answer.code == 0
-    found: list[dict[str, Any]] = json.loads(answer.body)["lockOKMQSet"]
+    found: list[dict[str, Any]] = json.loads(bytes(answer.body))["lockOKMQSet"]
     return found
 
 
@@ -30,11 +30,11 @@ def test_what_another_holds_is_missing_from_the_answer(tmp_path: Path, manual_cl
     with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
         assert locked(peer, "one", *QUEUES[:2]) == QUEUES[:2]
         assert locked(peer, "two", *QUEUES) == QUEUES[2:]
-        assert broker.parts.holds_locks("G")
+        assert broker.parts.clients.locks.holds_any("G")
         peer.ask(RequestCode.UNLOCK_BATCH_MQ, body("one", QUEUES[0]))
         assert locked(peer, "two", *QUEUES) == [QUEUES[0], QUEUES[2]]
         manual_clock.advance_ms(60_001)
-        assert not broker.parts.holds_locks("G")
+        assert not broker.parts.clients.locks.holds_any("G")
         assert locked(peer, "three", *QUEUES) == QUEUES
 
 
@@ -59,4 +59,4 @@ def test_a_body_that_names_nothing_to_lock_is_refused(tmp_path: Path, told: dict
 def test_names_and_queues_that_cannot_be_are_not_locked(tmp_path: Path, code: int, told: dict[str, Any]) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         assert peer.ask(code, told).code == ResponseCode.INVALID_PARAMETER
-        assert not broker.parts.holds_locks(told["consumerGroup"])
+        assert not broker.parts.clients.locks.holds_any(told["consumerGroup"])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.brokers import send_command
 from broker.consuming import SIZES, Peer, part, put, running, until
-from tiermq.broker.consumer_offsets import FILE, decode_offsets
-from tiermq.broker.offset_requests import OffsetProcessor
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.broker.group.consumer_offsets import FILE, decode_offsets
+from tiermq.broker.group.offset_processor import OffsetProcessor
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -102,9 +103,9 @@ def test_no_request_of_a_client_changes_offsets_of_a_broker_s_own_group(tmp_path
         peer.join("G")
         peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
         before = broker.parts.offsets.snapshot()
-        place = {"consumerGroup": group, "topic": "T", "queueId": 0}
-        pop = {"maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0, "initMode": 0}
-        reset = {"group": group, "topic": "T", "timestamp": 0, "isForce": "true"}
+        place: dict[str, Any] = {"consumerGroup": group, "topic": "T", "queueId": 0}
+        pop: dict[str, Any] = {"maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0, "initMode": 0}
+        reset: dict[str, Any] = {"group": group, "topic": "T", "timestamp": 0, "isForce": "true"}
         answers = [
             peer.ask(UPDATE, **place, commitOffset=2),
             peer.pull(0, sysFlag=1, commitOffset=2, consumerGroup=group),
@@ -166,7 +167,7 @@ def test_the_ends_and_the_times_of_queues_can_be_asked_for(tmp_path: Path, manua
         put(broker, "a")
         manual_clock.advance_ms(1000)
         put(broker, "b", "c")
-        queue = {"topic": "T", "queueId": 0}
+        queue: dict[str, Any] = {"topic": "T", "queueId": 0}
         assert peer.ask(RequestCode.GET_MAX_OFFSET, **queue).ext == {"offset": "3"}
         assert peer.ask(RequestCode.GET_MIN_OFFSET, **queue).ext == {"offset": "0"}
         assert peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, **queue).ext == {"timestamp": str(first)}
@@ -180,7 +181,7 @@ def test_the_ends_and_the_times_of_queues_can_be_asked_for(tmp_path: Path, manua
 def test_the_minimum_of_a_batch_queue_that_never_had_a_message_is_rocketmq_s(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         broker.parts.topics.put(TopicConfig("Inner", 1, 1, attributes={"queue.type": "BatchCQ"}))
-        queue = {"topic": "Inner", "queueId": 0}
+        queue: dict[str, Any] = {"topic": "Inner", "queueId": 0}
         assert peer.ask(RequestCode.GET_MIN_OFFSET, **queue).ext == {"offset": "-1"}
         assert peer.ask(RequestCode.GET_MAX_OFFSET, **queue).ext == {"offset": "0"}
         batch = encode_client_batch(BatchElement(0, b"%d" % number, b"") for number in range(3))

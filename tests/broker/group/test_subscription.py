@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.subscriptions import ConsumeFromWhere, ConsumeType, Heartbeat, MessageModel, Subscription
+from tiermq.broker.group.subscription import ConsumeFromWhere, ConsumeType, Heartbeat, MessageModel, Subscription
 from tiermq.errors import RequestRefused
 
 SUBSCRIPTIONS = st.builds(

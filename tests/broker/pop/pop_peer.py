@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from broker.consuming import Peer, messages_of, part
 from tiermq.broker.broker import Broker
-from tiermq.broker.popping import PopProcessor
+from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.message.properties import POP_CK
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode
@@ -31,7 +32,7 @@ class Got:
 class PopPeer(Peer):
     """One connection of a POP consumer of T in the group G."""
 
-    def pop_later(self, **changes: object) -> Future[RemotingCommand]:
+    def pop_later(self, **changes: Any) -> Future[RemotingCommand]:
         return self.ask_later(RequestCode.POP_MESSAGE, **{**pop_fields(), **changes})
 
     def pop_raw(self, **changes: object) -> RemotingCommand:
@@ -42,15 +43,15 @@ class PopPeer(Peer):
         answer = self.pop_raw(**changes)
         return got_of(answer) if answer.code == 0 else []
 
-    def ack(self, got: Got, **changes: object) -> RemotingCommand:
+    def ack(self, got: Got, **changes: Any) -> RemotingCommand:
         return self.ask(RequestCode.ACK_MESSAGE, **{**receipt_fields(got), **changes})
 
     def change_time(self, got: Got, invisible_ms: int, **changes: object) -> RemotingCommand:
-        fields = {**receipt_fields(got), "invisibleTime": invisible_ms, **changes}
+        fields: dict[str, Any] = {**receipt_fields(got), "invisibleTime": invisible_ms, **changes}
         return self.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields)
 
 
-def pop_fields() -> dict[str, object]:
+def pop_fields() -> dict[str, Any]:
     return {
         "consumerGroup": "G",
         "topic": "T",
@@ -63,7 +64,7 @@ def pop_fields() -> dict[str, object]:
     }
 
 
-def receipt_fields(got: Got) -> dict[str, object]:
+def receipt_fields(got: Got) -> dict[str, Any]:
     return {
         "consumerGroup": "G",
         "topic": "T",

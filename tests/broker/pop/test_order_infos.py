@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consuming import put, running, until
-from broker.popping_peer import MINUTE_MS, PopPeer, got_of, pops
+from broker.pop.pop_peer import MINUTE_MS, PopPeer, got_of, pops
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.pop_order import OrderInfo, OrderInfos, decode_order_infos, encode_order_infos
-from tiermq.clock import ManualClock
+from tiermq.broker.pop.order_infos import OrderInfo, OrderInfos, decode_order_infos, encode_order_infos
 from tiermq.errors import RequestRefused
 from tiermq.remoting.codes import ResponseCode
 
@@ -52,18 +51,6 @@ def test_the_file_is_rocketmq_s(tmp_path: Path, manual_clock: ManualClock) -> No
     )
     again = OrderInfos(str(tmp_path), manual_clock)
     assert again.acknowledge(("T", "G", 0), 12, 1000) == 15
-
-
-@pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[PopPeer]:
-    with PopPeer(broker) as made:
-        yield made
 
 
 def test_nobody_gets_more_of_a_queue_until_all_before_is_acknowledged(broker: Broker, peer: PopPeer) -> None:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.consuming import put, running
-from broker.popping_peer import MINUTE_MS, Got, PopPeer, pops, revive
+from broker.consuming import put
+from broker.pop.pop_peer import MINUTE_MS, Got, PopPeer, pops, revive
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.clock import ManualClock
+from tiermq.broker.pop.pop_acks import Receipt
+from tiermq.errors import RequestRefused
+from tiermq.message.properties import decode_properties
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
-
-@pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[PopPeer]:
-    with PopPeer(broker) as made:
-        yield made
+NUMBERS = st.integers(0, 2**63 - 1)
+RECEIPTS = st.builds(
+    Receipt, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.sampled_from("012"), st.text("ab-_1", min_size=1), NUMBERS, NUMBERS
+)
 
 
 def entry(got: list[Got], bits: int, **changes: Any) -> dict[str, Any]:
@@ -107,3 +103,43 @@ def test_a_receipt_that_is_over_is_taken_and_the_message_comes_all_the_same(
     assert [each.message.reconsume_times for each in peer.pop()] == [1]
     assert peer.change_time(got, 1000).code == ResponseCode.MESSAGE_ILLEGAL
     assert peer.change_time(got, -1).code == ResponseCode.INVALID_PARAMETER
+
+
+@given(RECEIPTS)
+def test_a_receipt_is_read_as_it_was_written(receipt: Receipt) -> None:
+    assert Receipt.decode(receipt.encode(), 0) == receipt
+    without_offset = receipt.encode().rpartition(" ")[0]
+    assert Receipt.decode(without_offset, receipt.offset) == receipt
+
+
+@given(st.text())
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(RequestRefused):
+        Receipt.decode("x " + text, 0)
+
+
+def test_a_receipt_of_rocketmq_is_understood() -> None:
+    found = Receipt.decode("5 1700000000000 60000 999 1 broker-a 0 7", 7)
+    assert found == Receipt(5, 1_700_000_000_000, 60_000, 999, "1", "broker-a", 0, 7)
+    assert found.is_ordered
+
+
+@given(RECEIPTS, st.lists(st.text("ab1-", min_size=1), min_size=1, max_size=3))
+def test_words_after_the_eighth_are_ignored(receipt: Receipt, more: list[str]) -> None:
+    assert Receipt.decode(" ".join([receipt.encode(), *more]), 0) == receipt
+
+
+@pytest.mark.parametrize(
+    ("size", "found"), [(32_600, {"pad", "1ST_POP_TIME", "TIERMQ_GIVEN_BACK", "POP_CK"}), (32_740, {"pad", "POP_CK"})]
+)
+def test_a_receipt_takes_the_place_of_what_only_brokers_read(size: int, found: set[str]) -> None:
+    given_back = b"1ST_POP_TIME\x011700000000000\x02TIERMQ_GIVEN_BACK\x01G T 0 0 1700000000000 0\x02pad\x01"
+    receipt = Receipt(0, 1_700_000_000_000, 60_000, 0, "1", "b", 0, 0)
+    added = receipt.added_to(given_back.ljust(size - 1, b"x") + b"\x02")
+    assert added is not None
+    assert set(decode_properties(added)) == found
+
+
+def test_a_receipt_that_no_record_can_hold_is_not_added() -> None:
+    receipt = Receipt(0, 1_700_000_000_000, 60_000, 0, "1", "b", 0, 0)
+    assert receipt.added_to(b"pad\x01".ljust(32_740, b"x") + b"\x02") is None

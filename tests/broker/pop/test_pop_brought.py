@@ -5,25 +5,26 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.consuming import part, put, running, until
-from broker.popping_peer import MINUTE_MS, PopPeer, pops, receipt_fields
-from broker.test_pop_log import REVIVE_TOPIC, copy_as_killed
+from broker.consuming import put, running, until
+from broker.pop.pop_peer import MINUTE_MS, PopPeer, pops, receipt_fields
+from broker.pop.test_pop_log import REVIVE_TOPIC, copy_as_killed
+from present import present
+from simulation.manual_clock import ManualClock
 from tiermq import Message
-from tiermq.broker import pop_log
 from tiermq.broker.broker import Broker
-from tiermq.broker.delivering import DeliveryProcessor
-from tiermq.broker.pop import INVISIBLE_MS_MAX
-from tiermq.broker.pop_checkpoints import Popped
-from tiermq.broker.pop_log import REVIVE_GROUP
-from tiermq.clock import ManualClock
-from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.broker.pop import pop_log
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, PoppedMessage
+from tiermq.broker.pop.pop_revive import AGAIN_MS, PopRevive
+from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
+from tiermq.message.topic_name import REVIVE_GROUP, TIMER_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 SECOND_MS = 1_000
-QUEUES = {"revive_queue_num": 1}
+QUEUES: dict[str, Any] = {"revive_queue_num": 1}
 
 
 def check_point(pop_ms: int, offsets: list[int]) -> dict[str, object]:
@@ -60,19 +61,43 @@ def begin_as_rocketmq(broker: Broker, pop_ms: int) -> None:
     record(broker, "ack", ack(pop_ms, 1), pop_ms + MINUTE_MS, waits=True)
 
 
+def came_back(broker: Broker, clock: ManualClock) -> list[str]:
+    """What was given back. A check point that waits for its acknowledgements is looked at again a second later, and
+    only the test moves the clock."""
+    next_ms, now_ms = pops(broker).log.points.next_due_ms(), clock.now_ms()
+    if next_ms is not None and now_ms < next_ms <= now_ms + AGAIN_MS:
+        clock.advance_ms(next_ms - now_ms)
+    return given_back(broker)
+
+
+@pytest.mark.parametrize("is_early", [False, True])
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_rocketmq_popped_comes_back_and_what_was_acknowledged_at_either_does_not(
-    tmp_path: Path, manual_clock: ManualClock, is_killed: bool
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, is_killed: bool, is_early: bool
 ) -> None:
+    """Also when the first look (`is_early`) comes between the check point and its acknowledgement."""
+    real, looks = PopRevive._has_all_acks, []
+
+    def has_all_acks(revive: PopRevive, point: CheckPoint) -> bool:
+        looks.append(point)
+        return real(revive, point) and not (is_early and len(looks) == 1)
+
+    monkeypatch.setattr(PopRevive, "_has_all_acks", has_all_acks)
     pop_ms = manual_clock.now_ms() - 1
     with running(tmp_path / "alive", clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
         begin_as_rocketmq(broker, pop_ms)
-        timers = part(broker, DeliveryProcessor).timers
+        timers = broker.delivery.timers
+        assert timers is not None
         until(broker, lambda: timers.waiting_count == 2)
-        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "offset": 3}
+        fields: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "offset": 3}
         receipt = f"0 {pop_ms} {MINUTE_MS} 0 0 b 0 3"
         assert peer.ask(RequestCode.ACK_MESSAGE, **fields, extraInfo=receipt).code == 0
-        longer = {**fields, "offset": 2, "extraInfo": receipt[:-1] + "2", "invisibleTime": 2 * MINUTE_MS}
+        longer: dict[str, Any] = {
+            **fields,
+            "offset": 2,
+            "extraInfo": receipt[:-1] + "2",
+            "invisibleTime": 2 * MINUTE_MS,
+        }
         assert peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **longer).code == 0
         broker.parts.offsets.flush()
         if is_killed:
@@ -80,10 +105,10 @@ def test_what_rocketmq_popped_comes_back_and_what_was_acknowledged_at_either_doe
     with running(tmp_path / ("died" if is_killed else "alive"), clock=manual_clock, **QUEUES) as broker:
         assert [point.offsets for point in pops(broker).log.points] == [(2,)], "the others are in the wheel"
         manual_clock.advance_ms(MINUTE_MS + 3 * SECOND_MS)
-        until(broker, lambda: given_back(broker) != [])
+        until(broker, lambda: came_back(broker, manual_clock) != [])
         assert given_back(broker) == ["one"]
         manual_clock.advance_ms(MINUTE_MS)
-        until(broker, lambda: len(given_back(broker)) > 1)
+        until(broker, lambda: len(came_back(broker, manual_clock)) > 1)
         assert given_back(broker) == ["one", "three"]
         assert len(pops(broker).log.points) == 0
 
@@ -109,7 +134,7 @@ def test_the_log_is_needed_from_what_a_timer_brought_between_our_own_records(
         broker.parts.offsets.flush()
         copy_as_killed(tmp_path)
     with running(tmp_path / "died", clock=manual_clock, **QUEUES) as broker:
-        assert [point.popped for point in pops(broker).log.points] == [Popped("G", "T", 0, 0, pop_ms)]
+        assert [point.popped for point in pops(broker).log.points] == [PoppedMessage("G", "T", 0, 0, pop_ms)]
 
 
 def test_what_rocketmq_has_given_back_is_not_given_back_again(tmp_path: Path, manual_clock: ManualClock) -> None:
@@ -156,7 +181,7 @@ def test_acknowledgements_of_what_no_pop_gave_out_are_refused_and_not_kept(
     pop_ms = manual_clock.now_ms() - 1
     with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
         begin_as_rocketmq(broker, pop_ms)
-        until(broker, lambda: part(broker, DeliveryProcessor).timers.waiting_count == 2)
+        until(broker, lambda: present(broker.delivery.timers).waiting_count == 2)
         entry = {"c": "G", "t": "T", "r": "0", "q": 0, "so": 0, "pt": pop_ms, "it": MINUTE_MS, "rq": 0, "b": "AQ=="}
         log = pops(broker).log
         before = broker.parts.local.max_offset(REVIVE_TOPIC, 0)
@@ -177,13 +202,19 @@ def test_early_acknowledgements_of_a_group_are_bounded_also_when_they_are_read_a
     entry = {"c": "G", "t": "T", "r": "0", "q": 0, "so": 0, "it": MINUTE_MS, "rq": 0, "b": "AQ=="}
     with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
         begin_as_rocketmq(broker, now_ms - 1)
-        until(broker, lambda: part(broker, DeliveryProcessor).timers.waiting_count == 2)
+        until(broker, lambda: present(broker.delivery.timers).waiting_count == 2)
         told = peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, "pt": now_ms - at} for at in range(1, 6)]})
         assert (told.code, "at most 3" in (told.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
         later = {"acks": [{**entry, "pt": now_ms - 1, "b": "Ag=="}]}
         assert peer.ask(RequestCode.BATCH_ACK_MESSAGE, later).code == 0, "of a check point that is kept"
         assert len(pops(broker).log._early[0]) == 3
-        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "offset": 2, "invisibleTime": MINUTE_MS}
+        fields: dict[str, Any] = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": 0,
+            "offset": 2,
+            "invisibleTime": MINUTE_MS,
+        }
         receipt = f"0 {now_ms - 9} {MINUTE_MS} 0 0 b 0 2"
         told = peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields, extraInfo=receipt)
         assert told.code == ResponseCode.SYSTEM_BUSY
@@ -205,7 +236,7 @@ def test_what_was_acknowledged_early_waits_for_a_check_point_that_is_stored_and_
         put(broker, "one", "two")
         broker.parts.offsets.commit("G", "T", 0, 2)
         log, local = pops(broker).log, broker.parts.local
-        popped = Popped("G", "T", 0, 0, pop_ms)
+        popped = PoppedMessage("G", "T", 0, 0, pop_ms)
         log.acknowledge_early(0, popped, [0, 1], pop_ms + MINUTE_MS)
         local.dispatch_now()
         end, dispatch, look = local.max_offset(REVIVE_TOPIC, 0), local.dispatch_now, local.max_offset

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.pop import INVISIBLE_MS_MAX
-from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, CheckPoints, PoppedMessage, popped_in
+from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
 from tiermq.errors import RequestRefused
 
 NAMES = st.text("abc_%-", min_size=1, max_size=100)
@@ -17,7 +17,7 @@ OFFSETS = st.lists(st.integers(0, 2**40), min_size=1, max_size=32, unique=True).
 
 
 def point(start: int = 0, count: int = 2, pop_ms: int = 1000, invisible_ms: int = 100, queue: int = 0) -> CheckPoint:
-    popped = Popped("G", "T", 0, start, pop_ms)
+    popped = PoppedMessage("G", "T", 0, start, pop_ms)
     return CheckPoint(popped, invisible_ms, tuple(range(start, start + count)), queue, start)
 
 
@@ -25,7 +25,7 @@ def point(start: int = 0, count: int = 2, pop_ms: int = 1000, invisible_ms: int 
 def test_a_check_point_is_read_as_it_was_written(
     group: str, topic: str, queue_id: int, pop_ms: int, invisible_ms: int, offsets: tuple[int, ...]
 ) -> None:
-    made = CheckPoint(Popped(group, topic, queue_id, offsets[0], pop_ms), invisible_ms, offsets, 3, 77)
+    made = CheckPoint(PoppedMessage(group, topic, queue_id, offsets[0], pop_ms), invisible_ms, offsets, 3, 77)
     assert CheckPoint.from_json(made.to_json("b"), 3, 77) == made
 
 

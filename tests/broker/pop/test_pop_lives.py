@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import put, running
-from broker.popping_peer import MINUTE_MS, Got, PopPeer, pops, revive
+from broker.pop.pop_peer import MINUTE_MS, Got, PopPeer, pops, revive
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.pop_checkpoints import Popped
-from tiermq.broker.pop_receipts import Receipt
-from tiermq.broker.pop_topics import real_topic
-from tiermq.clock import ManualClock
+from tiermq.broker.pop.pop_acks import Receipt
+from tiermq.broker.pop.pop_checkpoints import PoppedMessage
+from tiermq.broker.pop.pop_topics import real_topic
 
 LIVES = 5
 STEPS = 25
@@ -71,7 +71,9 @@ def is_held(broker: Broker, got: Got) -> bool:
     """Whether a receipt is good: its check point has the message."""
     receipt = Receipt.decode(got.receipt, got.message.queue_offset)
     topic = real_topic("G", "T", receipt.mark)
-    point = pops(broker).log.points.find(Popped("G", topic, receipt.queue_id, receipt.start_offset, receipt.pop_ms))
+    point = pops(broker).log.points.find(
+        PoppedMessage("G", topic, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
+    )
     return point is not None and receipt.offset in point.open
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from broker.consuming import put, running
-from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
+from broker.pop.pop_peer import MINUTE_MS, PopPeer, pops, revive
+from simulation.manual_clock import ManualClock
 from tiermq import Message
-from tiermq.broker.pop_checkpoints import CheckPoint, Popped
-from tiermq.clock import ManualClock
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, PoppedMessage
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import REVIVE_GROUP
 from tiermq.status import PutStatus
@@ -208,7 +208,7 @@ def test_the_offset_does_not_pass_a_check_point_that_is_being_made(
             add(point)
 
         monkeypatch.setattr(log.points, "add", slow)
-        popped = Popped("G", "T", 0, 0, manual_clock.now_ms())
+        popped = PoppedMessage("G", "T", 0, 0, manual_clock.now_ms())
         popping = threading.Thread(target=log.begin, args=(0, popped, MINUTE_MS, (0,)), kwargs={"group_offset": 1})
         following = threading.Thread(target=log.commit)
         popping.start()

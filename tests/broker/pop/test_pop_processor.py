@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.consuming import on_loop, put, running, until
-from broker.popping_peer import MINUTE_MS, PopPeer, got_of, pops, revive
+from broker.consuming import damage_unit, on_loop, put, running, until
+from broker.pop.pop_peer import MINUTE_MS, PopPeer, got_of, pops, revive
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.clock import ManualClock
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.tier.tiered_store import TieredStore
-
-
-@pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[PopPeer]:
-    with PopPeer(broker) as made:
-        yield made
 
 
 def test_each_message_is_given_to_one_consumer_of_a_group(broker: Broker, peer: PopPeer) -> None:
@@ -221,7 +209,7 @@ def test_a_group_that_was_sent_elsewhere_pops_there(broker: Broker, peer: PopPee
 
 
 def test_a_notification_says_whether_there_is_something_and_takes_nothing(broker: Broker, peer: PopPeer) -> None:
-    fields = {"consumerGroup": "G", "topic": "T", "queueId": -1, "pollTime": 0, "bornTime": 0}
+    fields: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": -1, "pollTime": 0, "bornTime": 0}
     peer.pop()
     assert peer.ask(RequestCode.NOTIFICATION, **fields).ext == {"hasMsg": "false", "pollingFull": "false"}
     later = peer.ask_later(RequestCode.NOTIFICATION, **{**fields, "pollTime": 15_000})
@@ -261,7 +249,7 @@ def test_binary_headers_whose_codes_are_cut_off_are_understood(broker: Broker) -
 def test_what_was_given_out_is_counted(broker: Broker, peer: PopPeer) -> None:
     put(broker, "one", "two")
     peer.pop()
-    assert {group: count for given in broker.parts.given for (group, _), count in given().items()} == {"G": 2}
+    assert broker.parts.hooks.given() == {("G", "T"): 2}
     told = broker.render_metrics()
     assert "rocketmq_pop_checkpoint_buffer_size 1" in told
 
@@ -273,7 +261,44 @@ def test_messages_that_only_the_tier_has_are_popped(tmp_path: Path) -> None:
     with running(tmp_path / "store", store=settings) as broker, PopPeer(broker) as peer:
         assert isinstance(broker.store, TieredStore)
         put(broker, "cold")
-        assert broker.store.tier_now(60)
+        assert broker.store.flush_to_tier(60)
         (got,) = peer.pop(pollTime=1000)
         assert got.body == "cold"
         assert peer.ack(got).code == 0
+
+
+def test_a_broker_that_may_not_be_read_from_gives_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, PopPeer(broker) as peer:
+        peer.pop()
+        assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=2").code == 0
+        assert peer.pop_raw().code == ResponseCode.NO_PERMISSION
+
+
+def test_a_topic_that_is_forbidden_to_a_group_gives_it_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, PopPeer(broker) as peer:
+        broker.parts.groups.set_forbidden("G", "T", 4)
+        assert peer.pop_raw().code == ResponseCode.NO_PERMISSION
+        assert peer.pop_raw(consumerGroup="H").code == ResponseCode.POLLING_TIMEOUT
+
+
+def test_sql92_that_is_switched_off_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, enable_property_filter=False) as broker, PopPeer(broker) as peer:
+        answer = peer.pop_raw(exp="a = 1", expType="SQL92")
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_a_damaged_unit_keeps_nothing_of_other_queues_from_a_pop_and_is_named(
+    tmp_path: Path, manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
+        for queue_id in range(4):
+            put(broker, f"a{queue_id}", f"b{queue_id}", queue_id=queue_id)
+        damage_unit(tmp_path, 2, 1)
+        assert sorted(got.body for got in peer.pop()) == ["a0", "a1", "a2", "a3", "b0", "b1", "b3"]
+        for _ in range(3):
+            answer = peer.pop_raw()
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert (answer.remark or "").startswith("queue T-2 cannot be read at offset 1 (CorruptRecord)")
+        lines = [each for each in caplog.records if "cannot be read" in each.getMessage()]
+        assert [(each.levelname, each.exc_info) for each in lines] == [("WARNING", None)]
+        assert broker.parts.server.handler_errors == 0

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consuming import messages_of, on_loop, put, running, until
-from broker.popping_peer import PopPeer, got_of, pops
-from tiermq.broker.pop_gathering import queue_offsets_of
+from broker.pop.pop_peer import PopPeer, got_of, pops
+from tiermq.broker.pop.pop_reader import queue_offsets_of
 from tiermq.message.record import encode_record
 from tiermq.remoting.codes import ResponseCode
 
@@ -24,7 +24,7 @@ def test_offsets_are_read_from_records(records: list[tuple[int, bytes]]) -> None
 def test_a_queue_that_somebody_takes_from_is_left_alone_and_looked_at_again(tmp_path: Path) -> None:
     with running(tmp_path) as broker, PopPeer(broker) as peer:
         put(broker, "one")
-        taken = pops(broker).gathering._taken
+        taken = pops(broker).reader._taken
         on_loop(broker, taken.add, ("G", "T", 0))
         assert peer.pop() == []
         later = peer.pop_later(pollTime=60_000)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.consuming import put, running
-from broker.popping_peer import MINUTE_MS, PopPeer, pop_fields, pops, revive
-from broker.test_pop_log import copy_as_killed
+from broker.pop.pop_peer import MINUTE_MS, PopPeer, pop_fields, pops, revive
+from broker.pop.test_pop_log import copy_as_killed
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.pop_checkpoints import CheckPoint, Popped
-from tiermq.clock import ManualClock
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, PoppedMessage
+from tiermq.broker.pop.pop_topics import pop_retry_topic, pop_retry_topics, real_topic, topic_to_come_back_to
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
-
-
-@pytest.fixture
-def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
-    with running(tmp_path, clock=manual_clock) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(broker: Broker) -> Iterator[PopPeer]:
-    with PopPeer(broker) as made:
-        yield made
 
 
 def test_a_copy_has_what_the_message_had_and_when_it_was_popped_first(
@@ -64,7 +53,7 @@ def test_a_message_comes_once_though_the_broker_was_killed_while_it_gave_it_back
         pop = pops(broker)
         acknowledge = pop.log.acknowledge
 
-        def killed_before(popped: Popped, offsets: list[int]) -> bool:
+        def killed_before(popped: PoppedMessage, offsets: list[int]) -> bool:
             if offsets == [1]:
                 copy_as_killed(tmp_path)
             return acknowledge(popped, offsets)
@@ -125,7 +114,7 @@ def test_a_message_that_is_gone_is_passed_over(broker: Broker, peer: PopPeer, ma
 def test_a_message_of_rocketmq_s_newer_retry_topic_comes_back_to_the_usual_one(broker: Broker, peer: PopPeer) -> None:
     put(broker, "one")
     (message,) = broker.parts.local.get("T", 0, 0).messages
-    point = CheckPoint(Popped("G", "%RETRY%G+T", 0, 0, 1), MINUTE_MS, (0,), 0)
+    point = CheckPoint(PoppedMessage("G", "%RETRY%G+T", 0, 0, 1), MINUTE_MS, (0,), 0)
     pops(broker).revive._put(point, message)
     broker.parts.local.dispatch_now()
     assert [each.body for each in peer.pop(queueId=1)] == ["one"]
@@ -179,9 +168,9 @@ def test_an_invented_receipt_brings_back_no_message_of_another_group(
     now_ms = manual_clock.now_ms()
     popped_ms = 1 if opened_before else now_ms
     receipt = f"0 {popped_ms} {now_ms + MINUTE_MS} 0 1 b 0 0"
-    fields = {**PAIRS[1], "queueId": 0, "offset": 0, "extraInfo": receipt, "invisibleTime": 1000}
+    fields: dict[str, Any] = {**PAIRS[1], "queueId": 0, "offset": 0, "extraInfo": receipt, "invisibleTime": 1000}
     assert peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields).code == ResponseCode.MESSAGE_ILLEGAL
-    point = CheckPoint(Popped("a", SHARED, 0, 0, now_ms), 1000, (0,), 0, 0)
+    point = CheckPoint(PoppedMessage("a", SHARED, 0, 0, now_ms), 1000, (0,), 0, 0)
     pops(shared).log.begin(0, point.popped, 1000, (0,))
     manual_clock.advance_ms(2000)
     revive(shared)
@@ -202,3 +191,17 @@ def test_a_message_that_does_not_say_whose_it_is_comes_back_unless_two_could_own
     put(broker, "two", topic=SHARED)
     assert peer.pop(**PAIRS[1]) == []
     assert peer.pop(**PAIRS[0]) == []
+
+
+def test_retry_topics_have_rocketmq_s_names() -> None:
+    assert pop_retry_topics("G", "T") == ("%RETRY%G_T", "%RETRY%G+T")
+    assert pop_retry_topic("G", "%RETRY%G_T") == "%RETRY%G_T", "a retry topic has no retry topic of its own"
+
+
+def test_a_mark_says_which_topic_is_meant() -> None:
+    assert [real_topic("G", "T", mark) for mark in "012"] == ["T", "%RETRY%G_T", "%RETRY%G+T"]
+
+
+def test_what_was_popped_comes_back_to_a_topic_that_the_store_takes() -> None:
+    popped_from = ["T", "%RETRY%G_T", "%RETRY%G+T", "%RETRY%G+A+B"]
+    assert [topic_to_come_back_to("G", topic) for topic in popped_from] == [*["%RETRY%G_T"] * 3, "%RETRY%G_A+B"]

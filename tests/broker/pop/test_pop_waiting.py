@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from broker.consuming import on_loop, put, running, until
-from broker.popping_peer import PopPeer, got_of, pops
-from tiermq.clock import ManualClock
+from broker.pop.pop_peer import PopPeer, got_of, pop_fields, pops
+from simulation.manual_clock import ManualClock
+from tiermq.broker.pop.pop_waiting import Pop
+from tiermq.broker.pull.long_polling import HOLD_MS_MAX
+from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+
+NOBODY = cast(Connection, None)
 
 
 def test_a_pop_dies_with_its_connection_and_leaves_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
@@ -44,3 +55,33 @@ def test_many_who_wait_share_what_comes(tmp_path: Path, manual_clock: ManualCloc
         put(broker, *(f"m{number}" for number in range(20)))
         bodies = [got.body for each in waiting for got in got_of(each.result(60))]
         assert sorted(bodies) == sorted(f"m{number}" for number in range(20))
+
+
+def made(code: int = RequestCode.POP_MESSAGE, **changes: object) -> Pop:
+    ext = {name: str(value) for name, value in {**pop_fields(), **changes}.items()}
+    return Pop(NOBODY, RemotingCommand(code, ext=ext), 1000)
+
+
+def test_a_pop_waits_as_long_as_it_says_and_no_longer_than_may_be() -> None:
+    assert made(pollTime=500).deadline_ms == 1500
+    assert made(pollTime=-5).deadline_ms == 1000
+    assert made(pollTime=10**12).deadline_ms == 1000 + HOLD_MS_MAX
+
+
+def test_a_pop_watches_its_queues_and_its_retry_topics() -> None:
+    assert made().watched == (("T", -1), ("%RETRY%G_T", -1), ("%RETRY%G+T", -1))
+    assert made(queueId=3).watched[0] == ("T", 3)
+    assert made(order="true").watched == (("T", -1),)
+    assert made(topic="%RETRY%G_T").watched == (("%RETRY%G_T", -1),)
+
+
+@pytest.mark.parametrize("name", ["consumerGroup", "topic", "queueId", "maxMsgNums", "invisibleTime", "pollTime"])
+def test_what_is_needed_must_be_there(name: str) -> None:
+    fields: dict[str, Any] = {each: str(value) for each, value in pop_fields().items() if each != name}
+    with pytest.raises(RequestRefused, match=name):
+        Pop(NOBODY, RemotingCommand(RequestCode.POP_MESSAGE, ext=fields), 0)
+
+
+def test_a_notification_needs_less() -> None:
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "pollTime": "0"}
+    assert Pop(NOBODY, RemotingCommand(RequestCode.NOTIFICATION, ext=fields), 0).is_notification

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import Peer, bodies_of, on_loop, part, put, running, until
-from broker.popping_peer import PopPeer
+from broker.pop.pop_peer import PopPeer
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.cold_flow import FORGET_MS, WINDOW_MS, ColdFlow
-from tiermq.broker.pulling import PullProcessor
-from tiermq.clock import ManualClock
+from tiermq.broker.pull.cold_flow import FORGET_MS, WINDOW_MS, ColdFlow
+from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
 from tiermq.tier.tiered_store import TieredStore
@@ -55,7 +55,7 @@ def test_a_pull_over_the_threshold_is_answered_in_the_next_window(tmp_path: Path
     with cold_broker(tmp_path, manual_clock) as broker, Peer(broker) as peer:
         assert isinstance(broker.store, TieredStore)
         put(broker, "one", "two")
-        assert broker.store.tier_now(60)
+        assert broker.store.flush_to_tier(60)
         peer.join()
         assert peer.ask(UPDATE, b"G=10\nOTHER = 5000\n").code == 0
         assert bodies_of(peer.pull(0)) == ["one", "two"]
@@ -83,7 +83,7 @@ def test_a_pop_over_the_threshold_is_refused_until_the_next_window(tmp_path: Pat
         on_loop(broker, broker.parts.cold_flow.thresholds.__setitem__, "G", 1)
         on_loop(broker, broker.parts.cold_flow.gave, "G", 1)
         put(broker, "cold")
-        assert broker.store.tier_now(60)
+        assert broker.store.flush_to_tier(60)
         manual_clock.advance_ms(1)
         on_loop(broker, broker.parts.cold_flow.gave, "G", 1)
         assert peer.pop_raw(pollTime=1000).code == ResponseCode.FLOW_CONTROL

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.consuming import Peer, bodies_of, on_loop, part, put, running, until
+from simulation.manual_clock import ManualClock
 from tiermq import Message
 from tiermq.broker.broker import Broker
-from tiermq.broker.long_polling import LongPolling
-from tiermq.broker.pulling import PullProcessor
-from tiermq.clock import ManualClock
+from tiermq.broker.pull.long_polling import LongPolling
+from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import ResponseCode
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from broker.consuming import Peer, bodies_of, part, put, running
+from broker.consuming import Peer, bodies_of, part, pull_fields, put, running
 from tiermq.broker.broker import Broker
-from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.pulling import PullProcessor
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.pull.pull_admission import Pull
+from tiermq.broker.pull.pull_processor import PullProcessor
+from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import TopicConfig
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION
 
@@ -86,7 +91,7 @@ def test_a_group_comes_by_itself_only_where_that_is_allowed(tmp_path: Path) -> N
         ({"sysFlag": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_pull_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, object], code: int) -> None:
+def test_a_pull_that_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], code: int) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         broker.parts.topics.put(TopicConfig("U"))
         peer.join()
@@ -161,3 +166,33 @@ def test_retries_are_filtered_as_their_first_topic_is_where_that_is_wanted(tmp_p
         put(broker, "3", topic="%RETRY%G", properties={"n": "0", "RETRY_TOPIC": "another"})
         put(broker, "4", topic="%RETRY%G", properties={"n": "0"})
         assert bodies_of(peer.pull(topic="%RETRY%G")) == ["2", "3", "4"]
+
+
+def pull_of(**changes: object) -> Pull:
+    ext = {name: str(value) for name, value in {**pull_fields(5), **changes}.items() if value is not None}
+    return Pull(cast("Connection", None), RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
+
+
+def test_every_field_is_read() -> None:
+    pull = pull_of(commitOffset=4, sysFlag=3, suspendTimeoutMillis=7_000, subVersion=9)
+    assert (pull.group, pull.topic, pull.queue_id, pull.offset, pull.max_messages) == ("G", "T", 0, 5, 32)
+    assert (pull.flags, pull.commit_offset, pull.suspend_ms, pull.subscription_version) == (3, 4, 7_000, 9)
+    assert pull.message_filter is None
+
+
+@pytest.mark.parametrize("field", ["consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag"])
+def test_a_pull_that_lacks_a_field_is_refused(field: str) -> None:
+    with pytest.raises(RequestRefused, match=field):
+        pull_of(**{field: None})
+
+
+def test_how_long_it_may_wait_is_needed_only_of_a_pull_that_may() -> None:
+    assert pull_of(sysFlag=0, suspendTimeoutMillis=None).suspend_ms == 0
+    with pytest.raises(RequestRefused, match="suspendTimeoutMillis"):
+        pull_of(sysFlag=2, suspendTimeoutMillis=None)
+
+
+@pytest.mark.parametrize(("field", "value"), [("queueId", 2**31), ("queueOffset", "1.5"), ("maxMsgNums", "many")])
+def test_a_pull_with_a_number_that_is_none_is_refused(field: str, value: object) -> None:
+    with pytest.raises(RequestRefused, match=field):
+        pull_of(**{field: value})

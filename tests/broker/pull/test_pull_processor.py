@@ -6,15 +6,18 @@ import itertools
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.consuming import SIZES, Peer, bodies_of, messages_of, on_loop, part, put, running, until
+from broker.consuming import SIZES, Peer, bodies_of, damage_unit, messages_of, on_loop, part, put, running, until
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.pulling import PullProcessor, _code_of
+from tiermq.broker.pull.pull_processor import PullProcessor, _code_of
 from tiermq.errors import TierUnavailable
 from tiermq.kernel import GetPage
+from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
@@ -22,6 +25,7 @@ from tiermq.status import GetStatus
 from tiermq.tier.tiered_store import TieredStore
 
 NOT_FOUND, MOVED = ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED
+OWNER = 'cluster="DefaultCluster",node_type="broker",node_id="b"'
 
 
 @pytest.mark.parametrize("header_type", [HeaderType.JSON, HeaderType.ROCKETMQ])
@@ -39,6 +43,17 @@ def test_a_pull_gets_the_messages_from_its_offset_on(tmp_path: Path, header_type
             (3, "T", ["k"]),
         ]
         assert broker.parts.offsets.query_pulled("G", "T", 0) == 4
+
+
+def test_the_group_of_tools_copies_queues_by_large_pages_and_others_get_rocketmqs(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *(str(number) for number in range(300)))
+        own = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG", "consumerGroup": TOOLS_GROUP}
+        assert len(bodies_of(peer.pull(0, maxMsgNums=1024, **own))) == 300
+        assert len(bodies_of(peer.pull(0, maxMsgNums=200, **own))) == 200
+        assert len(bodies_of(peer.pull(0, maxMsgNums=32, **own))) == 32
+        assert len(bodies_of(peer.pull(0, maxMsgNums=1024))) == 32
 
 
 @pytest.mark.parametrize(
@@ -174,7 +189,7 @@ def test_every_status_of_a_store_has_its_code(status: GetStatus, offset: int, ne
 
 def tiered(tmp_path: Path, **settings: object) -> Broker:
     """A broker whose queue 0 of T has its first messages in the tier only."""
-    small = {
+    small: dict[str, Any] = {
         **SIZES,
         **settings,
         "mapped_file_size_commit_log": 16 * 1024,
@@ -188,7 +203,7 @@ def tiered(tmp_path: Path, **settings: object) -> Broker:
         put(broker, f"{number} ".ljust(1000, "x"))
     store = broker.store
     assert isinstance(store, TieredStore)
-    assert store.tier_now(60)
+    assert store.flush_to_tier(60)
     while store.local.min_offset("T", 0) == 0:
         store.clean_now()
     return broker
@@ -219,7 +234,7 @@ def test_a_pull_that_only_the_tier_may_answer_is_woken_by_the_upload_and_not_by_
     with tiered(tmp_path, tiered_storage_level="FORCE") as broker, Peer(broker) as peer:
         store = broker.store
         assert isinstance(store, TieredStore)
-        assert store.pause_tiering()
+        assert store.tier.engine.pause()
         peer.join()
         polling = part(broker, PullProcessor).long_polling
         answer = peer.pull_later(60, sysFlag=6, suspendTimeoutMillis=100_000)
@@ -227,8 +242,8 @@ def test_a_pull_that_only_the_tier_may_answer_is_woken_by_the_upload_and_not_by_
         put(broker, "61 came")
         until(broker, lambda: store.local.max_offset("T", 0) == 61)
         assert on_loop(broker, lambda: polling.held) == 1, "the tier has nothing new yet"
-        store.resume_tiering()
-        assert store.tier_now(60)
+        store.tier.engine.resume()
+        assert store.flush_to_tier(60)
         assert first_words(answer.result(60)) == ["61"]
         assert (polling.woken, polling.timed_out) == (1, 0)
 
@@ -331,7 +346,7 @@ def test_a_consumer_at_the_end_of_a_tier_that_is_behind_waits_and_does_not_spin(
         peer.join()
         store = broker.store
         assert isinstance(store, TieredStore)
-        store.pause_tiering()
+        store.tier.engine.pause()
         put(broker, "only here")
         polling = part(broker, PullProcessor).long_polling
         held = peer.pull_later(60, sysFlag=2, suspendTimeoutMillis=1_000)
@@ -354,7 +369,7 @@ def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:
 def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_no_consumer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with tiered(tmp_path) as broker, Peer(broker) as peer, caplog.at_level(logging.INFO):
+    with tiered(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
         broker.parts.offsets.commit("G", "T", 0, 0)
         log = next(path for path in (tmp_path / "tier").rglob("T/0/COMMIT_LOG/*") if path.suffix == "")
@@ -365,12 +380,45 @@ def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_
             answer = peer.pull(offset, sysFlag=1, commitOffset=0)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "nextBeginOffset" not in answer.ext
-            assert "CorruptSegment" in (answer.remark or "")
+            assert (answer.remark or "").startswith(f"queue T-0 cannot be read at offset {offset} (CorruptSegment)")
             assert "not what was written" in caplog.text
+        (line,) = warnings_of(caplog)
+        assert line.startswith("queue T-0 cannot be read at offset 0: CorruptSegment: ")
         assert broker.parts.offsets.query("G", "T", 0) == 0
         data[500] ^= 1
         log.write_bytes(data)
         assert first_words(peer.pull(0))[0] == "0"
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log has of queues that cannot be read, at the level that operators see."""
+    found = [each for each in caplog.records if "cannot be read at" in each.getMessage()]
+    assert all(each.levelno == logging.WARNING and each.exc_info is None for each in found)
+    return [each.getMessage() for each in found]
+
+
+def test_a_pull_of_a_damaged_unit_names_queue_and_offset_and_logs_a_line_a_minute_for_each_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    with running(tmp_path, clock=clock) as broker, Peer(broker) as peer:
+        peer.join()
+        for queue_id in (0, 1):
+            put(broker, "a", "secret", "c", queue_id=queue_id)
+            damage_unit(tmp_path, queue_id, 1)
+        for queue_id in (0, 1, 0, 1):
+            assert bodies_of(peer.pull(0, queueId=queue_id)) == ["a"], "a page ends before what is damaged"
+            answer = peer.pull(1, queueId=queue_id)
+            remark = f"queue T-{queue_id} cannot be read at offset 1 (CorruptRecord): the broker's log has the details"
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+        assert [line[:9] for line in warnings_of(caplog)] == ["queue T-0", "queue T-1"]
+        assert "physical offset 7" in warnings_of(caplog)[0]
+        clock.advance_ms(61_000)
+        peer.pull(1)
+        assert "(1 more requests failed since the last line)" in warnings_of(caplog)[2]
+        assert "tiermq_pulls_failed_total 5" in broker.render_metrics()
+        assert broker.parts.server.handler_errors == 0
+        assert "Traceback" not in caplog.text
 
 
 def reads_by_two(broker: Broker, groups: tuple[str, str], count: int) -> int:
@@ -400,7 +448,7 @@ def downloads(broker: Broker) -> int:
 
 def test_two_clients_of_a_broadcasting_group_read_ahead_like_two_groups(tmp_path: Path) -> None:
     count = 9_600
-    settings = {"tiered_storage_level": "FORCE", "read_ahead_message_count_threshold": 64}
+    settings: dict[str, Any] = {"tiered_storage_level": "FORCE", "read_ahead_message_count_threshold": 64}
     config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
     tier = (tmp_path / "tier").as_uri()
     with Broker.open(tmp_path / "store", tier=tier, config=config, **SIZES, **settings) as broker:
@@ -408,9 +456,88 @@ def test_two_clients_of_a_broadcasting_group_read_ahead_like_two_groups(tmp_path
         put(broker, *(f"{number} ".ljust(200, "x") for number in range(count)))
         store = broker.store
         assert isinstance(store, TieredStore)
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
         store.tier.fetcher.pace._waits_so_far = itertools.count().__next__  # A back end that one has to wait for.
         windows = 2 * count // 64
         # Read-ahead fetches several windows at once: 26 to 69 reads as two groups, 163 when they cut each other's off.
         for groups in (("G", "H"), ("K", "K")):
             assert reads_by_two(broker, groups, count) < windows / 3, groups
+
+
+def told(broker: Broker, name: str) -> dict[str, float]:
+    """The samples of a metric, by their labels without the broker's own."""
+    lines = broker.parts.metrics.render_prometheus().splitlines()
+    found = {}
+    for line in lines:
+        if line.startswith((f"{name}{{", f"{name} ")):
+            labels, _, value = line.removeprefix(name).rpartition(" ")
+            found[labels.strip("{}").removeprefix(OWNER).removeprefix(",")] = float(value)
+    return found
+
+
+def test_what_a_group_was_given_and_what_it_lacks(tmp_path: Path) -> None:
+    labels = 'topic="T",consumer_group="G",is_retry="false"'
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *"abcde")
+        answer = peer.pull(0, maxMsgNums=3)
+        assert told(broker, "rocketmq_messages_out_total") == {f'{labels},is_system="false"': 3}
+        assert told(broker, "rocketmq_throughput_out_total") == {f'{labels},is_system="false"': len(answer.body)}
+        assert told(broker, "rocketmq_consumer_lag_messages") == {}, "it has committed nothing"
+        broker.parts.offsets.commit("G", "T", 0, 2)
+        assert told(broker, "rocketmq_consumer_lag_messages") == {labels: 3}
+        assert told(broker, "rocketmq_consumer_inflight_messages") == {labels: 1}
+        peer.pull(3)
+        assert told(broker, "rocketmq_messages_out_total") == {f'{labels},is_system="false"': 5}
+        broker.parts.offsets.remove_group("G")
+        assert told(broker, "rocketmq_consumer_lag_messages") == {labels: 0}
+
+
+def test_a_count_that_was_forgotten_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *"abc")
+        peer.pull(0)
+        assert list(told(broker, "rocketmq_messages_out_total").values()) == [3]
+        pulling = next(each for each in broker.processors if hasattr(each, "admission"))
+        on_loop(broker, pulling.admission.remembered.clear)
+        peer.pull(1)
+        assert list(told(broker, "rocketmq_messages_out_total").values()) == [5]
+
+
+def test_who_is_connected_and_who_has_left(tmp_path: Path) -> None:
+    consumer = 'consumer_group="G",language="PYTHON",version="479",consume_mode="push"'
+    with running(tmp_path) as broker:
+        with Peer(broker) as peer:
+            peer.join()
+            assert told(broker, "rocketmq_consumer_connections") == {consumer: 1}
+            assert told(broker, "rocketmq_producer_connections") == {'language="PYTHON",version="479"': 1}
+            held = peer.pull_later(0, sysFlag=2)
+            until(broker, lambda: told(broker, "tiermq_pulls_held") == {"": 1})
+            put(broker, "a")
+            assert held.result(60).code == 0
+            assert told(broker, "tiermq_pulls_held") == {"": 0}
+        until(broker, lambda: not broker.parts.clients.consumer_groups)
+        assert told(broker, "rocketmq_consumer_connections") == {consumer: 0}
+
+
+def test_dead_letters_and_delays_are_told(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a", "b")
+        first, second = broker.parts.local.get("T", 0, 0).messages
+        assert peer.ask(36, offset=first.physical_offset, group="G", delayLevel=-1).code == 0
+        assert peer.ask(36, offset=second.physical_offset, group="G", delayLevel=18).code == 0
+        broker.parts.local.dispatch_now()
+        dead = told(broker, "rocketmq_send_to_dlq_messages_total")
+        assert dead == {'topic="T",consumer_group="G"': 1}
+        assert told(broker, "tiermq_delayed_waiting") == {"": 1}
+        assert told(broker, "tiermq_delayed_delivered_total") == {"": 0}
+
+
+def test_offsets_of_a_topic_that_is_gone_are_no_lag(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        broker.parts.topics.put(TopicConfig("U"))
+        broker.parts.offsets.commit("G", "U", 0, 0)
+        broker.parts.offsets.commit("G", "gone", 0, 0)
+        assert list(told(broker, "rocketmq_consumer_lag_messages")) == ['topic="U",consumer_group="G",is_retry="false"']

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.consuming import Peer, bodies_of, messages_of, put, running
+from present import present
+from simulation.manual_clock import ManualClock
 from tiermq import Message
-from tiermq.clock import ManualClock
 from tiermq.message.ids import decode_message_id, encode_message_id
 from tiermq.message.java_hash import java_hash
 from tiermq.message.record import encode_record
-from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_body
-from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.permissions import AccessTable, Credentials
 
-ALWAYS = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
+ALWAYS: dict[str, Any] = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
 
 
 def test_messages_are_found_by_their_keys_and_by_their_unique_key(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_messages_are_found_by_their_keys_and_by_their_unique_key(tmp_path: Path
         assert int(answer.ext["indexLastUpdateTimestamp"]) > 0
         assert int(answer.ext["indexLastUpdatePhyoffset"]) > 0
         assert bodies_of(peer.ask(query, topic="T", key="two", maxNum=1, **ALWAYS)) == ["b"]
-        unique = {"_UNIQUE_KEY_QUERY": "true", **ALWAYS}
+        unique: dict[str, Any] = {"_UNIQUE_KEY_QUERY": "true", **ALWAYS}
         assert bodies_of(peer.ask(query, topic="T", key="U1", maxNum=0, **unique)) == ["a"]
         missing = peer.ask(query, topic="T", key="three", maxNum=10, **ALWAYS)
         assert (missing.code, missing.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
@@ -137,10 +138,10 @@ def test_a_key_that_is_not_found_in_an_incomplete_index_is_an_error_and_not_a_no
     store = {"tier": (tmp_path / "tier").as_uri(), "tiered_storage_level": "FORCE", **small}
     with running(tmp_path / "store", store=store) as broker, Peer(broker) as peer:
         put(broker, "a", keys=["k"])
-        assert broker.parts.store.tier_now()
+        assert present(broker.parts.tiered).flush_to_tier()
         assert bodies_of(peer.ask(12, topic="T", key="k", maxNum=10, **ALWAYS)) == ["a"]
         assert peer.ask(12, topic="T", key="none", maxNum=10, **ALWAYS).code == ResponseCode.QUERY_NOT_FOUND
-        index = broker.parts.store.tier.index
+        index = present(present(broker.parts.tiered).tier.index)
         index.seal()
         while not index.counts.uploaded:
             index.run_once()
@@ -149,7 +150,7 @@ def test_a_key_that_is_not_found_in_an_incomplete_index_is_an_error_and_not_a_no
     for companion in (tmp_path / "tier").glob("*/b/rmq_sys_INDEX/0/INDEX/*.tiermq.json"):
         companion.unlink()
     with running(tmp_path / "store", store=store) as broker, Peer(broker) as peer:
-        broker.parts.store.tier.index.run_once()
+        present(present(broker.parts.tiered).tier.index).run_once()
         found = peer.ask(12, topic="T", key="k", maxNum=10, **ALWAYS)
         assert (found.code, bodies_of(found), found.ext["indexComplete"]) == (0, ["a"], "false")
         assert "not complete" in (found.remark or "")
@@ -163,7 +164,7 @@ def test_the_units_of_a_consume_queue_are_told(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         put(broker, "a", "b", "c", tags="TagA")
         code = RequestCode.QUERY_CONSUME_QUEUE
-        asked = {"topic": "T", "queueId": 0, "index": 1, "count": 5}
+        asked: dict[str, Any] = {"topic": "T", "queueId": 0, "index": 1, "count": 5}
         told = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
         assert (told["minQueueIndex"], told["maxQueueIndex"]) == (0, 3)
         assert told["filterData"] == "G@T is not online!"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.brokers import Producer, broker_config, running, send_command, stored
 from tiermq.broker.broker import Broker
-from tiermq.broker.sending import SendProcessor
+from tiermq.broker.send.send_processor import SendProcessor
 from tiermq.kernel import KERNEL
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.ids import decode_message_id
@@ -51,7 +51,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def lane_of(broker: Broker) -> Any:
-    return next(each for each in broker.processors if isinstance(each, SendProcessor)).lane
+    return next(each for each in broker.processors if isinstance(each, SendProcessor)).fast_path
 
 
 def outcome(broker: Broker, producer: Producer, command: RemotingCommand) -> tuple[Any, ...]:
@@ -145,7 +145,13 @@ def test_a_batch_that_the_lane_takes_is_stored_and_answered_as_the_general_way_d
 
     def sent() -> tuple[Any, ...]:
         puts = local.put_count
-        fields = {"body": body, "properties": properties, "queue": queue, "sys_flag": sys_flag, "batch": True}
+        fields: dict[str, Any] = {
+            "body": body,
+            "properties": properties,
+            "queue": queue,
+            "sys_flag": sys_flag,
+            "batch": True,
+        }
         answer = producer.client.request(send_command(**fields))
         ext = dict(answer.ext)
         places = ext.pop("msgId", "").split(",")
@@ -176,7 +182,7 @@ def test_usual_batches_go_by_the_lane_and_are_counted(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Producer(broker) as producer:
         broker.parts.topics.put(TopicConfig("T", 4, 4))
         processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
-        fields = {"body": body, "batch": True, "properties": "UNIQ_KEY\x01K\x02WAIT\x01true\x02"}
+        fields: dict[str, Any] = {"body": body, "batch": True, "properties": "UNIQ_KEY\x01K\x02WAIT\x01true\x02"}
         assert producer.send("T", **fields).code == 0
         processor._send_batch = None  # type: ignore[method-assign,assignment]
         assert producer.send("T", **fields).code == 0

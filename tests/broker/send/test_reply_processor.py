@@ -10,14 +10,13 @@ import pytest
 
 from broker.brokers import Producer, broker_config, running, send_command, stored
 from broker.consuming import until
-from tiermq.broker import replying
 from tiermq.broker.broker import Broker
-from tiermq.remoting.acl import Credentials
+from tiermq.broker.send import reply_processor as replying
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.permissions import AccessTable, Credentials
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 HEARTBEAT = b'{"clientID":"waiting","producerDataSet":[{"groupName":"PG"}],"consumerDataSet":[]}'

@@ -11,7 +11,7 @@ from broker.consuming import SIZES, Peer, bodies_of, messages_of, put, running
 from tiermq import LocalStore
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.groups import SubscriptionGroup
+from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -36,7 +36,13 @@ def in_queue(store: LocalStore, topic: str, queue_id: int) -> list[StoredMessage
 def test_a_message_waits_longer_each_time(tmp_path: Path, tries: int, level: int, queue_id: int) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
-        fields = {"keys": ["k"], "tags": "A", "flag": 5, "born_timestamp_ms": 77, "born_host": "1.2.3.4:5"}
+        fields: dict[str, Any] = {
+            "keys": ["k"],
+            "tags": "A",
+            "flag": 5,
+            "born_timestamp_ms": 77,
+            "born_host": "1.2.3.4:5",
+        }
         put(broker, "a", reconsume_times=tries, properties={"x": "y"}, **fields)
         (message,) = messages_of(peer.pull())
         assert back(peer, message, level).code == 0
@@ -87,7 +93,7 @@ def test_the_groups_own_limit_counts_where_the_client_names_none(tmp_path: Path)
         put(broker, "b", reconsume_times=1)
         dead, alive = broker.parts.local.get("T", 0, 0).messages
         for message in (dead, alive):
-            fields = {"offset": message.physical_offset, "group": "G", "delayLevel": 0}
+            fields: dict[str, Any] = {"offset": message.physical_offset, "group": "G", "delayLevel": 0}
             assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **fields).code == 0
         assert [each.body for each in in_queue(broker.parts.local, "%DLQ%G", 0)] == [b"a"]
         (waiting,) = in_queue(broker.parts.local, SCHEDULE, 3)
@@ -141,7 +147,7 @@ def test_a_message_from_the_tier_is_taken_for_itself_and_for_no_other(tmp_path: 
             put(broker, f"{number} ".ljust(1000, "x"), properties={"UNIQ_KEY": f"U{number}"})
         store = broker.store
         assert isinstance(store, TieredStore)
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
         while store.local.min_offset("T", 0) == 0:
             store.clean_now()
         with Peer(broker) as peer:

@@ -10,21 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.brokers import broker_config
-from tiermq.broker.delay_rewrite import Place
-from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.send_checks import (
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.send.send_checks import (
+    Destination,
     broker_properties,
     check_topic,
     completed,
-    dead_letter_topic,
+    delay_level,
+    delayed,
     group_of_retry,
-    half_place,
+    half_destination,
     is_prepared,
     is_used_up,
     no_such_group,
     no_such_topic,
     queue_of,
-    stored_place,
+    stored_destination,
     sys_flag_of,
     without_delay,
 )
@@ -115,7 +116,7 @@ def test_how_often_a_message_may_be_tried(tried: int, told: int, version: int, l
 
 
 def test_names_of_a_group_s_topics() -> None:
-    assert (group_of_retry("%RETRY%G"), dead_letter_topic("%RETRY%G")) == ("G", "%DLQ%G")
+    assert group_of_retry("%RETRY%G") == "G"
     assert no_such_group("%RETRY%G").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert no_such_topic(request()).code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -133,20 +134,20 @@ def test_names_of_a_group_s_topics() -> None:
     ],
 )
 def test_where_a_message_is_stored_now(properties: dict[str, str], sys_flag: int, topic: str) -> None:
-    assert stored_place(Place("T", 0, encode_properties(properties)), sys_flag, 18).topic == topic
+    assert stored_destination(Destination("T", 0, encode_properties(properties)), sys_flag, 18).topic == topic
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
 def test_a_message_for_a_time_of_its_own_is_refused_without_a_wheel(name: str) -> None:
     with pytest.raises(RequestRefused, match="arbitrary time") as refused:
-        stored_place(Place("T", 0, encode_properties({name: "1"})), 0, 18)
+        stored_destination(Destination("T", 0, encode_properties({name: "1"})), 0, 18)
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert without_delay(encode_properties({"DELAY": "1", "A": "b"})) == encode_properties({"A": "b"})
 
 
 def test_a_delay_level_overrules_a_time_of_its_own() -> None:
     asked = {"DELAY": "2", "TIMER_DELAY_SEC": "1", "TIMER_DELAY_MS": "1", "TIMER_DELIVER_MS": "1", "A": "b"}
-    place = stored_place(Place("T", 3, encode_properties(asked)), 0, 18)
+    place = stored_destination(Destination("T", 3, encode_properties(asked)), 0, 18)
     assert decode_properties(place.properties) == {"DELAY": "2", "A": "b", "REAL_TOPIC": "T", "REAL_QID": "3"}
 
 
@@ -167,20 +168,20 @@ def test_what_is_half_of_a_transaction(properties: dict[str, str], tried: int, e
 
 def test_half_of_a_transaction_goes_to_the_half_queue_and_is_delayed_when_it_is_whole() -> None:
     properties = encode_properties({"TRAN_MSG": "true", "UNIQ_KEY": "K", "DELAY": "3"})
-    place = half_place(Place("T", 2, properties), broker_config(), 18)
+    place = half_destination(Destination("T", 2, properties), broker_config(), 18)
     assert (place.topic, place.queue_id) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0)
     assert decode_properties(place.properties).items() >= {"REAL_TOPIC": "T", "REAL_QID": "2", "DELAY": "3"}.items()
 
 
 def test_half_of_a_transaction_that_could_not_be_committed_is_refused() -> None:
     with pytest.raises(RequestRefused) as refused:
-        half_place(Place("T", 0, encode_properties({"DELAY": "soon"})), broker_config(), 18)
+        half_destination(Destination("T", 0, encode_properties({"DELAY": "soon"})), broker_config(), 18)
     assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def test_a_broker_may_take_no_halves_of_transactions() -> None:
     with pytest.raises(RequestRefused, match="rejectTransactionMessage") as refused:
-        half_place(Place("T", 0, b""), broker_config(reject_transaction_message=True), 18)
+        half_destination(Destination("T", 0, b""), broker_config(reject_transaction_message=True), 18)
     assert refused.value.code == ResponseCode.NO_PERMISSION
 
 
@@ -193,3 +194,29 @@ def test_a_known_topic_needs_no_legal_name() -> None:
     check_topic("old name", broker_config(), TopicConfig("old name"))
     with pytest.raises(RequestRefused):
         check_topic("old name", broker_config(), None)
+
+
+@given(st.integers(1, 100), st.integers(1, 20), st.integers(0, 9))
+def test_a_level_has_its_queue_and_those_beyond_the_last_are_the_last(level: int, levels: int, queue_id: int) -> None:
+    place = delayed(Destination("T", queue_id, b"KEYS\x01k\x02DELAY\x01%d\x02" % level), level, levels)
+    kept = min(level, levels)
+    assert (place.topic, place.queue_id) == ("SCHEDULE_TOPIC_XXXX", kept - 1)
+    assert decode_properties(place.properties) == {
+        "KEYS": "k",
+        "DELAY": str(kept),
+        "REAL_TOPIC": "T",
+        "REAL_QID": str(queue_id),
+    }
+
+
+@pytest.mark.parametrize(("value", "level"), [(None, 0), ("0", 0), ("3", 3), ("-1", -1), ("18", 18)])
+def test_the_level_is_read_from_the_properties(value: str | None, level: int) -> None:
+    properties = b"A\x01b\x02" if value is None else b"A\x01b\x02DELAY\x01%b\x02" % value.encode()
+    assert delay_level(properties) == level
+
+
+@pytest.mark.parametrize("value", [b"x", b"1.5", b"-", b"99999999999", b"\xff"])
+def test_a_level_that_is_no_number_is_refused(value: bytes) -> None:
+    with pytest.raises(RequestRefused, match="delay level") as refused:
+        delay_level(b"DELAY\x01%b\x02" % value)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,18 +12,22 @@ import pytest
 
 from broker.brokers import BORN_MS, Producer, broker_config, running, send_command, stored
 from remoting.peers import RawPeer
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.sending import SendProcessor
-from tiermq.clock import ManualClock
+from tiermq.broker.group.client_table import MessageQueue
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.send.send_processor import SendCounts, SendProcessor
+from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.kernel import PutResult
 from tiermq.message.client_batch import BatchElement, decode_client_batch, encode_client_batch
 from tiermq.message.ids import decode_message_id
 from tiermq.message.stored_message import StoredMessage
+from tiermq.metrics import Registry
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType
 from tiermq.status import PutStatus
+from tiermq.testing.local_broker import NEVER_S
 
 
 def sending_of(broker: Broker) -> SendProcessor:
@@ -112,14 +117,30 @@ def test_a_topic_is_made_from_the_default_one_with_as_many_queues_as_the_client_
     assert len(stored(broker, "New", 2)) == 1
 
 
-def test_sends_that_come_while_their_topic_is_made_are_stored_in_their_order(broker: Broker) -> None:
+def test_sends_that_come_while_their_topic_is_made_are_stored_in_their_order(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bodies = [b"%d" % number for number in range(200)]
+    all_wait = threading.Event()
+    make = broker.parts.topics.for_send
+
+    def make_late(*arguments: Any) -> TopicConfig | None:
+        all_wait.wait()
+        return make(*arguments)
+
+    monkeypatch.setattr(broker.parts.topics, "for_send", make_late)
     with Producer(broker) as producer:
-        waiting = [producer.client.request_later(send_command("New", body)) for body in bodies]
-        answers = [each.result() for each in waiting]
-    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        sent = [producer.client.request_later(send_command("New", body), NEVER_S) for body in bodies]
+        while sending_of(broker).waiting < len(bodies):
+            os.sched_yield()
+        all_wait.set()
+        answers = [each.result() for each in sent]
+    assert {(answer.code, answer.remark) for answer in answers} == {(ResponseCode.SUCCESS, None)}
     assert [answer.ext["queueOffset"] for answer in answers] == [str(number) for number in range(200)]
-    assert [message.body for message in stored(broker, "New")] == bodies[: len(stored(broker, "New"))]
+    found: list[bytes] = []
+    while page := stored(broker, "New", offset=len(found)):
+        found += [message.body for message in page]
+    assert found == bodies
 
 
 REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
@@ -313,7 +334,7 @@ def test_a_message_that_was_tried_too_often_is_a_dead_letter(
 
 
 def test_what_a_group_that_consumes_in_order_sends_back_is_a_dead_letter(broker: Broker) -> None:
-    broker.parts.holds_locks = lambda group: group == "G"
+    broker.parts.clients.locks.lock("G", "client", [MessageQueue("%RETRY%G", "b1", 0)])
     with Producer(broker) as producer:
         producer.send("%RETRY%G")
         producer.send("%RETRY%H")
@@ -385,7 +406,7 @@ def test_under_sync_flush_a_producer_that_does_not_wait_is_answered_at_once(tmp_
 
 def test_a_flush_that_takes_too_long_is_told_and_the_message_has_its_place(tmp_path: Path) -> None:
     clock = ManualClock()
-    settings = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
+    settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
     with running(tmp_path, **settings, clock=clock) as broker, Producer(broker) as producer:
         producer.send()
         with broker.parts.local._parts.flusher._flush_lock:
@@ -412,12 +433,12 @@ def test_sends_that_one_flush_covers_are_answered_together_and_not_before_it(tmp
 
 def test_a_late_answer_is_the_same_whichever_way_a_message_was_stored(tmp_path: Path) -> None:
     clock = ManualClock()
-    settings = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
+    settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
     with running(tmp_path, **settings, clock=clock) as broker, Producer(broker) as producer:
         producer.send()
         late = []
         for is_open in (True, False):
-            sending_of(broker).lane.is_open = is_open
+            sending_of(broker).fast_path.is_open = is_open
             with broker.parts.local._parts.flusher._flush_lock:
                 waiting = [producer.client.request_later(send_command(queue=0)) for _ in range(3)]
                 _wait_until(lambda: sending_of(broker).waiting == 3)
@@ -473,3 +494,28 @@ def _wait_until(condition: Callable[[], bool]) -> None:
     """The state of another thread has no event to wait for; it comes within some turns of its loop."""
     while not condition():
         threading.Event().wait(0.001)
+
+
+def test_counts_are_told_under_rocketmq_s_names_and_only_grow(tmp_path: Path) -> None:
+    registry, config = Registry(), broker_config()
+    counts = SendCounts(registry, config, TopicTable(str(tmp_path), config, ManualClock()))
+    counts.add("T", 100)
+    counts.add("T", 60, 3)
+    labels = (
+        'cluster="DefaultCluster",node_type="broker",node_id="b1",topic="T",message_type="normal",is_system="false"'
+    )
+    for more in (0, 5):
+        counts.add("T", 10 * more, more)
+        text = registry.render_prometheus()
+        assert f"rocketmq_messages_in_total{{{labels}}} {4 + more}\n" in text
+        assert f"rocketmq_throughput_in_total{{{labels}}} {160 + 10 * more}\n" in text
+    counts.add("BenchmarkTest", 1)
+    assert 'topic="BenchmarkTest",message_type="normal",is_system="true"} 1' in registry.render_prometheus()
+    assert (counts.of("T"), counts.of("nobody")) == ((9, 210), (0, 0))
+
+
+def test_refused_sends_are_counted(tmp_path: Path) -> None:
+    registry, config = Registry(), broker_config()
+    counts = SendCounts(registry, config, TopicTable(str(tmp_path), config, ManualClock()))
+    counts.refused += 2
+    assert "tiermq_sends_refused_total 2\n" in registry.render_prometheus()

@@ -6,31 +6,35 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from servers.loopback import free_ports
-from tiermq.broker.registration import (
-    Address,
-    BrokerIdentity,
-    BrokerRegistration,
-    TopicSnapshot,
-)
+from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, TopicSnapshot
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG
+from tiermq.namesrv.name_processor import _registration_in
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
 from tiermq.remoting.access import ANY_ACCOUNT
-from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.client import Address, BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 
 IDENTITY = BrokerIdentity(cluster="C", name="broker-a", address="127.0.0.1:10911", ha_address="127.0.0.1:10912")
 PATIENCE_S = 60
+
+
+def run_to_the_end(steps: Generator[None, None, object]) -> object:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 class WatchedNameServer(NameServer):
@@ -46,7 +50,8 @@ class WatchedNameServer(NameServer):
     def _register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         table = json.loads(bytes(request.body))["topicConfigSerializeWrapper"]["topicConfigTable"]
         try:
-            answer = self.processor.register_broker(connection, request)
+            steps = self.processor._registering(connection, request, _registration_in(request))
+            answer = cast(RemotingCommand, run_to_the_end(steps))
         except Exception:
             self.said.put((set(table), -1))
             raise

@@ -11,28 +11,22 @@ import pytest
 import tiermq
 from broker.brokers import BORN_MS, broker_config, running, send_command, stored
 from broker.consuming import part
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.popping import PopProcessor
-from tiermq.broker.topics import TopicTable
-from tiermq.clock import ManualClock
+from tiermq.broker.pop.pop_processor import PopProcessor
+from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.topic_name import BROKER_TOPICS, SYSTEM_TOPICS, is_system_topic
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.dispatch.plan import TopicFilter
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 OWN = [*sorted(BROKER_TOPICS), "rmq_sys_wheel_timer", REVIVE, "rmq_sys_SYNC_BROKER_MEMBER_b1", "rmq_sys_anything"]
 OWN += ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ANYTHING", "rmq_SYS_index"]
 FOR_CLIENTS = ["RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_cn", "BenchmarkTest", "DefaultCluster_REPLY_TOPIC", "orders"]
 TABLE = "message/topic_name.py"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

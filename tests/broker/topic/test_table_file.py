@@ -13,10 +13,10 @@ import pytest
 
 from broker.brokers import broker_config, send_command
 from servers.serving import Serving
-from tiermq.broker.groups import GroupTable, SubscriptionGroup
-from tiermq.broker.table_file import WHOLE_BYTES_MAX
-from tiermq.broker.topics import TopicTable
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.broker.group.group_table import GroupTable, SubscriptionGroup
+from tiermq.broker.topic.table_file import WHOLE_BYTES_MAX
+from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess

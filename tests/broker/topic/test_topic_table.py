@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.brokers import broker_config
-from tiermq.broker.topics import TopicTable, check_topic_name, decode_topics, encode_topics, system_topics
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from tiermq.broker.topic.topic_table import TopicTable, check_topic_name, decode_topics, encode_topics, system_topics
 from tiermq.errors import RequestRefused, StoreDamaged
 from tiermq.message.topic_name import is_broker_topic, is_system_topic
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, TopicConfig

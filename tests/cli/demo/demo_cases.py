@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tiermq.cli.demo_account import Account, Check
-from tiermq.cli.demo_engine import SqlRow
-from tiermq.cli.demo_timeline import Sample, Spread, Step, Timeline
+from tiermq.cli.demo.account import Account, Check, Sample, Spread, Step, Timeline
+from tiermq.cli.demo.engine import SqlRow
 
 MIB = 1 << 20
 

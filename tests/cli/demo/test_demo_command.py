@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.brokers import SMALL
-from cli.demo_cases import account_of, timeline_of
+from cli.demo.demo_cases import account_of, timeline_of
 from servers.loopback import free_ports
 from tiermq import Message, TieredStore
 from tiermq.broker.settings_file import read_settings_file
-from tiermq.cli.demo import _show
-from tiermq.cli.demo_broker import Place
+from tiermq.cli.demo.broker import Place
+from tiermq.cli.demo.command import _show
 from tiermq.cli.main import cli
 
 
@@ -93,7 +93,7 @@ def test_a_tier_with_a_history_is_left_alone(tmp_path: Path) -> None:
     tier = (tmp_path / "tier").as_uri()
     with TieredStore.open(tmp_path / "store", tier=tier, broker_name="somebody", **SMALL) as store:
         store.put(Message("history", b"precious"))
-        assert store.tier_now()
+        assert store.flush_to_tier()
     before = sorted((tmp_path / "tier").rglob("*"))
     result = run("--messages", "1", "--tier", tier, "--no-page")
     assert result.exit_code == 1

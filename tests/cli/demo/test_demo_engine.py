@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tiermq import LocalStore, Message
-from tiermq.cli import demo_engine as engine
-from tiermq.cli.demo_broker import Place, store_settings
-from tiermq.cli.demo_orders import LIST_MESSAGES, TOPIC, DemoFailed
+from tiermq.cli.demo import engine
+from tiermq.cli.demo.broker import Place, store_settings
+from tiermq.cli.demo.orders import LIST_MESSAGES, TOPIC, DemoFailed
 from tiermq.errors import JavaMissing
-from tiermq.spark.jobs.job_report import JobReport
+from tiermq.pipeline.job_report import JobReport
 
 
 def test_the_job_copies_beside_whoever_has_the_store_and_only_what_is_new(tmp_path: Path) -> None:
@@ -28,7 +28,9 @@ def test_the_job_copies_beside_whoever_has_the_store_and_only_what_is_new(tmp_pa
             store.dispatch_now()
             assert plain.copy(place) == count
         assert plain.copy(place) == 0
-    assert plain.query(place) is plain.find(place, "order-1") is plain.export(place) is None
+    assert plain.query(place) is None
+    assert plain.find(place, "order-1") is None
+    assert plain.export(place) is None
     assert plain.ask_brokers("127.0.0.1:9", "paid") is None
     plain.close()
 
@@ -36,7 +38,7 @@ def test_the_job_copies_beside_whoever_has_the_store_and_only_what_is_new(tmp_pa
 def test_a_copy_that_does_not_get_through_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = JobReport("offload", "s3://bucket")
     report.problems.append("no answer since noon")
-    monkeypatch.setattr("tiermq.spark.jobs.offload.offload", lambda *_, **__: report)
+    monkeypatch.setattr("tiermq.pipeline.offload.job.offload", lambda *_, **__: report)
     place = Place(tmp_path, "s3://bucket", tmp_path)
     with pytest.raises(DemoFailed, match="s3://bucket: no answer since noon"):
         engine.PlainEngine(1).copy(place)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.cli import demo_run
-from tiermq.cli.demo_broker import Place
-from tiermq.cli.demo_orders import DemoFailed, Tally
-from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
+from tiermq.cli.demo import run as demo_run
+from tiermq.cli.demo.account import Timeline, bytes_on_disk
+from tiermq.cli.demo.broker import Place
+from tiermq.cli.demo.orders import DemoFailed, Tally
 
 MESSAGES = 4_000
 STEPS = ["put", "recover", "copy", "evict", "read", "rest", "restore"]
@@ -54,7 +54,7 @@ def test_a_file_that_goes_before_its_copy_is_a_failure(tmp_path: Path, monkeypat
 def test_a_broker_that_dies_by_itself_ends_the_demo_and_nothing_is_left_running(tmp_path: Path) -> None:
     demo, timeline = demo_in(tmp_path, [])
 
-    def kill(_: Timeline) -> None:
+    def kill(timeline: Timeline) -> None:
         demo._broker.kill()
 
     demo._copy = kill  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pyspark.errors import PySparkException
 
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline import COMMANDS, JobGroup, is_of_spark, told_by_spark
+from tiermq.cli.pipeline.commands import COMMANDS, JobGroup, is_of_spark, told_by_spark
 
 
 def test_the_group_teaches_what_there_is() -> None:
@@ -22,11 +22,11 @@ def test_the_group_teaches_what_there_is() -> None:
 
 
 def test_every_job_lives_in_a_module_of_its_name() -> None:
-    assert all(entry[:2] == (f"tiermq.cli.pipeline_{name}", name) for name, entry in COMMANDS.items())
+    assert all(entry[:2] == (f"tiermq.cli.pipeline.{name}", name) for name, entry in COMMANDS.items())
 
 
 def test_help_does_not_wait_for_spark() -> None:
-    code = "import sys; from tiermq.cli.pipeline import pipeline; sys.exit('pyspark' in sys.modules)"
+    code = "import sys; from tiermq.cli.pipeline.commands import pipeline; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -49,15 +49,16 @@ def raising(error: Exception) -> Result:
     def job() -> None:
         raise error
 
-    group.get_command = lambda _context, _name: job  # type: ignore[method-assign] # The one that there is.
-    return CliRunner().invoke(group, ["job"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "get_command", lambda _context, _name: job)  # The one that there is.
+        return CliRunner().invoke(group, ["job"])
 
 
 def test_what_the_system_or_spark_raises_is_one_line_and_a_mistake_of_ours_is_not_hidden() -> None:
     denied = raising(PermissionError(13, "Permission denied", "/lake"))
     assert (denied.exit_code, denied.output) == (1, "Error: [Errno 13] Permission denied: '/lake'\n")
     lost = raising(PySparkException("Job aborted\nTraceback\nOSError: no space"))
-    assert (lost.exit_code, lost.output) == (1, "Error: Spark gave the job up: OSError: no space\n")
+    assert (lost.exit_code, lost.output) == (1, "Error: the Spark job failed: OSError: no space\n")
     ours = raising(ZeroDivisionError("a mistake"))
     assert isinstance(ours.exception, ZeroDivisionError)
     assert not is_of_spark(ZeroDivisionError())

@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from spark.jobs.job_world import JobWorld
+from pipeline.job_world import JobWorld
 from tiermq.cli.main import cli
-from tiermq.cli.parse_amounts import parse_bytes, parse_hours
+from tiermq.cli.option_values import parse_bytes, parse_hours
 
 
 def test_times_and_sizes_have_units() -> None:
@@ -28,9 +28,12 @@ def test_times_and_sizes_have_units() -> None:
 def test_a_look_shows_what_would_go_and_the_run_removes_it(tmp_path: Path) -> None:
     made = JobWorld.filled(tmp_path)  # Its messages are years old by the clock of this machine.
     before = len(list(made.driver.list_segments()))
+    idle = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "900y", "--dry-run"])
+    assert (idle.exit_code, "  nothing to do" in idle.output) == (0, True), idle.output
     look = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "1d", "--dry-run"])
     assert look.exit_code == 0, look.output
     assert "would go: " in look.output
+    assert "nothing to do" not in look.output
     assert len(list(made.driver.list_segments())) == before
     done = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "1d", "--json"])
     assert done.exit_code == 0, done.output

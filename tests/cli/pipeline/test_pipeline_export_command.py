@@ -9,17 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import LocalStore, Message
 from tiermq.cli.main import cli
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    with LocalStore.open(tmp_path / "s", background=False) as opened:
-        for number in range(30):
-            opened.put(Message("orders", b'{"id": %d}' % number, number % 2))
-        opened.dispatch_now()
-    return tmp_path / "s"
 
 
 def run(*words: str | Path) -> Result:
@@ -53,7 +43,7 @@ def test_bodies_become_columns(store: Path, tmp_path: Path) -> None:
     [
         (["--to", "parquet:/x"], "--tier URL, --store DIR, or both"),
         (["--store", "s", "--to", "csv:/x"], "expected a table such as"),
-        (["--store", "s", "--to", "parquet:/x", "--schema", "a int"], "are for --body"),
+        (["--store", "s", "--to", "parquet:/x", "--schema", "a int"], "need --body"),
         (["--store", "s", "--to", "parquet:/x", "--body", "json"], "needs --schema"),
         (["--store", "s", "--to", "parquet:/x", "--body", "json", "--schema", "a nothing"], "expected a type"),
         (["--store", "s", "--to", "parquet:/x", "--offsets", "5"], "--offsets is FROM:TO"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,18 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import LocalStore, Message
+from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline_offload import seconds_of, settings_of_file
+from tiermq.cli.pipeline.offload import seconds_of, settings_of_file
 from tiermq.errors import BadConfig
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    with LocalStore.open(tmp_path / "s") as opened:
-        for number in range(30):
-            opened.put(Message("orders", b"x" * number, number % 2, keys=[f"k{number}"]))
-    return tmp_path / "s"
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata.broker_lease import BrokerLease
 
 
 def run(*words: str | Path) -> Result:
@@ -48,10 +44,57 @@ def test_a_dry_run_then_a_run_then_nothing_left(store: Path, tmp_path: Path) -> 
 
 def test_the_report_for_eyes_names_what_was_done(store: Path, tmp_path: Path) -> None:
     tier = (tmp_path / "t").as_uri()
-    looked = run("--store", store, "--tier", tier, "--dry-run")
+    looked = run("--store", f"{store}=prod/b1", "--tier", tier, "--dry-run")
     assert f"{store} orders-0: 15 messages" in looked.output
-    done = run("--store", store, "--tier", tier, "--master", "here")
-    assert f"{store} as DefaultCluster/broker-a: 30 messages of 2 queues" in done.output
+    done = run("--store", f"{store}=prod/b1", "--tier", tier, "--master", "here")
+    assert f"{store} as prod/b1: 30 messages of 2 queues" in done.output
+    again = run("--store", store, "--tier", tier, "--master", "here")
+    assert f"{store} as prod/b1: 0 messages of 0 queues" in again.output
+
+
+def test_a_store_that_does_not_know_its_broker_is_refused_until_it_is_named(store: Path, tmp_path: Path) -> None:
+    words = ("--store", store, "--tier", (tmp_path / "t").as_uri(), "--master", "here")
+    for more in ((), ("--dry-run",)):
+        refused = run(*words, *more)
+        assert refused.exit_code != 0
+        assert f"--store {store}=DefaultCluster/BROKERNAME" in refused.output
+    assert not (tmp_path / "t").exists()
+    settings = tmp_path / "broker.conf"
+    settings.write_text("brokerName=b1\n")
+    done = run(*words, "--config", settings)
+    assert f"{store} as DefaultCluster/b1: 30 messages of 2 queues" in done.output
+
+
+@pytest.mark.parametrize("dispatch", [True, False])
+def test_a_store_is_copied_under_the_names_of_the_broker_that_has_it(tmp_path: Path, dispatch: bool) -> None:
+    tier, root = (tmp_path / "t").as_uri(), tmp_path / "s"
+    names: dict[str, Any] = {"broker_cluster_name": "prod", "broker_name": "j1", "tier_dispatch_enable": dispatch}
+    with TieredStore.open(root, tier=tier, background=False, **names) as live:
+        if dispatch:
+            live.close()
+        else:
+            live.local.put(Message("orders", b"x"))
+            live.local.dispatch_now()
+        done = report_of(run("--store", root, "--tier", tier, "--master", "here", "--json"))
+    assert [(row["cluster"], row["broker"]) for row in done["details"]["stores"]] == [("prod", "j1")]
+    assert done["done"]["messages"] == (not dispatch)
+
+
+def test_a_dead_lease_holder_is_ended_by_the_command_that_the_error_names(store: Path, tmp_path: Path) -> None:
+    tier = (tmp_path / "t").as_uri()
+    BrokerLease(open_driver(tier), "prod", "b1", "another machine").acquire()
+    words = ("--store", f"{store}=prod/b1", "--tier", tier, "--master", "here", "--recover")
+    refused = run(*words)
+    assert refused.exit_code != 0
+    assert "another machine" in refused.output
+    command = re.search("`tiermq (tier takeover [^`]+)`", refused.output)
+    assert command is not None, refused.output
+    asked = CliRunner().invoke(cli, shlex.split(command[1]), input="n\n")
+    assert (asked.exit_code, "holder    another machine" in asked.output) == (1, True), asked.output
+    assert run(*words).exit_code != 0
+    ended = CliRunner().invoke(cli, shlex.split(command[1]), input="y\n")
+    assert ended.exit_code == 0, ended.output
+    assert "30 messages of 2 queues" in run(*words).output
 
 
 @pytest.mark.parametrize(
@@ -59,10 +102,10 @@ def test_the_report_for_eyes_names_what_was_done(store: Path, tmp_path: Path) ->
     [
         (["--store", "nowhere", "--tier", "file:///tmp/x"], "expected a store directory"),
         (["--store", "a=b", "--tier", "file:///tmp/x"], "DIR=cluster/broker"),
-        (["--store", "a", "--tier", "ftp://x"], "ftp"),
+        (["--store", "a=c/b", "--tier", "ftp://x"], "ftp"),
         (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "soon"], "a time such as 20s"),
-        (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "2s", "--once"], "one of the two"),
-        (["--store", "a", "--tier", "file:///tmp/x", "--index", "never"], "'now', 'local', 'later'"),
+        (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "2s", "--once"], "exclude each other"),
+        (["--store", "a", "--tier", "file:///tmp/x", "--index", "never"], "'now', 'small', 'later'"),
         (["--tier", "file:///tmp/x"], "--store"),
     ],
 )
@@ -75,7 +118,7 @@ def test_bad_input_is_told_in_words(words: list[str], told: str) -> None:
 
 def test_a_crashed_store_is_refused_and_recovered_when_asked(store: Path, tmp_path: Path) -> None:
     (store / "abort").write_bytes(b"1")
-    words = ("--store", store, "--tier", (tmp_path / "t").as_uri(), "--master", "here")
+    words = ("--store", f"{store}=c/b", "--tier", (tmp_path / "t").as_uri(), "--master", "here")
     refused = run(*words)
     assert refused.exit_code == 1
     assert "--recover" in refused.output
@@ -102,7 +145,7 @@ def test_settings_of_a_broker_are_taken_from_its_file_but_not_its_place(tmp_path
 def test_a_job_that_follows_a_store_ends_in_order_when_it_is_told_to(
     store: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "tiermq.cli", "pipeline", "offload", "--store", str(store), "--json"]
+    command = [sys.executable, "-m", "tiermq.cli", "pipeline", "offload", "--store", f"{store}=c/b", "--json"]
     command += ["--tier", (tmp_path / "t").as_uri(), "--master", "here", "--trigger", "100ms"]
     settings = tmp_path / "b.conf"
     settings.write_text("tieredStoreGroupCommit=false\n")
@@ -126,7 +169,7 @@ def test_another_tier_than_the_one_that_the_store_was_copied_to_is_refused_in_wo
     for more in ((), ("--dry-run",)):
         refused = run(*words, "--tier", second, *more)
         assert refused.exit_code != 0
-        assert f"{second}: expected the history that {store} says it has there" in refused.output
+        assert f"{second}: expected the history that {store} recorded there" in refused.output
         assert "--forget-tier" in refused.output
     assert not (tmp_path / "other").exists()
     assert report_of(run(*words, "--tier", first))["done"]["messages"] == 0

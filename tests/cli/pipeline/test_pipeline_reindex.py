@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from spark.jobs.job_world import tiered
+from pipeline.job_world import tiered
 from tiermq.cli.main import cli
 
 

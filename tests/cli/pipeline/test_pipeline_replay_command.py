@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import LocalStore, Message
+from tiermq import LocalStore
 from tiermq.cli.main import cli
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    with LocalStore.open(tmp_path / "s", background=False) as opened:
-        for number in range(30):
-            opened.put(Message("orders", b"%d" % number, number % 2))
-        opened.dispatch_now()
-    return tmp_path / "s"
+from tiermq.testing import LocalBroker
 
 
 def run(*words: str | Path) -> Result:
@@ -47,6 +39,45 @@ def test_a_table_is_replayed(store: Path, tmp_path: Path) -> None:
     found = run("--table", table, "--topic", "orders", "--queue", "1", *words)
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["done"]["messages"] == 15
+
+
+def test_history_is_replayed_to_a_running_broker(store: Path, tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "broker") as broker:
+        words: list[str | Path] = [
+            "--store",
+            store,
+            "--namesrv",
+            broker.name_server,
+            "--to-topic",
+            "again",
+            "--rate",
+            "100000/s",
+        ]
+        words += ["--record", f"file://{tmp_path}/record", "--master", "here", "--json"]
+        refused = run(*words)
+        assert refused.exit_code == 1
+        assert "--create QUEUES" in refused.output
+        done = run(*words, "--create", "2")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["done"]["messages"] == 30
+        assert [message.body for message in broker.messages("again", 1)] == [b'{"id": %d}' % n for n in range(1, 30, 2)]
+        assert json.loads(run(*words).stdout)["done"]["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "say where messages go: --namesrv host:port"),
+        (["--into", "t", "--namesrv", "127.0.0.1:9"], "give one of the two"),
+        (["--into", "t", "--rate", "fast"], "such as 2000 or 2000/s"),
+        (["--into", "t", "--create", "2"], "say where messages go"),
+        (["--namesrv", "127.0.0.1:9", "--table", "parquet:/x"], "a history or a table"),
+    ],
+)
+def test_there_is_one_target(words: list[str], told: str, store: Path, tmp_path: Path) -> None:
+    found = run("--store", store, *words, "--record", tmp_path / "r", "--master", "here")
+    assert found.exit_code == 1, found.output
+    assert told in found.output
 
 
 @pytest.mark.parametrize(

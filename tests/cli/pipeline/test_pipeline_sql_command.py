@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from tiermq import LocalStore, Message
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline_sql import show_rows
-from tiermq.spark.jobs.job_report import JobReport
+from tiermq.cli.pipeline.sql import show_rows
+from tiermq.pipeline.job_report import JobReport
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_dry_run_says_what_would_be_read_without_starting_spark(store: Path) -
 def test_what_cannot_be_asked_is_said_in_one_sentence(store: Path) -> None:
     assert "--tier URL, --store DIR, or both" in run("select 1").output
     here = run("select 1", "--store", store, "--master", "here")
-    assert (here.exit_code, "SQL is Spark's" in here.output) == (1, True)
+    assert (here.exit_code, "SQL needs Spark" in here.output) == (1, True)
     other = run("select 1", "--store", store, "--topic", "order", "--dry-run")
     assert "did you mean 'orders'" in other.output
 

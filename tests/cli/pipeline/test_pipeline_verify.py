@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from spark.jobs.job_world import UNITS, JobWorld
+from pipeline.job_world import UNITS, JobWorld
 from tiermq.cli.main import cli
 
 

@@ -13,10 +13,13 @@ from click.testing import CliRunner, Result
 
 from small_store import SIZES
 from tiermq import LocalStore, Message, TieredStore
+from tiermq.cli.conventions import EXIT_NO_TIER
 from tiermq.cli.main import cli
-from tiermq.spark.jobs.offload import offload
+from tiermq.cli.tier.options import broker_metadata, metadata_path, new_metadata, opened
+from tiermq.errors import StoreError, TierUnavailable
+from tiermq.pipeline.offload.job import offload
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
+GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-tier"
 URL = (GOLDEN / "tier").as_uri()
 
 
@@ -73,6 +76,42 @@ def test_cat_prints_messages_as_json_lines() -> None:
     assert len(run("cat", URL, "--topic", "orders").output.splitlines()) == 55
 
 
+def test_cat_says_what_there_is_instead_of_a_queue_or_a_topic_that_is_not() -> None:
+    for words in (("--queue", "9"), ("--queue", "9", "--key", "key-10")):
+        result = run("cat", URL, "--topic", "orders", *words)
+        assert result.exit_code == EXIT_NO_TIER
+        assert "expected queue 9 of topic 'orders', found none; it has queues 0, 1, 2" in result.stderr
+    for more in ([], ["--queue", "0"]):
+        result = run("cat", URL, "--topic", "nope", *more)
+        assert result.exit_code == EXIT_NO_TIER
+        assert "expected topic 'nope', found none of that name; there are later, orders, payments" in result.stderr
+
+
+def test_a_damaged_manifest_is_named_once_and_one_thing_is_not_many(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    with TieredStore.open(tmp_path / "store", tier=tier.as_uri(), broker_name="broker-a", **SIZES) as store:
+        assert store.put(Message("orders", b"body")).ok
+        assert store.flush_to_tier(60)
+    assert "1 in 1 queue of 1 topic\n" in run("stat", tier.as_uri()).stdout
+    [manifest] = [path for path in tier.rglob("*.json") if "/orders/" in str(path)]
+    manifest.write_bytes(b"{" + manifest.read_bytes()[2:])
+    for command in ("ls", "verify"):
+        lines = [line for line in run(command, tier.as_uri()).stdout.splitlines() if manifest.name in line]
+        assert [line.count(manifest.name) for line in lines] == [1]
+
+
+def test_ls_names_brokers_where_there_are_several(tmp_path: Path) -> None:
+    url = (tmp_path / "tier").as_uri()
+    for name in ("broker-a", "broker-b"):
+        with TieredStore.open(tmp_path / name, tier=url, broker_name=name, **SIZES) as store:
+            assert store.put(Message("orders", b"body")).ok
+            assert store.flush_to_tier(60)
+        rows = [line for line in run("ls", url).stdout.splitlines() if "orders" in line]
+        if name == "broker-a":
+            assert "broker" not in run("ls", url).stdout
+    assert ["broker-a" in rows[0], "broker-b" in rows[1]] == [True, True]
+
+
 def test_cat_finds_messages_by_key_and_by_unique_id() -> None:
     by_key = [json.loads(line) for line in run("cat", URL, "--topic", "orders", "--key", "key-10").stdout.splitlines()]
     assert by_key
@@ -97,7 +136,7 @@ def test_cat_names_the_block_that_is_not_what_was_written(tmp_path: Path) -> Non
     with TieredStore.open(tmp_path / "store", tier=tier.as_uri(), broker_name="broker-a", **SIZES) as store:
         for number in range(4):
             assert store.put(Message("orders", b"body %d" % number)).ok
-        assert store.tier_now(60)
+        assert store.flush_to_tier(60)
     [log] = [path for path in tier.rglob("orders/0/COMMIT_LOG/*") if path.is_file()]
     data = bytearray(log.read_bytes())
     data[data.index(b"body 2")] ^= 1
@@ -173,7 +212,7 @@ def test_a_look_up_by_key_says_that_the_tier_may_not_have_every_key(tmp_path: Pa
     with LocalStore.open(tmp_path / "s") as store:
         store.put(Message("orders", b"x", 0, keys=["order-42"]))
     tier = (tmp_path / "t").as_uri()
-    offload([f"{tmp_path / 's'}=c/b"], tier, index="local")
+    offload([f"{tmp_path / 's'}=c/b"], tier, index="later")
     lacking = run("cat", tier, "--topic", "orders", "--key", "order-42")
     assert (lacking.exit_code, lacking.stdout) == (0, "")
     assert "not known to hold every key of b orders-0" in lacking.stderr
@@ -191,7 +230,7 @@ def test_a_look_up_by_key_says_that_the_tier_may_not_have_every_key(tmp_path: Pa
 def test_a_store_that_knows_of_no_tier_is_refused(tmp_path: Path) -> None:
     result = run("verify", URL, "--store", str(tmp_path))
     assert result.exit_code == 2
-    assert "`restore` makes it" in result.output
+    assert "`restore` creates it" in result.output
 
 
 def test_orphans_are_found_and_go_only_when_told_to(tmp_path: Path) -> None:
@@ -239,3 +278,26 @@ def test_cat_behind_the_end_says_where_the_queue_ends() -> None:
     assert (result.exit_code, result.stdout) == (0, "")
     assert "no message at offset 9999 or later in the tier, which ends" in result.stderr
     assert "Note" not in run("cat", URL, "--topic", "orders", "--queue", "0", "--offset", "20", "--count", "3").stderr
+
+
+def test_whatever_keeps_a_tier_from_being_read_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, opened("memory://x"):
+        raise TierUnavailable("no answer")
+    assert ended.value.code == EXIT_NO_TIER
+    assert "no answer" in capsys.readouterr().err
+
+
+def test_what_a_broker_knows_must_be_there_already_and_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="found no such file"), broker_metadata(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with broker_metadata(None) as nothing:
+        assert nothing is None
+
+
+def test_new_metadata_lies_where_a_broker_looks_for_it(tmp_path: Path) -> None:
+    with new_metadata(tmp_path / "store") as made:
+        assert made.is_empty()
+    assert metadata_path(tmp_path / "store").is_file()
+    with broker_metadata(tmp_path / "store") as found:
+        assert found is not None

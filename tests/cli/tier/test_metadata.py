@@ -13,10 +13,10 @@ from tier.verify_world import sound_world
 from tiermq.cli.main import cli
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.restore_report import NOT_IN_THE_TIER
-from tiermq.tier.metadata.rocketmq_json import decode_rocketmq_json
+from tiermq.tier.restore.rocketmq_json import decode_rocketmq_json
+from tiermq.tier.restore.state_restore import NEVER_RESTORED, WITHOUT
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
+GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-tier"
 URL = (GOLDEN / "tier").as_uri()
 FILE = str(GOLDEN / "tieredStoreMetadata.json")
 
@@ -141,6 +141,7 @@ def test_export_as_json_says_what_was_written(tmp_path: Path, our_url: str) -> N
 
 def test_a_restore_says_what_no_tier_has(tmp_path: Path, our_url: str) -> None:
     told = run("restore", our_url, "--store", str(tmp_path / "one")).output
-    assert "not in the tier, so not restored: consumer groups, their settings and their offsets; " in told
+    assert "not in the tier, so not restored: numbers of queues, permissions and attributes of topics; " in told
     row = json.loads(run("restore", our_url, "--store", str(tmp_path / "two"), "--json").output)
-    assert row["not_restored"] == list(NOT_IN_THE_TIER)
+    assert row["not_restored"] == [*WITHOUT.values(), *NEVER_RESTORED]
+    assert row["tables"] == []

@@ -1,4 +1,4 @@
-"""`tiermq tier` shows and checks the timers that wait in a tier."""
+"""What `tiermq tier` shows: times, bars, floods of remarks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,49 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from delivery.far.far_world import BROKER, DAY_MS, NOW_MS, FarWorld, timer
+from delivery.tiered_timers.tier_world import BROKER, DAY_MS, NOW_MS, FarWorld, timer
+from tiermq.cli.conventions import FINDINGS_SHOWN_MAX
 from tiermq.cli.main import cli
-from tiermq.cli.tier_far import timer_values
+from tiermq.cli.tier import output
+from tiermq.cli.tier.output import bar, moment, show_remarks, show_verification, timer_values
 from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.metadata.metadata_values import NEVER_MS
+from tiermq.tier.restore.restore_report import Finding, Remark
+from tiermq.tier.verify.verify_report import Problem, VerifyReport
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "expected"),
+    [(-1, ""), (0, ""), (NEVER_MS, ""), (1_700_000_000_000, "2023-11-14T22:13:20+00:00"), (1 << 61, str(1 << 61))],
+)
+def test_a_time_that_is_not_known_is_not_shown(timestamp_ms: int, expected: str) -> None:
+    assert moment(timestamp_ms) == expected
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_bar_is_drawn_only_where_somebody_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], watched: bool
+) -> None:
+    monkeypatch.setattr(output, "is_watched", lambda: watched)
+    with bar("reading", in_bytes=True) as progress:
+        progress(5, 10)
+        progress(5, 10)
+    with bar("looking", quiet=True) as progress:
+        progress(1, 2)
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert bool(found.err) is watched
+
+
+def test_a_flood_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    show_remarks([Remark(Finding.HOLE, str(number)) for number in range(FINDINGS_SHOWN_MAX + 3)])
+    report = VerifyReport("memory://x")
+    for number in range(FINDINGS_SHOWN_MAX + 4):
+        report.problem(Problem.HOLE, str(number), "")
+    show_verification(report)
+    found = capsys.readouterr().out
+    assert "and 3 more; --json" in found
+    assert "and 4 more; --json" in found
 
 
 @pytest.fixture
@@ -62,5 +101,5 @@ def test_a_damaged_manifest_of_timers_is_told(waiting: FarWorld, tmp_path: Path)
 def test_a_tier_of_timers_alone_needs_no_restore_and_says_so(waiting: FarWorld, tmp_path: Path) -> None:
     result = told(waiting, "restore", "--store", str(tmp_path / "new"))
     assert result.exit_code == 0
-    assert "20 timers wait in the tier" in result.output
+    assert "waiting in the tier: 20 timers" in result.output
     assert json.loads(told(waiting, "restore", "--store", str(tmp_path / "other"), "--json").output)["timers"] == 20

@@ -27,7 +27,7 @@ def broker(path: Path, url: str) -> None:
         for number in range(COUNT):
             message = Message("orders", b"body %d" % number, queue_id=number % 2, keys=f"k{number}", tags="t")
             assert store.put(message).ok
-        assert store.tier_now()
+        assert store.flush_to_tier()
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_broker_at_work_is_named_with_exit_code_2(store: Path, tmp_path: Path)
     settings = {**SETTINGS, "tier_url": url, "broker_name": "broker-a"}
     with TieredStore.open(store, background=False, **settings) as working:
         assert working.put(Message("orders", b"more", queue_id=1)).ok
-        working.tier_now()
+        working.flush_to_tier()
         result = run("repair", url)
     assert result.exit_code == 2
     assert "holds it" in result.output

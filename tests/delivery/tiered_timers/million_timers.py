@@ -1,6 +1,6 @@
-"""A program: so many far timers over a year in a directory, given back day by day; prints counts and its memory.
+"""A program: so many tiered timers over a year in a directory, given back day by day; prints counts and its memory.
 
-    python -m delivery.far.million_timers DIRECTORY COUNT
+    python -m delivery.tiered_timers.million_timers DIRECTORY COUNT
 
 A process of its own, because what it prints is the largest memory that it ever had.
 """
@@ -13,16 +13,14 @@ import resource
 import sys
 from pathlib import Path
 
-from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, NOW_MS, LeaseOwner
+from delivery.tiered_timers.tier_world import BROKER, CLUSTER, DAY_MS, NOW_MS, LeaseOwner
+from servers.faulty_driver import FaultyDriver
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
-from tiermq.delivery.far.far_state import TimerState
-from tiermq.delivery.far.pulled_record import PulledRecord
-from tiermq.delivery.far.tier_timers import TierTimers
-from tiermq.delivery.timer.far_timers import FarTimer
-from tiermq.tier.driver.faulty import FaultyDriver
-from tiermq.tier.driver.posix import PosixDriver
-from tiermq.tier.driver.posix_calls import PosixCalls
+from tiermq.delivery.tiered_timers.tier_timers import PulledRecord, TierTimers
+from tiermq.delivery.tiered_timers.tiered_timer_state import TieredTimerState
+from tiermq.delivery.timer.timer_record import TieredTimer
+from tiermq.tier.driver.posix import PosixCalls, PosixDriver
 
 RECORD = bytes(240)
 
@@ -51,12 +49,12 @@ def main(directory: Path, count: int) -> None:
     requests = Requests()
     driver = FaultyDriver(PosixDriver(directory / "tier", calls=Unsynced()), requests)
     clock = ManualClock(NOW_MS)
-    state = TimerState(driver, CLUSTER, BROKER, LeaseOwner(driver, clock))
+    state = TieredTimerState(driver, CLUSTER, BROKER, LeaseOwner(driver, clock))
     timers = TierTimers(state, PulledRecord(str(directory), state.place, SimulatedFileAccess()), clock, DAY_MS)
     memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     chance = random.Random(1)
     for number in range(count):
-        timers.add(FarTimer(NOW_MS + DAY_MS + chance.randrange(365 * DAY_MS), False, number.to_bytes(8) + RECORD))
+        timers.add(TieredTimer(NOW_MS + DAY_MS + chance.randrange(365 * DAY_MS), False, number.to_bytes(8) + RECORD))
         if number % 10_000 == 9_999:
             timers.flush()
             while timers.tend():

@@ -1,38 +1,46 @@
-"""Far timers in the tier: what is added is given once, before it is due, over restarts, losses and refusals."""
+"""Tiered timers in the tier: what is added is given once, before it is due, over restarts, losses and refusals."""
 
 from __future__ import annotations
 
 import random
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, HOUR_MS, NOW_MS, FarWorld, LeaseOwner, number_of, timer
-from servers.seaweedfs import SeaweedFS, Unavailable
-from tiermq.delivery.far.timer_manifest import decode_timer_manifest
-from tiermq.delivery.far.timer_names import manifest_name, timers_directory
-from tiermq.delivery.far.timer_plan import TimerLimits
-from tiermq.errors import ManifestConflict, StaleWriter, TierError, TierUnavailable
+from delivery.tiered_timers.tier_world import (
+    BROKER,
+    CLUSTER,
+    DAY_MS,
+    HOUR_MS,
+    NOW_MS,
+    FarWorld,
+    LeaseOwner,
+    number_of,
+    timer,
+)
+from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults
+from servers.seaweedfs import SeaweedFS
+from tiermq.delivery.tiered_timers.tier_timers import (
+    REST_AFTER_REFUSAL_S,
+    REST_S,
+    PulledRecord,
+    TieredTimerService,
+    decode_pulled,
+    encode_pulled,
+)
+from tiermq.delivery.tiered_timers.timer_name import decode_timer_manifest, manifest_name, timers_directory
+from tiermq.delivery.tiered_timers.timer_upkeep import TimerLimits
+from tiermq.errors import ManifestConflict, StaleWriter, StoreDamaged, TierError, TierUnavailable
+from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import LeaseHeld
-
-
-@pytest.fixture(scope="module")
-def far_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    try:
-        server = SeaweedFS(tmp_path_factory.mktemp("far-seaweedfs"))
-    except Unavailable as reason:
-        pytest.skip(f"no real S3 server here: {reason}")
-    with server:
-        server.create_bucket("history")
-        yield server
 
 
 @pytest.fixture(params=["memory", "posix", "s3"])
@@ -41,7 +49,7 @@ def far_driver(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         return MemoryDriver()
     if request.param == "posix":
         return PosixDriver(tmp_path / "tier")
-    server: SeaweedFS = request.getfixturevalue("far_s3")
+    server: SeaweedFS = request.getfixturevalue("seaweedfs")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     return open_driver(f"s3://history/{uuid.uuid4().hex}")
@@ -348,3 +356,71 @@ def test_upkeep_beside_a_pull_removes_nothing_that_the_pull_still_reads(world: F
     assert sorted(found) == list(range(200))
     world.tend()
     assert not [name for name in world.objects() if name.startswith("new/")]
+
+
+def record(path: Path, place: str = "memory://x/timers") -> PulledRecord:
+    return PulledRecord(str(path), place, OsFileAccess())
+
+
+def test_a_time_is_remembered_over_a_restart(tmp_path: Path) -> None:
+    assert record(tmp_path).until_ms == 0
+    record(tmp_path).write(17)
+    record(tmp_path).write(42)
+    assert record(tmp_path).until_ms == 42
+
+
+def test_the_file_of_another_tier_says_nothing(tmp_path: Path) -> None:
+    record(tmp_path, "s3://one/timers").write(17)
+    assert record(tmp_path, "s3://two/timers").until_ms == 0
+
+
+def test_a_torn_file_is_replaced_by_the_one_before(tmp_path: Path) -> None:
+    record(tmp_path).write(17)
+    record(tmp_path).write(42)
+    (tmp_path / "farTimers.json").write_bytes(b"{")
+    assert record(tmp_path).until_ms == 17
+
+
+@given(st.text(max_size=30), st.integers(0, 2**63))
+def test_a_pulled_time_comes_back_as_it_was(place: str, until_ms: int) -> None:
+    assert decode_pulled(encode_pulled(place, until_ms)) == (place, until_ms)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"place":"x","pulledUntilMs":-1}', b'{"place":1,"pulledUntilMs":1}']
+)
+def test_other_bytes_are_no_pulled_time(data: bytes) -> None:
+    with pytest.raises(StoreDamaged):
+        decode_pulled(data)
+
+
+def test_a_round_says_how_long_to_rest(tmp_path: Path) -> None:
+    world = FarWorld(tmp_path, MemoryDriver())
+    service = TieredTimerService(world.timers)
+    assert service.run_once() == REST_S
+    world.add((timer(number, NOW_MS + 2 * DAY_MS) for number in range(20)), flush_every=5)
+    assert service.run_once() == 0.0
+    assert service.run_once() == REST_S
+
+
+def test_a_tier_that_is_down_is_told_once_and_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    driver = FaultyDriver(MemoryDriver(), Down())
+    service = TieredTimerService(FarWorld(tmp_path, driver).timers)
+    assert service.run_once() == REST_AFTER_REFUSAL_S
+    assert service.run_once() == REST_AFTER_REFUSAL_S
+    assert caplog.text.count("not tended") == 1
+    driver.plan = None
+    assert service.run_once() == REST_S
+    assert service.refusal == ""
+
+
+def test_the_thread_sorts_flushes_into_days(tmp_path: Path) -> None:
+    world = FarWorld(tmp_path, MemoryDriver())
+    world.add((timer(number, NOW_MS + 2 * DAY_MS) for number in range(20)), flush_every=5)
+    service = TieredTimerService(world.timers)
+    service.start()
+    while any(name.startswith("new/") for name in world.objects()):
+        service.wake()
+    service.stop()
+    assert service.error_count == 0
+    assert len(list(world.timers.pull(NOW_MS + 3 * DAY_MS))) == 20

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.far.far_world import DAY_MS, HOUR_MS, NOW_MS, FarWorld, number_of, timer
+from delivery.tiered_timers.tier_world import DAY_MS, HOUR_MS, NOW_MS, FarWorld, number_of, timer
+from servers.faulty_driver import Fault, FaultyDriver, SeededFaults
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq.errors import TierError
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, SeededFaults
 from tiermq.tier.driver.memory import MemoryDriver
 
 COUNT = 400

@@ -1,4 +1,4 @@
-"""What is known of far timers in the tier: taken over once, changed by compare-and-set only."""
+"""What is known of tiered timers in the tier: taken over once, changed by compare-and-set only."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, LeaseOwner, timer
-from tiermq.clock import ManualClock
-from tiermq.delivery.far.far_state import TimerState
-from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest
-from tiermq.delivery.far.timer_names import manifest_name
+from delivery.tiered_timers.tier_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, LeaseOwner, timer
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
+from simulation.manual_clock import ManualClock
+from tiermq.delivery.tiered_timers.tiered_timer_state import TieredTimerState
+from tiermq.delivery.tiered_timers.timer_name import TimerManifest, decode_timer_manifest, manifest_name
 from tiermq.errors import FutureManifest, ManifestConflict, TierUnavailable
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.document import seal_document
 
 DUE_MS = NOW_MS + 9 * DAY_MS
 
 
-def state_of(driver: FaultyDriver | MemoryDriver, owner: str = "one") -> TimerState:
-    return TimerState(driver, CLUSTER, BROKER, LeaseOwner(driver, ManualClock(NOW_MS), owner))
+def state_of(driver: FaultyDriver | MemoryDriver, owner: str = "one") -> TieredTimerState:
+    return TieredTimerState(driver, CLUSTER, BROKER, LeaseOwner(driver, ManualClock(NOW_MS), owner))
 
 
-def flushed(state: TimerState, number: int) -> None:
+def flushed(state: TieredTimerState, number: int) -> None:
     state.ready()
     state.put_flush(state.encode(None, [timer(number, DUE_MS)]))
 
@@ -166,7 +165,7 @@ def test_a_flush_of_an_owner_who_was_replaced_meanwhile_is_refused_by_its_number
     driver = MemoryDriver()
     clock = ManualClock(NOW_MS)
     owner = LeaseOwner(driver, clock)
-    state = TimerState(driver, CLUSTER, BROKER, owner)
+    state = TieredTimerState(driver, CLUSTER, BROKER, owner)
     flushed(state, 1)
     encoded = state.encode(None, [timer(2, DUE_MS)])
     flushed(state_of(driver), 3)  # Somebody else, with the same number.

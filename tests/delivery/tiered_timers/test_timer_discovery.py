@@ -1,21 +1,24 @@
-"""Far timers from the bucket alone: counted, verified, and nobody's orphans."""
+"""Tiered timers from the bucket alone: counted, verified, and nobody's orphans."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, number_of, timer
+from delivery.tiered_timers.tier_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, number_of, timer
 from tiermq import Message, TieredStore
-from tiermq.delivery.far.timer_names import manifest_name
-from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer
-from tiermq.delivery.far.timer_survey import TimerSurvey, survey_timers, timers_of, verify_timers
+from tiermq.delivery.tiered_timers.timer_discovery import TimerListing, discover_timers, timers_of, verify_timers
+from tiermq.delivery.tiered_timers.timer_name import manifest_name
+from tiermq.delivery.tiered_timers.timer_object import CorruptTimers, DamagedTimer
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.orphans import find_orphans
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify import verify_tier
-from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.retention.orphans import find_orphans
+from tiermq.tier.verify.verify import verify_tier
+from tiermq.tier.verify.verify_report import VerifyReport
 
 DUE_MS = NOW_MS + 3 * DAY_MS
 STORE = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, "max_index_num": 1_000,
@@ -32,8 +35,8 @@ def surveyed(tmp_path: Path) -> FarWorld:
     return world
 
 
-def only(world: FarWorld) -> TimerSurvey:
-    [survey] = survey_timers(world.driver)
+def only(world: FarWorld) -> TimerListing:
+    [survey] = discover_timers(world.driver)
     return survey
 
 
@@ -43,25 +46,31 @@ def verified(world: FarWorld) -> VerifyReport:
     return report
 
 
+def numbers_of(timers: Iterable[TieredTimer | DamagedTimer]) -> list[int]:
+    found = list(timers)
+    assert not any(isinstance(each, DamagedTimer) for each in found)
+    return sorted(number_of(each) for each in found if not isinstance(each, DamagedTimer))
+
+
 def test_a_survey_tells_how_many_wait_and_until_when(surveyed: FarWorld) -> None:
     survey = only(surveyed)
     assert (survey.cluster, survey.broker, survey.count) == (CLUSTER, BROKER, 31)
     assert (survey.first_ms, survey.last_ms) == (DUE_MS, DUE_MS + 29 * DAY_MS)
     assert survey.live == surveyed.timers.state.known().live
     assert survey.size_bytes == surveyed.timers.kept_bytes
-    assert sorted(number_of(each) for each in timers_of(surveyed.driver, survey)) == list(range(31))
+    assert numbers_of(timers_of(surveyed.driver, survey)) == list(range(31))
     near = timers_of(surveyed.driver, survey, DUE_MS, DUE_MS + 1)
-    assert sorted(number_of(each) for each in near) == [0, 30]
+    assert numbers_of(near) == [0, 30]
 
 
 def test_a_tier_without_far_timers_has_no_survey_of_them() -> None:
-    assert survey_timers(MemoryDriver()) == []
+    assert discover_timers(MemoryDriver()) == []
 
 
 def test_a_scope_of_another_broker_or_of_a_topic_holds_none(surveyed: FarWorld) -> None:
-    assert survey_timers(surveyed.driver, TierScope(CLUSTER, BROKER)) != []
-    assert survey_timers(surveyed.driver, TierScope(CLUSTER, "broker-b")) == []
-    assert survey_timers(surveyed.driver, TierScope(CLUSTER, BROKER, "orders")) == []
+    assert discover_timers(surveyed.driver, TierScope(CLUSTER, BROKER)) != []
+    assert discover_timers(surveyed.driver, TierScope(CLUSTER, "broker-b")) == []
+    assert discover_timers(surveyed.driver, TierScope(CLUSTER, BROKER, "orders")) == []
 
 
 def test_what_was_delivered_is_not_told_as_waiting(surveyed: FarWorld) -> None:
@@ -129,11 +138,11 @@ def test_timers_are_no_orphans_no_history_and_survive_restore_retention_and_the_
     driver, clock = surveyed.driver, surveyed.clock
     before = {name for name in driver.list_objects() if "timers.tiermq" in name}
     surveyed.timers.state._owner.lease.release()  # type: ignore[attr-defined]
-    opened = {"driver": driver, "clock": clock, "background": False, **STORE}
+    opened: dict[str, Any] = {"driver": driver, "clock": clock, "background": False, **STORE}
     with TieredStore.open(tmp_path / "one", **opened) as store:
         store.put(Message("timers", b"a topic of that name"))
         store.put(Message("orders", b"x"))
-        assert store.tier_now()
+        assert store.flush_to_tier()
         clock.advance_ms(200 * DAY_MS)
         store.expire_now()
         store.delete_topics(["timers", "orders"])

@@ -1,23 +1,27 @@
-"""Far timers one by one, from the tier alone: those that wait, and none that was cancelled or delivered."""
+"""Tiered timers one by one, from the tier alone: those that wait, and none that was cancelled or delivered."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from delivery.far.far_world import DAY_MS, NOW_MS, FarWorld
+from delivery.tiered_timers.tier_world import DAY_MS, NOW_MS, FarWorld
 from tiermq import LocalStore, Message
-from tiermq.delivery.far.far_listing import waiting_in_tier
-from tiermq.delivery.far.timer_survey import survey_timers
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.tier.driver.memory import MemoryDriver
 
 DUE_MS = NOW_MS + 9 * DAY_MS
-SIZES = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, "max_index_num": 1_000,
-         "max_hash_slot_num": 100}  # fmt: skip
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 20_000,
+    "max_index_num": 1_000,
+    "max_hash_slot_num": 100,
+}
 
 
-def records(path: Path, *properties: dict[str, str]) -> list[FarTimer]:
+def records(path: Path, *properties: dict[str, str]) -> list[TieredTimer]:
     """Messages of the timer topic, as a store has them."""
     with LocalStore.open(path, background=False, **SIZES) as store:
         for each in properties:
@@ -28,7 +32,7 @@ def records(path: Path, *properties: dict[str, str]) -> list[FarTimer]:
         for offset, named in enumerate(properties):
             page = store.get(TIMER_TOPIC, 0, offset, 1)
             due_ms = int(page.messages[0].properties["TIMER_OUT_MS"])
-            found.append(FarTimer(due_ms, "TIMER_DEL_UNIQKEY" in named, bytes(page.data)))
+            found.append(TieredTimer(due_ms, "TIMER_DEL_UNIQKEY" in named, bytes(page.data)))
         return found
 
 
@@ -37,8 +41,8 @@ def test_what_waits_is_told_and_what_was_cancelled_or_delivered_is_not(tmp_path:
     named = [{"UNIQ_KEY": "a", "KEYS": "k1 k2"}, {"UNIQ_KEY": "b"}, {}]
     cancel = {"UNIQ_KEY": "b", "TIMER_DEL_UNIQKEY": "orders+b"}
     other = {"UNIQ_KEY": "b", "TIMER_OUT_MS": str(DUE_MS + 1_000)}  # Due at another time: not what is cancelled.
-    world.add([*records(tmp_path / "store", *named, cancel, other), FarTimer(DUE_MS, False, b"no record")])
-    [survey] = survey_timers(world.driver)
+    world.add([*records(tmp_path / "store", *named, cancel, other), TieredTimer(DUE_MS, False, b"no record")])
+    [survey] = discover_timers(world.driver)
     found = list(waiting_in_tier(world.driver, survey, NOW_MS))
     assert [(each.unique_key, each.deliver_ms - DUE_MS) for each in found] == [
         ("a", 1_000),

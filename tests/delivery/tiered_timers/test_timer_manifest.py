@@ -1,4 +1,4 @@
-"""The manifest of far timers: one form, and nothing but a sound one is believed."""
+"""The manifest of tiered timers: one form, and nothing but a sound one is believed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.delivery.far.timer_buckets import Level, bucket_of
-from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest, encode_timer_manifest
-from tiermq.delivery.far.timer_names import TimerName
+from tiermq.delivery.tiered_timers.timer_name import (
+    Level,
+    TimerManifest,
+    TimerName,
+    bucket_of,
+    decode_timer_manifest,
+    encode_timer_manifest,
+)
 from tiermq.errors import FutureManifest
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.delivery.far.timer_object import (
+from tiermq.delivery.tiered_timers.timer_object import (
     ROW,
     TABLE_AT,
     CorruptTimers,
@@ -15,15 +15,15 @@ from tiermq.delivery.far.timer_object import (
     encode_timers,
     encoded_bytes,
 )
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.delivery.timer.timer_record import TieredTimer
 
 DUES = st.integers(min_value=0, max_value=2**63 - 1)
-TIMERS = st.lists(st.builds(FarTimer, DUES, st.booleans(), st.binary(max_size=40)), min_size=1, max_size=12)
+TIMERS = st.lists(st.builds(TieredTimer, DUES, st.booleans(), st.binary(max_size=40)), min_size=1, max_size=12)
 EVER_MS = 1 << 63
 
 
 @given(TIMERS)
-def test_timers_come_back_by_time_and_in_their_order(timers: list[FarTimer]) -> None:
+def test_timers_come_back_by_time_and_in_their_order(timers: list[TieredTimer]) -> None:
     data = encode_timers(timers)
     found = TimerObject(data, "x")
     assert list(found.timers(0, EVER_MS)) == sorted(timers, key=lambda timer: timer.deliver_ms)
@@ -33,7 +33,7 @@ def test_timers_come_back_by_time_and_in_their_order(timers: list[FarTimer]) -> 
 
 
 @given(TIMERS, DUES, DUES)
-def test_a_range_of_times_gives_exactly_the_timers_due_in_it(timers: list[FarTimer], one: int, two: int) -> None:
+def test_a_range_of_times_gives_exactly_the_timers_due_in_it(timers: list[TieredTimer], one: int, two: int) -> None:
     from_ms, until_ms = sorted((one, two))
     found = TimerObject(encode_timers(timers), "x").timers(from_ms, until_ms)
     expected = [timer for timer in timers if from_ms <= timer.deliver_ms < until_ms]
@@ -41,7 +41,7 @@ def test_a_range_of_times_gives_exactly_the_timers_due_in_it(timers: list[FarTim
 
 
 def test_the_layout_is_the_documented_one() -> None:
-    data = encode_timers([FarTimer(5, True, b"ab"), FarTimer(3, False, b"c")])
+    data = encode_timers([TieredTimer(5, True, b"ab"), TieredTimer(3, False, b"c")])
     assert data[:4] == b"TMQT"
     assert data[4:32].hex() == "00010000000000020000000000000003000000000000000500000003"
     assert data[TABLE_AT + 2 * ROW.size :] == b"cab"
@@ -49,7 +49,7 @@ def test_the_layout_is_the_documented_one() -> None:
 
 
 @given(TIMERS, st.data())
-def test_a_changed_byte_is_told_and_never_served(timers: list[FarTimer], data: st.DataObject) -> None:
+def test_a_changed_byte_is_told_and_never_served(timers: list[TieredTimer], data: st.DataObject) -> None:
     encoded = bytearray(encode_timers(timers))
     at = data.draw(st.integers(0, len(encoded) - 1))
     encoded[at] ^= data.draw(st.integers(1, 255))
@@ -61,11 +61,11 @@ def test_a_changed_byte_is_told_and_never_served(timers: list[FarTimer], data: s
     assert at >= TABLE_AT + len(timers) * ROW.size
     expected = sorted(timers, key=lambda timer: timer.deliver_ms)
     assert [isinstance(timer, DamagedTimer) for timer in found].count(True) == 1
-    assert all(each == right for each, right in zip(found, expected, strict=True) if isinstance(each, FarTimer))
+    assert all(each == right for each, right in zip(found, expected, strict=True) if isinstance(each, TieredTimer))
 
 
 @given(TIMERS, st.data())
-def test_a_torn_or_lengthened_object_is_told(timers: list[FarTimer], data: st.DataObject) -> None:
+def test_a_torn_or_lengthened_object_is_told(timers: list[TieredTimer], data: st.DataObject) -> None:
     encoded = encode_timers(timers)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     for damaged in (encoded[:cut], encoded + b"x"):
@@ -85,7 +85,7 @@ def test_an_object_without_timers_cannot_be_made() -> None:
 
 
 def test_a_newer_version_is_named() -> None:
-    encoded = bytearray(encode_timers([FarTimer(1, False, b"x")]))
+    encoded = bytearray(encode_timers([TieredTimer(1, False, b"x")]))
     encoded[5] = 2
     with pytest.raises(CorruptTimers, match="newer"):
         TimerObject(bytes(encoded), "x")

@@ -1,16 +1,15 @@
-"""A broker's far timers in a test: a driver that outlives them, a clock that is moved, a lease of the test's own."""
+"""A broker's tiered timers in a test: a driver that outlives them, a clock that is moved, a lease of the test's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from tiermq.clock import ManualClock
-from tiermq.delivery.far.far_state import TimerOwner, TimerState
-from tiermq.delivery.far.pulled_record import PulledRecord
-from tiermq.delivery.far.tier_timers import TierTimers
-from tiermq.delivery.far.timer_plan import TimerLimits
-from tiermq.delivery.timer.far_timers import FarTimer
+from simulation.manual_clock import ManualClock
+from tiermq.delivery.tiered_timers.tier_timers import PulledRecord, TierTimers
+from tiermq.delivery.tiered_timers.tiered_timer_state import TieredTimerState, TimerOwner
+from tiermq.delivery.tiered_timers.timer_upkeep import TimerLimits
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.contract import TierDriver
@@ -66,7 +65,7 @@ class FarWorld:
 
     def opened(self, driver: TierDriver | None = None) -> TierTimers:
         driver = driver or self.driver
-        state = TimerState(driver, CLUSTER, BROKER, self._owner(driver, self.clock))
+        state = TieredTimerState(driver, CLUSTER, BROKER, self._owner(driver, self.clock))
         record = PulledRecord(str(self.path / f"disk-{self.disks}"), state.place, self.access)
         return TierTimers(state, record, self.clock, self.horizon_ms, self.limits)
 
@@ -82,14 +81,14 @@ class FarWorld:
             pass
         self.timers.tend()  # Removes what the last round replaced.
 
-    def add(self, timers: Iterable[FarTimer], *, flush_every: int = 1_000_000) -> None:
+    def add(self, timers: Iterable[TieredTimer], *, flush_every: int = 1_000_000) -> None:
         for index, timer in enumerate(timers, start=1):
             self.timers.add(timer)
             if index % flush_every == 0:
                 self.timers.flush()
         self.timers.flush()
 
-    def walk(self, until_ms: int, step_ms: int) -> Iterator[list[FarTimer]]:
+    def walk(self, until_ms: int, step_ms: int) -> Iterator[list[TieredTimer]]:
         """Move the clock there in steps; what each pull gives, confirmed. The pulls reach half of the horizon ahead."""
         while self.clock.now_ms() < until_ms:
             self.clock.advance_ms(min(step_ms, until_ms - self.clock.now_ms()))
@@ -103,9 +102,9 @@ class FarWorld:
         return [name.rpartition("timers.tiermq/")[2] for name in self.driver.list_objects() if "timers.tiermq" in name]
 
 
-def timer(number: int, due_ms: int, *, size: int = 60, is_delete: bool = False) -> FarTimer:
-    return FarTimer(due_ms, is_delete, (f"{number}:".encode() * size)[:size])
+def timer(number: int, due_ms: int, *, size: int = 60, is_delete: bool = False) -> TieredTimer:
+    return TieredTimer(due_ms, is_delete, (f"{number}:".encode() * size)[:size])
 
 
-def number_of(found: FarTimer) -> int:
+def number_of(found: TieredTimer) -> int:
     return int(found.record.partition(b":")[0])

@@ -1,31 +1,31 @@
-"""Far timers in memory: a keeper that can be out of reach, and forgets what it has not flushed when it dies."""
+"""Tiered timers in memory: a keeper that can be out of reach, and forgets what it has not flushed when it dies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.errors import TierUnavailable
 
 
 class KeptFar:
-    """See `FarTimers`."""
+    """See `TieredTimers`."""
 
     def __init__(self, horizon_ms: int) -> None:
         self.horizon_ms = horizon_ms
         self.is_down = False
-        self.kept: list[FarTimer] = []
+        self.kept: list[TieredTimer] = []
         self.forgotten_ms = 0
         self.pull_count = 0
-        self._added: list[FarTimer] = []
-        self._given: list[FarTimer] = []
-        self._confirmed: list[FarTimer] = []
+        self._added: list[TieredTimer] = []
+        self._given: list[TieredTimer] = []
+        self._confirmed: list[TieredTimer] = []
 
     def _reach(self) -> None:
         if self.is_down:
             raise TierUnavailable("the tier is out of reach")
 
-    def add(self, timer: FarTimer) -> None:
+    def add(self, timer: TieredTimer) -> None:
         self._added.append(timer)
 
     def flush(self) -> None:
@@ -33,7 +33,7 @@ class KeptFar:
         self.kept += self._added
         self._added = []
 
-    def pull(self, until_ms: int) -> Iterator[FarTimer]:
+    def pull(self, until_ms: int) -> Iterator[TieredTimer]:
         self._reach()
         self.pull_count += 1
         for timer in [each for each in self.kept if each.deliver_ms < until_ms]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tiermq import LocalStore, Message
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.message.properties import encode_properties
 from tiermq.message.topic_name import TIMER_TOPIC
-from tiermq.testing.movable_clock import MovableClock
+from tiermq.testing.local_broker import MovableClock
 
 STORE: dict[str, Any] = {"mapped_file_size_commit_log": 64 << 20, "message_index_enable": False}
 BATCH = 20_000
@@ -59,7 +59,7 @@ class Program:
         due_ms = self.begin_ms + (FIRST_S + number * 7_919 % SPREAD_S) * 1_000
         asked = encode_properties({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"K{number}"})
         place = self.timers.place("T", 0, asked)
-        assert isinstance(place, TimerPlace)
+        assert isinstance(place, TimerDestination)
         body = number.to_bytes(NUMBER_BYTES)
         assert self.store.put(Message(place.topic, body, 0, encoded_properties=place.properties)).ok
 

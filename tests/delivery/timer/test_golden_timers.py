@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from small_store import read_all
 from tiermq import LocalStore
-from tiermq.clock import ManualClock
 from tiermq.config import StoreConfig
 from tiermq.delivery.timer.timer_checkpoint import decode_progress
-from tiermq.delivery.timer.timer_metrics import decode_timer_metrics
+from tiermq.delivery.timer.timer_log import TIMER_UNIT_BYTES, TimerUnit, decode_unit, encode_unit
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
-from tiermq.delivery.timer.timer_unit import UNIT_BYTES, TimerUnit, decode_unit, encode_unit
+from tiermq.delivery.timer.timer_state import TimerSettings, decode_timer_metrics
 from tiermq.delivery.timer.timer_wheel import SLOT
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.message.java_hash import java_hash
@@ -29,7 +28,7 @@ from tiermq.message.java_hash import java_hash
 GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-timers"
 FACTS: dict[str, Any] = json.loads((GOLDEN / "facts.json").read_text())
 SENT = {each["body"]: each for each in FACTS["sent"]}
-OURS = {
+OURS: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
     "mapped_file_size_consume_queue": 20 * 1000,
     "max_hash_slot_num": 50,
@@ -40,10 +39,10 @@ SLOTS = struct.Struct(">i32s")
 
 def units() -> list[TimerUnit]:
     data = (GOLDEN / "store" / "timerlog" / ("0" * 20)).read_bytes()
-    found = []
-    while (unit := decode_unit(data, len(found) * UNIT_BYTES)) is not None:
+    found: list[TimerUnit] = []
+    while (unit := decode_unit(data, len(found) * TIMER_UNIT_BYTES)) is not None:
         found.append(unit)
-    assert not any(data[len(found) * UNIT_BYTES :])
+    assert not any(data[len(found) * TIMER_UNIT_BYTES :])
     return found
 
 
@@ -74,7 +73,7 @@ def store(tmp_path: Path) -> Path:
 def test_our_units_are_rocketmqs_to_the_byte() -> None:
     found = units()
     data = (GOLDEN / "store" / "timerlog" / ("0" * 20)).read_bytes()
-    assert b"".join(map(encode_unit, found)) == data[: len(found) * UNIT_BYTES]
+    assert b"".join(map(encode_unit, found)) == data[: len(found) * TIMER_UNIT_BYTES]
     assert len(found) == len(SENT)
     assert {unit.topic_hash for unit in found} == {java_hash("T")}
     assert [unit.magic for unit in found] == [1, 1, 1, 1, 1, 1, 1, 3, 5]
@@ -85,7 +84,7 @@ def test_our_slots_are_rocketmqs() -> None:
     by_time = {time * 1_000: (number, first, last, timers) for number, (time, first, last, timers, _) in found.items()}
     hour = by_time[slot_of("hour-0")]
     assert hour[0] == slot_of("hour-0") // 1_000 % (7 * 24 * 3600 * 2)
-    assert hour[1:] == (1 * UNIT_BYTES, 8 * UNIT_BYTES, 4)  # Five, and a cancellation.
+    assert hour[1:] == (1 * TIMER_UNIT_BYTES, 8 * TIMER_UNIT_BYTES, 4)  # Five, and a cancellation.
     assert {unit.slot_ms for unit in log} == set(by_time)
     rolls = log[7]
     assert rolls.slot_ms == rolls.write_time_ms + 172_800_000 // 2  # Twelve hours behind the window of 48.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 from delivery.timer.million_waiting import FIRST_S, SPREAD_S, STORE
 from tiermq import LocalStore
 
-TESTS = Path(__file__).parents[2]
 COUNT = 1_000_000
 OWN_BYTES_MAX = 50_000_000
 """The interpreter and the store take some twenty million: thirty bytes for each timer would show."""
@@ -21,9 +19,8 @@ OWN_BYTES_MAX = 50_000_000
 
 def run(root: Path, ahead_s: int, *, kill_at: int | None = None) -> int:
     """One life of the process. Its memory; 0 when it was killed, as soon as it told of so many timers."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     command = [sys.executable, "-m", "delivery.timer.million_waiting", str(root), str(COUNT), str(ahead_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         word, number = "", 0
         for line in process.stdout:

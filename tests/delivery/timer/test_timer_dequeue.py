@@ -5,7 +5,7 @@ from __future__ import annotations
 from delivery.timer.timer_world import NOW_MS, SMALL, TimerWorld
 from small_store import overwrite
 from tiermq.delivery.timer.timer_dequeue import chain_of
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 
 
 def test_no_timer_is_early_and_none_is_late_by_more_than_the_precision() -> None:

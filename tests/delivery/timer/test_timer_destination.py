@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tiermq.delivery.timer.timer_place import (
-    TimerPlace,
+from tiermq.delivery.timer.timer_destination import (
+    TimerDestination,
     asks_for_a_time,
     deliver_time,
     is_congested,
@@ -13,7 +13,7 @@ from tiermq.delivery.timer.timer_place import (
     slot_of,
     without_timer,
 )
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import decode_properties, encode_properties
 from tiermq.status import PutStatus
 
@@ -27,7 +27,7 @@ def placed(settings: TimerSettings = SETTINGS, *, has_limit: bool = True, **prop
 
 
 def out_ms(place: object) -> int:
-    assert isinstance(place, TimerPlace)
+    assert isinstance(place, TimerDestination)
     assert (place.topic, place.queue_id) == ("rmq_sys_wheel_timer", 0)
     properties = decode_properties(place.properties)
     assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("orders", "3")
@@ -87,7 +87,7 @@ def test_with_far_timers_there_is_no_longest_delay() -> None:
 
 def test_a_message_keeps_its_other_properties() -> None:
     place = placed(TIMER_DELAY_SEC="5", KEYS="a b", REAL_TOPIC="forged", TAGS="t")
-    assert isinstance(place, TimerPlace)
+    assert isinstance(place, TimerDestination)
     properties = decode_properties(place.properties)
     assert properties["KEYS"] == "a b"
     assert properties["TIMER_DELAY_SEC"] == "5"
@@ -118,5 +118,5 @@ def test_a_congested_slot_refuses_the_more_often_the_fuller_it_is() -> None:
     def put(count: int) -> object:
         return place_timer("T", 0, properties, NOW_MS, settings, count_at=lambda _ms: count, chance=lambda: half)
 
-    assert isinstance(put(10), TimerPlace)
+    assert isinstance(put(10), TimerDestination)
     assert put(20) is PutStatus.WHEEL_TIMER_FLOW_CONTROL

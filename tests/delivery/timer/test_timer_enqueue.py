@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from delivery.timer.kept_far import KeptFar
+from delivery.timer.kept_timers import KeptFar
 from delivery.timer.timer_world import NOW_MS, SMALL, TimerWorld
 from tiermq import Message
 from tiermq.delivery.timer.timer_enqueue import slot_for
-from tiermq.delivery.timer.timer_settings import TimerSettings
-from tiermq.delivery.timer.timer_unit import TimerUnit
+from tiermq.delivery.timer.timer_log import TimerUnit
+from tiermq.delivery.timer.timer_record import TieredTimer
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import encode_properties
 
@@ -125,7 +128,7 @@ def test_enqueuing_can_be_stopped_by_a_setting() -> None:
     assert world.timers.behind_count == 1
 
 
-# Far timers
+# Tiered timers
 
 
 def test_what_is_due_beyond_the_horizon_is_given_away_and_comes_back_in_time() -> None:
@@ -215,3 +218,10 @@ def test_a_small_window_rolls_a_timer_no_more_often_than_rocketmq_does() -> None
     [message] = world.messages()
     assert message.properties["TIMER_ROLL_TIMES"] == "1"
     assert SMALL.roll_slots == 100
+
+
+def test_a_far_timer_is_a_value_that_nobody_changes_after_it_was_added() -> None:
+    timer = TieredTimer(1_700_000_000_000, False, b"record")
+    assert timer == TieredTimer(1_700_000_000_000, False, b"record")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        timer.deliver_ms = 0  # type: ignore[misc]

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
-from delivery.timer.kept_far import KeptFar
+from delivery.timer.kept_timers import KeptFar
 from delivery.timer.timer_world import NOW_MS, SMALL, TimerWorld
-from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
+from simulation.power_cut import CutLife
+from simulation.simulated_files import SimulatedFileAccess, by_chance
 from tiermq.message.properties import TIMER_DEQUEUE_MS, TIMER_OUT_MS
 
 pytestmark = pytest.mark.crash
 
 
-class PowerCut(BaseException):
-    """Not an Exception, so that nothing handles it."""
-
-
-class TimerLife:
+class TimerLife(CutLife):
     """Timers that wait, roll, are cancelled and delivered, over a restart; cut off after so many calls to the disk."""
 
     def __init__(self, calls: int | None, far: KeptFar | None = None) -> None:
-        self.calls_left = calls
-        self.calls = 0
+        super().__init__(calls, ManualClock(NOW_MS))
         self.durable: set[bytes] = set()
-        self.clock = ManualClock(NOW_MS)
-        self.access = SimulatedFileAccess(clock=self.clock, on_call=self.count)
         self.far = far
         self.cancelled_durably = False
-
-    def count(self, _operation: str, _path: str) -> None:
-        self.calls += 1
-        if self.calls_left is not None and self.calls > self.calls_left:
-            raise PowerCut
 
     def live(self) -> None:
         world = TimerWorld(self.access, self.clock, far=self.far)
@@ -62,11 +52,10 @@ class TimerLife:
 
 def lived(calls: int | None, far: KeptFar | None = None) -> TimerLife:
     life = TimerLife(calls, far)
-    try:
+    if calls is None:
         life.live()
-    except PowerCut:
-        return life
-    assert calls is None, "the power was not cut"
+    else:
+        life.live_until_cut()
     return life
 
 
@@ -103,7 +92,7 @@ def test_a_power_cut_at_any_moment_costs_no_timer() -> None:
     for calls in range(whole.calls):
         life = lived(calls)
         kept = chance.choice((0.0, 0.5, 1.0))
-        after = life.access.crash(lambda _path, _page, kept=kept: chance.random() < kept)
+        after = life.access.crash(partial(by_chance, chance, kept))
         twice += check_after(life, after, calls)
     assert twice > 0, "some are delivered twice: nothing is written down before it is known to be safe"
 
@@ -115,7 +104,7 @@ def test_whatever_a_power_cut_leaves_of_the_pages_costs_no_timer(seed: int) -> N
     for calls in range(lived(None).calls):
         life = lived(calls)
         kept = chance.random()
-        check_after(life, life.access.crash(lambda _path, _page, kept=kept: chance.random() < kept), calls)
+        check_after(life, life.access.crash(partial(by_chance, chance, kept)), calls)
 
 
 def test_a_power_cut_costs_no_far_timer() -> None:

@@ -9,7 +9,7 @@ import pytest
 from delivery.timer.timer_world import NOW_MS, SMALL, TimerWorld
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, killed, overwrite, power_cut, remove_tree
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.errors import StoreDamaged
 
 BODIES = [f"m{number:02}".encode() for number in range(30)]
@@ -172,10 +172,10 @@ def test_timers_that_are_made_anew_from_their_topic_are_told_of(caplog: pytest.L
     world.stop()
     damaged(world, LOG, UNIT + 15, b"\x04")
     world.start()
-    assert "made anew from the timer topic" in caplog.text
+    assert "rebuilding from the topic" in caplog.text
     caplog.clear()
     world.restart()
-    assert "made anew" not in caplog.text
+    assert "rebuil" not in caplog.text
 
 
 def test_a_wheel_of_another_size_is_refused() -> None:

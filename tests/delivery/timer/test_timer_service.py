@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from pathlib import Path
 
 import pytest
 
+from delivery.timer.kept_timers import KeptFar
 from delivery.timer.timer_world import NOW_MS, SMALL, TimerWorld
-from small_store import ROOT
+from simulation.manual_clock import ManualClock
+from simulation.simulated_files import set_modified_ms
+from small_store import LOG_BYTES, ROOT, killed, put_all
+from tiermq import LocalStore, Message
 from tiermq.clock import SystemClock
+from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.errors import IllegalMessage
 from tiermq.message.properties import encode_properties
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.status import PutStatus
 
 QUICK = TimerSettings(slots=60_000, log_file_bytes=4096, precision_ms=10, flush_interval_ms=20)
+HOUR_MS = 3_600_000
+MEBIBYTE = 1024 * 1024
 
 
 def test_timers_wait_over_restarts() -> None:
@@ -208,3 +217,214 @@ def test_a_cancellation_that_was_stored_before_a_stop_is_honoured_after_it() -> 
     world.turn()
     assert world.bodies() == [b"b"]
     assert world.timers.counts.cancelled == 1
+
+
+def make_files_old(world: TimerWorld) -> None:
+    """Old enough to be deleted by their files' times, though no hour has passed."""
+    for info in world.access.list_files("/store/commitlog"):
+        set_modified_ms(world.access, f"/store/commitlog/{info.name}", world.clock.now_ms() - 2 * HOUR_MS)
+
+
+def test_a_file_with_a_waiting_timer_is_not_deleted_until_that_was_delivered() -> None:
+    """RocketMQ deletes it, and the timer is lost."""
+    world = TimerWorld(file_reserved_time=1)
+    world.send(b"waits", 90_000)
+    world.turn()
+    put_all(world.store, 300)
+    make_files_old(world)
+    cleaned = world.store.clean_now()
+    assert (cleaned.log_files, cleaned.vetoed) == (0, True)
+    world.wait(180_000, step_ms=2_000)
+    assert b"waits" in world.bodies()
+    make_files_old(world)
+    assert world.store.clean_now().log_files > 0
+
+
+def test_a_message_that_was_not_taken_in_yet_is_held() -> None:
+    world = TimerWorld(file_reserved_time=1)
+    put_all(world.store, 300)
+    place = world.send(b"waits", 90_000)
+    hold = world.timers._hold
+    assert not hold.holds(0, place.physical_offset - place.physical_offset % LOG_BYTES)
+    assert hold.holds(0, place.physical_offset + 1)
+
+
+def test_files_without_timers_go() -> None:
+    world = TimerWorld()
+    put_all(world.store, 300)
+    world.turn()
+    assert not world.timers._hold.holds(0, LOG_BYTES)
+
+
+def test_a_closed_service_lets_nothing_go_that_it_might_need() -> None:
+    world = TimerWorld()
+    world.send(b"waits", 90_000)
+    world.timers.close()
+    assert world.timers._hold.holds(0, LOG_BYTES)
+
+
+def test_what_was_delivered_and_written_down_is_forgotten_and_nothing_else() -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    world.send(b"a", HOUR_MS)
+    world.send(b"b", 2 * HOUR_MS)
+    world.turn()
+    world.wait(HOUR_MS - 5_000, step_ms=5_000)
+    assert len(far.kept) == 2  # Pulled, but not delivered: the disk may still be lost.
+    world.wait(10_000)
+    assert world.bodies() == [b"a"]
+    assert [timer.deliver_ms for timer in far.kept] == [NOW_MS + 2 * HOUR_MS - 1_000]
+    assert far.forgotten_ms <= world.timers.read_ms
+
+
+def test_far_timers_are_asked_for_now_and_then_and_not_in_every_round() -> None:
+    far = KeptFar(horizon_ms=24 * HOUR_MS)
+    world = TimerWorld(far=far)
+    world.wait(600_000, step_ms=1_000)
+    assert 5 <= far.pull_count <= 12
+
+
+def test_time_that_passes_during_a_pull_counts_for_the_next_one() -> None:
+    class Slow(KeptFar):
+        def pulled(self) -> None:
+            super().pulled()
+            if self.pull_count == 2:
+                world.clock.advance_ms(2 * HOUR_MS)
+
+    far = Slow(horizon_ms=HOUR_MS)
+    world = TimerWorld(far=far)
+    world.send(b"a", HOUR_MS + 5_000)
+    world.turn()
+    world.timers.flush()
+    assert (far.pull_count, len(far.kept)) == (1, 1)
+    world.clock.advance_ms(60_000)
+    world.turn()
+    world.wait(2_000)
+    assert world.bodies() == [b"a"], "not a minute later"
+
+
+def test_a_pull_that_breaks_off_is_done_again() -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    for number in range(3):
+        world.send(f"m{number}".encode(), HOUR_MS)
+    world.turn()
+    world.timers.flush()
+    world.clock.advance_ms(HOUR_MS - 100_000)
+    world.turn()
+    far.is_down = True
+    world.wait(70_000)
+    assert world.timers.counts.far_errors > 0
+    far.is_down = False
+    world.wait(60_000)
+    assert set(world.bodies()) == {b"m0", b"m1", b"m2"}
+
+
+def test_a_pull_waits_where_the_store_takes_nothing_and_goes_on_there() -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    for number in range(600):
+        world.send(f"m{number}".encode(), HOUR_MS)
+    world.turn()
+    world.timers.flush()
+    world.store._parts.log.set_writeable(False)
+    world.clock.advance_ms(HOUR_MS - 20_000)
+    world.turn()
+    world.store._parts.log.set_writeable(True)
+    world.turn()
+    assert world.timers.waiting_count == 600
+    world.wait(40_000)
+    assert len(world.bodies()) == 600  # Each once.
+
+
+def test_what_was_pulled_and_not_confirmed_before_a_kill_is_pulled_again() -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    world.send(b"a", HOUR_MS)
+    world.turn()
+    world.timers.flush()
+    world.clock.advance_ms(HOUR_MS - 20_000)
+    far.restarted()
+    after = world.crashed(killed(world.access))
+    after.wait(40_000)
+    assert after.bodies() == [b"a"]
+
+
+def test_a_damaged_far_timer_is_passed_over() -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    world.send(b"a", HOUR_MS)
+    world.send(b"b", HOUR_MS)
+    world.turn()
+    world.timers.flush()
+    torn = far.kept[0]
+    far.kept[0] = type(torn)(torn.deliver_ms, torn.is_delete, torn.record[:-3])
+    world.wait(HOUR_MS + 5_000, step_ms=5_000)
+    assert world.bodies() == [b"b"]
+    assert world.timers.counts.skipped == 1
+
+
+@pytest.mark.parametrize("end", ["kill", "orderly"])
+def test_a_broker_that_ends_while_the_tier_is_down_loses_neither_far_nor_near_timers(end: str) -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    world.send(b"near before", 50_000)
+    world.turn()
+    far.is_down = True
+    world.send(b"far", HOUR_MS)
+    world.send(b"near", 5_000)
+    world.send(b"near later", 50_000)
+    world.wait(10_000)
+    assert world.bodies() == [b"near"]
+    world.timers.flush()
+    if end == "orderly":
+        world.stop()
+    far.restarted()  # What it had not flushed is gone with the process.
+    far.is_down = False
+    after = world.crashed(killed(world.access))
+    after.wait(HOUR_MS + 10_000, step_ms=5_000)
+    found = after.bodies()
+    assert set(found) == {b"near", b"near before", b"near later", b"far"}
+    assert sorted(set(found), key=found.index) == [b"near", b"near before", b"near later", b"far"]
+    assert found.count(b"near before") == found.count(b"near later") == found.count(b"far") == 1
+    assert after.timers.waiting_count == 0
+
+
+def peak_bytes(path: Path, count: int, seconds: int) -> int:
+    """The most that Python held while so many timers, due over so many seconds, were taken in and delivered."""
+    clock = ManualClock()
+    with LocalStore.open(path, clock=clock, message_index_enable=False) as store:
+        timers = TimerService(store, path, clock)
+        for begin in range(0, count, 1_000):
+            messages = []
+            for number in range(begin, begin + 1_000):
+                asked = {"TIMER_DELAY_SEC": str(60 + number % seconds), "UNIQ_KEY": f"K{number}"}
+                place = timers.place("T", 0, encode_properties(asked))
+                assert isinstance(place, TimerDestination)
+                messages.append(Message(place.topic, b"body", 0, encoded_properties=place.properties))
+            assert store.put_many(messages).all_ok
+        store.dispatch_now()
+        tracemalloc.start()
+        try:
+            while timers.behind_count:
+                timers.run_once()
+            assert timers.waiting_count == count
+            clock.advance_ms((seconds + 120) * 1_000)
+            while timers.counts.delivered < count:
+                timers.run_once()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            timers.finish()
+            timers.close()
+
+
+def test_many_more_timers_take_hardly_more_memory(tmp_path: Path) -> None:
+    few, many = peak_bytes(tmp_path / "few", 1_000, 1), peak_bytes(tmp_path / "many", 6_000, 1)
+    assert many < few + MEBIBYTE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_million_waiting_timers_take_few_mebibytes(tmp_path: Path) -> None:
+    assert peak_bytes(tmp_path, 1_000_000, 100) < 24 * MEBIBYTE

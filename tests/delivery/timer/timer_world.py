@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, on_simulation, read_all
 from tiermq import LocalStore, Message, PutResult
-from tiermq.clock import ManualClock
-from tiermq.delivery.timer.far_timers import FarTimers
-from tiermq.delivery.timer.timer_place import TimerPlace
+from tiermq.delivery.timer.timer_destination import TimerDestination
+from tiermq.delivery.timer.timer_record import TieredTimers
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
@@ -29,7 +29,7 @@ class TimerWorld:
         clock: Any = None,
         *,
         settings: TimerSettings = SMALL,
-        far: FarTimers | None = None,
+        far: TieredTimers | None = None,
         **store_settings: Any,
     ) -> None:
         self.clock: Any = clock or ManualClock(NOW_MS)
@@ -63,7 +63,7 @@ class TimerWorld:
         asked = {"TIMER_DELIVER_MS": str(deliver_ms)} if deliver_ms else {"TIMER_DELAY_MS": str(delay_ms)}
         properties = encode_properties({"UNIQ_KEY": f"K-{body.decode()}", **asked, **more})
         place = self.timers.place(topic, 0, properties)
-        assert isinstance(place, TimerPlace), place
+        assert isinstance(place, TimerDestination), place
         result = self.store.put(Message(place.topic, body, place.queue_id, encoded_properties=place.properties))
         assert result.ok
         self.store.dispatch_now()

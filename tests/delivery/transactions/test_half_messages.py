@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ SENT = {"UNIQ_KEY": "ID", "PGROUP": "PG", "TRAN_MSG": "true", "TAGS": "A", "KEYS
 
 
 def record(properties: dict[str, str], *, topic: str = HALF_TOPIC, **fields: object) -> StoredMessage:
-    values = {
+    values: dict[str, Any] = {
         "queue_offset": 12,
         "physical_offset": 3456,
         "flag": 7,
@@ -125,7 +127,7 @@ def test_a_record_without_a_place_to_go_is_no_half_message(changes: dict[str, st
 
 
 def test_a_record_of_another_topic_is_no_half_message() -> None:
-    with pytest.raises(CorruptRecord, match="it lies in T"):
+    with pytest.raises(CorruptRecord, match="it is in T"):
         read_half(record({**SENT, "REAL_TOPIC": "T", "REAL_QID": "0"}, topic="T"))
 
 

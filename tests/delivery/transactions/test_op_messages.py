@@ -48,7 +48,7 @@ def test_an_op_of_rocketmq_does_not_say_how_and_another_record_says_nothing() ->
 def test_commits_wait_until_they_are_old_enough_and_are_known_before(world: World) -> None:
     assert world.ops.end(Outcome.COMMIT, 5) is None
     assert world.ops.outcome(5) is Outcome.COMMIT
-    assert world.ops.pending == (5,)
+    assert list(world.ops.pending) == [5]
     world.clock.advance_ms(2_999)
     assert world.ops.write_if_due() is None
     world.clock.advance_ms(1)
@@ -92,7 +92,7 @@ def test_what_the_store_refuses_waits_on(world: World, monkeypatch: pytest.Monke
         refused = world.ops.end(Outcome.ROLLBACK, 5)
     assert refused is not None
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert world.ops.pending == (5,)
+    assert list(world.ops.pending) == [5]
     assert world.ops.write() is not None
     world.store.dispatch_now()
     assert world.ops_written() == [b"5,"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.consuming import on_loop, part, until
-from broker.transaction_peer import COMMIT, ROLLBACK, TransactionPeer
+from broker.delivery.transaction_peer import COMMIT, ROLLBACK, TransactionPeer
 from delivery.transactions.transaction_world import World
 from tiermq import Message
-from tiermq.broker.transacting import TransactionProcessor
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
 from tiermq.delivery.transactions.half_messages import TransactionRules
 from tiermq.delivery.transactions.transaction_fate import Fate, TransactionFate, transaction_fate
 from tiermq.history.arrow_batch import decode_run
@@ -21,6 +22,7 @@ from tiermq.history.open_history import OpenHistory, open_history
 from tiermq.history.reading import read_task
 from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanRequest, StorePlace
 from tiermq.message.topic_name import OPERATION_HALF_TOPIC
+from tiermq.pipeline.offload.job import offload
 from tiermq.testing import LocalBroker
 from tiermq.tier.tiered_store import TieredStore
 
@@ -108,12 +110,15 @@ def columns(history: OpenHistory, topic: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_tier_alone_tells_outcomes_when_it_was_told_to_keep_them(tmp_path: Path, enabled: bool) -> None:
+@pytest.mark.parametrize("by_job", [False, True])
+def test_the_tier_alone_tells_outcomes_when_it_was_told_to_keep_them(
+    tmp_path: Path, enabled: bool, by_job: bool
+) -> None:
     url = (tmp_path / "tier").as_uri()
-    settings = {"tier": url, "tier_transactions_enable": enabled, "transaction_check_max": 1}
-    with LocalBroker(tmp_path / "store", **settings) as broker:
+    settings: dict[str, Any] = {"tier": url, "tier_transactions_enable": enabled, "transaction_check_max": 1}
+    with LocalBroker(tmp_path / "store", **settings, tier_dispatch_enable=not by_job) as broker:
         broker.create_topic("T", queues=2)
-        processor: TransactionProcessor = part(broker.broker, TransactionProcessor)
+        processor: EndTransactionProcessor = part(broker.broker, EndTransactionProcessor)
         host, _, port = broker.address.rpartition(":")
         with TransactionPeer((host, int(port)), now_ms=broker.clock.now_ms) as peer:
             halves = {name: peer.prepare(name) for name in ("committed", "rolled back", "asked", "given up")}
@@ -121,7 +126,7 @@ def test_the_tier_alone_tells_outcomes_when_it_was_told_to_keep_them(tmp_path: P
             peer.end(halves["rolled back"], ROLLBACK)
             for is_first in (True, False):
                 broker.broker.parts.local.dispatch_now()
-                on_loop(broker.broker, processor.ensure_running)
+                on_loop(broker.broker, broker.broker.parts.hooks.start_services)
                 rounds = processor.check.rounds_count
                 broker.advance(seconds=30)
                 processor.check.wake()
@@ -135,7 +140,11 @@ def test_the_tier_alone_tells_outcomes_when_it_was_told_to_keep_them(tmp_path: P
         broker.broker.parts.local.dispatch_now()
         store = broker.broker.store
         assert isinstance(store, TieredStore)
-        assert store.tier_now(60)
+        if by_job:
+            store.flush()
+            config = {"tier_transactions_enable": enabled}
+            offload([f"{tmp_path / 'store'}=DefaultCluster/broker-a"], url, config=config)
+        assert store.flush_to_tier(60)
         place = int(halves["committed"].ext["msgId"][-16:], 16)
     shutil.rmtree(tmp_path / "store")
     with open_history(HistoryPlace(tier=url)) as history:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
-from simulation.simulated_files import SimulatedFileAccess
+from simulation.manual_clock import ManualClock
+from simulation.power_cut import CutLife
+from simulation.simulated_files import SimulatedFileAccess, by_chance
 from small_store import ROOT, on_simulation
 from tiermq import LocalStore, Message, PutResult
-from tiermq.clock import ManualClock
 from tiermq.delivery.transactions.end_transaction import EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import TransactionRules, half_properties
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
@@ -19,10 +21,6 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import HALF_TOPIC
 
 PROGRESS = f"{ROOT}/config/progress.json"
-
-
-class PowerCut(BaseException):
-    """Not an Exception, so that nothing handles it."""
 
 
 class WrittenProgress:
@@ -78,22 +76,14 @@ class Broker:
         return found
 
 
-class Life:
+class Life(CutLife):
     """Transactions that are prepared, ended at once or when asked; again. It remembers what it was told."""
 
     def __init__(self, calls: int | None) -> None:
-        self.calls_left = calls
-        self.calls = 0
+        super().__init__(calls)
         self.prepared: set[bytes] = set()
         self.tried: dict[bytes, Outcome] = {}
         self.acknowledged: dict[bytes, Outcome] = {}
-        self.clock = ManualClock()
-        self.access = SimulatedFileAccess(clock=self.clock, on_call=self.count)
-
-    def count(self, _operation: str, _path: str) -> None:
-        self.calls += 1
-        if self.calls_left is not None and self.calls > self.calls_left:
-            raise PowerCut
 
     def live(self) -> None:
         broker = Broker(self.access, self.clock)
@@ -140,14 +130,9 @@ def test_a_power_cut_at_any_moment_keeps_every_promise_of_a_transaction() -> Non
     twice = asked_again = 0
     for calls in range(whole.calls):
         life = Life(calls)
-        try:
-            life.live()
-        except PowerCut:
-            pass
-        else:
-            raise AssertionError("the power was not cut")
+        life.live_until_cut()
         kept = chance.random()
-        after = life.access.crash(lambda _path, _page, kept=kept: chance.random() < kept)
+        after = life.access.crash(partial(by_chance, chance, kept))
         broker = Broker(after, life.clock)
         asked = set(broker.round()) | set(broker.round())
         found = [message.body for message in broker.messages()]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from simulation.manual_clock import ManualClock
 from small_store import SIZES
 from tiermq import LocalStore, Message, PutResult
-from tiermq.clock import ManualClock
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndTransaction
 from tiermq.delivery.transactions.half_messages import TransactionRules, half_properties
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.jobs.dying_tier import DyingTier, Killed
-from spark.jobs.job_world import INDEX, LOG, QUEUE, JobWorld
+from pipeline.dying_tier import DyingTier, Killed, killed_at_each_change
+from pipeline.job_world import INDEX, LOG, QUEUE, JobWorld
+from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER, keys_of
-from tiermq.clock import ManualClock
 from tiermq.errors import BadConfig
-from tiermq.spark.jobs.compact import compact
-from tiermq.spark.jobs.job_report import JobReport
+from tiermq.pipeline.compact.job import compact
+from tiermq.pipeline.job_report import JobReport
+from tiermq.spark import SparkRunner
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueCoverage
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
@@ -24,7 +25,7 @@ from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import SegmentType
 from tiermq.tier.tier_view import view_tier
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 FILES = 4
 
@@ -88,7 +89,7 @@ def test_a_second_run_has_nothing_to_do(made: JobWorld) -> None:
     bases = made.index_bases()
     again = run(made)
     assert again.is_clean
-    assert again.planned == {"segments": 0, "index_files": 0, "merged_files": 0, "bytes": 0}
+    assert not any(again.planned.values())
     assert made.index_bases() == bases
 
 
@@ -178,14 +179,8 @@ def test_a_segment_that_is_not_what_is_known_of_it_is_left_alone_and_told(made: 
 def test_a_merge_that_is_killed_at_any_change_loses_no_key_and_is_gone_on_from(
     tmp_path: Path, with_store: bool, after: bool
 ) -> None:
-    dies_at = 0
-    while True:
-        path = tmp_path / str(dies_at)
-        path.mkdir()
-        world = with_index_files(path)
+    for dies_at, world in killed_at_each_change(tmp_path, with_index_files, after=after):
         options: dict[str, Any] = {"store": world.store} if with_store else {}
-        dying = DyingTier(world.driver, dies_at, after=after)
-        world.use(dying)  # type: ignore[arg-type]
         with contextlib.suppress(Killed):
             run(world, seal=False, **options)
         assert_every_key_is_found(world)
@@ -196,16 +191,11 @@ def test_a_merge_that_is_killed_at_any_change_loses_no_key_and_is_gone_on_from(
         assert len(world.index_bases()) == 1, dies_at
         found = verify_tier(world.driver)
         assert found.is_clean, (dies_at, found.problems)
-        world.close()
-        if not dying.is_dead:
-            break
-        dies_at += 1
-    assert dies_at > 10
 
 
 def test_a_merged_file_that_was_cut_is_made_again(made: JobWorld) -> None:
     dying = DyingTier(made.driver)
-    made.use(dying)  # type: ignore[arg-type]
+    made.use(dying)
     end = made.world.metadata.segments(INDEX)[-1].end
     key = INDEX.segment(SegmentType.INDEX, end)
     made.driver.put_object(companion_name(key), CoverageRecord.of(Coverage(), ()).encode())
@@ -233,7 +223,7 @@ def test_nonsense_is_refused() -> None:
 
 
 def test_executors_merge_and_seal_as_one_process_does(made: JobWorld, spark: SparkSession) -> None:
-    report = compact(spark, tier=made.tier, clock=ManualClock(made.world.clock.now_ms() + 120_000))
+    report = compact(SparkRunner(spark), tier=made.tier, clock=ManualClock(made.world.clock.now_ms() + 120_000))
     assert report.is_clean, report.problems
     assert report.done["merged_files"] == 1
     assert report.done["segments"] > 0

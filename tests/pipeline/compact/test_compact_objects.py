@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from spark.jobs.job_world import LOG, QUEUE, UNITS, JobWorld
-from tier.driver.objects import objects_driver
+from pipeline.job_world import LOG, QUEUE, UNITS, JobWorld
+from tier.driver.objects import objects_driver, paths_in
 from tiermq.errors import TierUnavailable
-from tiermq.spark.jobs.compact import compact
-from tiermq.tier.verify import verify_tier
+from tiermq.pipeline.compact.job import compact
+from tiermq.tier.driver import object_store
+from tiermq.tier.names import SegmentKey, segment_at
+from tiermq.tier.verify.verify import verify_tier
 
 
 def in_parts(path: Path, store: MemoryStore) -> JobWorld:
@@ -30,6 +32,12 @@ def contents(world: JobWorld) -> dict[str, bytes]:
     return {info.key.path: bytes(world.driver.read(info.key, 0, info.size)) for info in infos}
 
 
+def segment_key(path: str) -> SegmentKey:
+    key = segment_at(path)
+    assert key is not None
+    return key
+
+
 def test_parts_become_one_object_with_the_same_bytes(tmp_path: Path) -> None:
     store = MemoryStore()
     world = in_parts(tmp_path, store)
@@ -42,6 +50,33 @@ def test_parts_become_one_object_with_the_same_bytes(tmp_path: Path) -> None:
     assert {info.key for info in world.driver.list_segments() if info.part_count} == growing
     assert {info.key for info in world.driver.list_segments() if not info.sealed} == growing
     assert report.done["segments"] + len(growing) == len(before)
+    assert verify_tier(world.driver).is_clean
+    world.close()
+
+
+def test_the_parts_of_a_quiet_queue_are_merged_although_its_segments_still_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "PARTS_RUN_MAX", 1 << 40)  # As written by versions that merged nothing.
+    store = MemoryStore()
+    world = JobWorld(tmp_path, objects_driver(store), log_bytes=1 << 20, unit_bytes=1 << 20)
+    for _ in range(300):
+        world.world.write(1)
+    world.world.put_manifests()
+    before = contents(world)
+    assert len(paths_in(store)) > 600
+    planned = compact(None, tier=world.tier, clock=world.world.clock, dry_run=True)
+    assert (planned.planned["open_segments"], planned.planned["parts"]) == (2, 2 * 299)
+    report = compact(None, tier=world.tier, clock=world.world.clock)
+    assert report.is_clean, report.problems
+    assert (report.done["open_segments"], report.done["parts"]) == (2, 2 * 299)
+    reader = objects_driver(store)
+    world.use(reader)
+    assert {key: bytes(reader.read(segment_key(key), 0, len(data))) for key, data in before.items()} == before
+    assert sum(reader.requests.counts.values()) <= 10
+    assert not compact(None, tier=world.tier, clock=world.world.clock).done.get("parts")
+    world.world.write(1)
+    assert {key: data[: len(before[key])] for key, data in contents(world).items()} == before
     assert verify_tier(world.driver).is_clean
     world.close()
 

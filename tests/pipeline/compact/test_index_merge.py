@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spark.jobs.job_world import INDEX
+from pipeline.job_world import INDEX
 from tiermq.errors import SegmentConflict
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.index_files import IndexFile, read_index_file
-from tiermq.spark.jobs.index_merge import MergeTask, plan_merges, run_merge_task, write_index_file
+from tiermq.pipeline import worker_cache
+from tiermq.pipeline.compact.merge import MergeTask, plan_merges, run_merge_task, write_index_file
+from tiermq.pipeline.index_files import IndexFile, read_index_file
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
@@ -58,7 +58,7 @@ def test_a_merge_is_the_file_that_would_have_taken_all_items(
     tmp_path: Path, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, chance = MemoryDriver(), random.Random(slots)
-    monkeypatch.setitem(offload_task._drivers, "memory://merge", driver)
+    monkeypatch.setitem(worker_cache._drivers, "memory://merge", driver)
     one = IndexWriteFile.create(OsFileAccess(), str(tmp_path), BEGIN_MS, slots, 1_000)
     sources, base = [], 0
     for number in range(3):
@@ -77,7 +77,7 @@ def test_a_merge_is_the_file_that_would_have_taken_all_items(
         assert found is not None
         sources.append(found)
     target = INDEX.segment(SegmentType.INDEX, base)
-    task = MergeTask("memory://merge", tuple(sources), target, BEGIN_MS, NOTHING)
+    task = MergeTask("memory://merge", tuple(sources), target, BEGIN_MS, max(each.slots for each in sources), NOTHING)
     made = run_merge_task(task)
     merged, whole = bytes(driver.read(target, 0, made.file.size)), one.compact()
     if slots == 7:  # Items of the file with other slots stand among each other in another order.
@@ -92,7 +92,7 @@ def test_a_merge_is_the_file_that_would_have_taken_all_items(
 
 def test_files_of_equal_slots_are_merged_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = MemoryDriver()
-    monkeypatch.setitem(offload_task._drivers, "memory://merge", driver)
+    monkeypatch.setitem(worker_cache._drivers, "memory://merge", driver)
     one = IndexWriteFile.create(OsFileAccess(), str(tmp_path), BEGIN_MS, 11, 1_000)
     sources, base = [], 0
     for number in range(3):
@@ -109,7 +109,9 @@ def test_files_of_equal_slots_are_merged_byte_for_byte(tmp_path: Path, monkeypat
         assert found is not None
         sources.append(found)
     target = INDEX.segment(SegmentType.INDEX, base)
-    made = run_merge_task(MergeTask("memory://merge", tuple(sources), target, BEGIN_MS, NOTHING))
+    made = run_merge_task(
+        MergeTask("memory://merge", tuple(sources), target, BEGIN_MS, max(each.slots for each in sources), NOTHING)
+    )
     assert bytes(driver.read(target, 0, made.file.size)) == one.compact()
 
 

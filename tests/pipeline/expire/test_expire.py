@@ -6,21 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from spark.jobs.job_world import INDEX, LOG, QUEUE, JobWorld
+from pipeline.job_world import INDEX, LOG, QUEUE, JobWorld, tiered
 from tier.tier_world import BROKER, CLUSTER, HOUR_MS
 from tiermq.errors import BadConfig, TierUnavailable
-from tiermq.spark.jobs.expire import expire
-from tiermq.spark.jobs.job_report import JobReport
+from tiermq.pipeline.expire.job import expire
+from tiermq.pipeline.job_report import JobReport
+from tiermq.spark import SparkRunner
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
-from tiermq.tier.metadata.restore import restore
 from tiermq.tier.names import QueueKey, SegmentKey
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.verify.verify import verify_tier
 
 PAYMENTS = QueueKey(CLUSTER, BROKER, "payments", 2)
 
@@ -164,6 +167,32 @@ def test_whoever_holds_the_broker_is_named(made: JobWorld) -> None:
     with pytest.raises(LeaseHeld, match="box:/store"):
         run(made, keep_hours=1)
     assert listed(made) == before
+
+
+def test_a_broker_in_use_does_not_keep_the_others_from_being_expired(tmp_path: Path) -> None:
+    tier, _ = tiered(tmp_path)
+    tiered(tmp_path, broker="broker-b")
+    driver = open_driver(tier)
+    BrokerLease(driver, CLUSTER, "broker-b", "box:/store").acquire()
+    before = {info.key.path for info in driver.list_segments() if info.key.broker == "broker-b"}
+    report = expire(None, tier=tier, max_bytes_per_topic=1)
+    assert [text for text in report.problems if "box:/store" in text and text.startswith(f"{CLUSTER}/broker-b: ")]
+    assert len(report.problems) == 1
+    assert report.done["segments"] == report.planned["segments"] > 0
+    assert {info.key.path for info in driver.list_segments() if info.key.broker == "broker-b"} == before
+    assert {row["path"].split("/")[1] for row in report.details["removed"]} == {BROKER}
+
+
+def test_executors_expire_what_this_process_expires_a_task_for_each_broker(spark: SparkSession, tmp_path: Path) -> None:
+    left = []
+    for runner in (SparkRunner(spark), None):
+        path = tmp_path / ("here" if runner is None else "spark")
+        tier, _ = tiered(path)
+        tiered(path, broker="broker-b")
+        report = expire(runner, tier=tier, max_bytes_per_topic=1)
+        assert report.is_clean, report.problems
+        left.append((report.done, [(info.key.path, info.size) for info in open_driver(tier).list_segments()]))
+    assert left[0] == left[1]
 
 
 class Killed(BaseException):

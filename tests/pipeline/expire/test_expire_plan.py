@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tier.tier_world import HOUR_MS, TierWorld
-from tiermq.spark.jobs.expire_plan import planned_expiry
-from tiermq.tier.retention import Retention
+from tiermq.pipeline.expire.plan import planned_expiry
+from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
 
 

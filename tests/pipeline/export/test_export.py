@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from spark.tables.table_world import SETTINGS, TableWorld
+from tables.table_world import SETTINGS, TableWorld
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.errors import BadHistory, BadOption, BadSchema, DataLoss, TableConflict, UnknownColumn
-from tiermq.spark.jobs.export import chosen_columns, export
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.tables.body_format import BodyFormat
-from tiermq.spark.tables.table_iceberg import open_catalog
-from tiermq.spark.tables.table_target import open_table
+from tiermq.pipeline.export.job import chosen_columns, export
+from tiermq.pipeline.job_report import JobReport
+from tiermq.spark import SparkRunner
+from tiermq.tables.body_format import BodyFormat
+from tiermq.tables.table_files import open_table
+from tiermq.tables.table_iceberg import open_catalog
 from tiermq.tier.block_sums import LOG_BLOCK_BYTES
 
 KINDS = ["parquet", "delta", "iceberg"]
@@ -122,7 +123,7 @@ def test_times_become_offsets_so_that_a_later_export_fills_the_rest(plain: Table
     plain.export()
     table = plain.table()
     middle = sorted(table.column("storeTimestamp").to_pylist())[5]
-    other = {"to": f"parquet:{plain.path}/other"}
+    other: dict[str, Any] = {"to": f"parquet:{plain.path}/other"}
     first = export(None, store=plain.store, since=middle, **other).done["messages"]
     rest = export(None, store=plain.store, **other).done.get("messages", 0)
     assert first >= 5
@@ -279,12 +280,12 @@ def test_columns_without_those_that_say_where_a_message_lay() -> None:
 def test_spark_exports_and_reads_what_it_exported(spark: Any, tmp_path: Path) -> None:
     world = TableWorld(tmp_path)
     world.put(200, queues=8)
-    report = world.export(spark, file_bytes=8_000)
+    report = world.export(SparkRunner(spark), file_bytes=8_000)
     assert report.done["files"] > 1
     frame = spark.read.parquet(str(world.root))
     found = sorted((row.topic, row.queueId, row.queueOffset) for row in frame.collect())
     assert found == world.wanted()
-    assert world.export(spark).planned["messages"] == 0
+    assert world.export(SparkRunner(spark)).planned["messages"] == 0
 
 
 def test_an_iceberg_table_is_partitioned_sorted_and_knows_its_rows_by_their_id(tmp_path: Path) -> None:
@@ -300,7 +301,7 @@ def test_an_iceberg_table_is_partitioned_sorted_and_knows_its_rows_by_their_id(t
         "brokerName", "topic", "queueId", "queueOffset",
     ]  # fmt: skip
     assert [names[each] for each in schema.identifier_field_ids] == ["recordId"]
-    assert {tuple(task.file.partition) for task in table.scan().plan_files()} == {("orders",), ("returns",)}
+    assert {task.file.partition[0] for task in table.scan().plan_files()} == {"orders", "returns"}
     assert "commit.retry.num-retries" not in table.properties
     assert world.rows() == world.wanted()
     ids = world.table().column("recordId").to_pylist()
@@ -348,7 +349,7 @@ class DamagedTier:
             for number in range(count):
                 body = b'{"id": %d, "filled": "%s"}' % (self.count + number, b"x" * 2000)
                 assert store.put(Message("orders", body, number % 2)).ok
-            assert store.tier_now(60)
+            assert store.flush_to_tier(60)
         self.count += count
 
     def wanted(self) -> list[tuple[str, int, int]]:

@@ -11,11 +11,11 @@ from spark.source_world import SourceWorld
 from tiermq.errors import DataLoss
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
-from tiermq.spark.jobs import export_plan
-from tiermq.spark.jobs.export_plan import ExportPlan, plan_export
+from tiermq.pipeline.export import plan as export_plan
+from tiermq.pipeline.export.plan import ExportPlan, plan_export
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.tables.commit_journal import ExportedRanges
 from tiermq.tier.names import QueueKey
 
 QUEUE = QueueKey("DefaultCluster", "broker-a", "orders", 0)
@@ -32,9 +32,9 @@ def world(tmp_path: Path) -> Any:
 def planned(
     world: SourceWorld, exported: ExportedRanges | None = None, more: Any = None, **settings: Any
 ) -> ExportPlan:
-    options = SourceOptions.of({**world.both, **(more or {})}, Use.BATCH)
-    with open_history(options.place) as history:
-        return plan_export(history, options, ("body",), exported or ExportedRanges(), **settings)
+    spec = SourceOptions.of({**world.both, **(more or {})}, Use.BATCH).scan
+    with open_history(spec.place) as history:
+        return plan_export(history, spec, ("body",), exported or ExportedRanges(), **settings)
 
 
 def ranges_of(plan: ExportPlan) -> list[tuple[int, int]]:
@@ -42,7 +42,7 @@ def ranges_of(plan: ExportPlan) -> list[tuple[int, int]]:
 
 
 def test_holes_of_the_table_are_filled_and_nothing_else(world: SourceWorld) -> None:
-    world.tier_now()
+    world.flush_to_tier()
     plan = planned(world, ExportedRanges({QUEUE: [(0, 5), (10, 20), (30, 40)]}))
     assert sorted(ranges_of(plan)) == [(5, 10), (20, 30)]
     assert plan.wanted == ExportedRanges({QUEUE: [(5, 10), (20, 30)]})
@@ -51,7 +51,7 @@ def test_holes_of_the_table_are_filled_and_nothing_else(world: SourceWorld) -> N
 
 
 def test_hot_and_cold_are_one_queue(world: SourceWorld) -> None:
-    world.tier_now()
+    world.flush_to_tier()
     world.put(10)
     plan = planned(world, ExportedRanges({QUEUE: [(0, 35)]}))
     assert sum(end - begin for begin, end in ranges_of(plan)) == 15
@@ -76,11 +76,11 @@ def test_processors_get_files_of_their_own_but_no_tiny_ones(
 
 
 def test_what_expired_before_it_was_exported_is_an_error_unless_allowed(world: SourceWorld) -> None:
-    world.tier_now()
+    world.flush_to_tier()
     world.expire()
     world.put(200)
-    world.tier_now()
-    options = SourceOptions.of(world.cold, Use.BATCH)
+    world.flush_to_tier()
+    options = SourceOptions.of(world.cold, Use.BATCH).scan
     with open_history(options.place) as history:
         (queue,) = read_catalog(history).queues()
         first = queue.min_offset

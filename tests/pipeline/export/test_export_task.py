@@ -16,14 +16,15 @@ from spark.source_world import SourceWorld
 from tiermq.errors import DataLoss
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import ScanBundle
-from tiermq.spark.jobs.export_plan import plan_export
-from tiermq.spark.jobs.export_task import ExportTask, _plain, export_schema, write_export
+from tiermq.pipeline.export.plan import plan_export
+from tiermq.pipeline.export.task import ExportTask, export_schema, write_export
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.tables.body_format import BodyFormat
-from tiermq.spark.tables.data_place import DataPlace
-from tiermq.spark.tables.exported_ranges import ExportedRanges
-from tiermq.spark.tables.table_files import RANGES
+from tiermq.tables.body_format import BodyFormat
+from tiermq.tables.commit_journal import ExportedRanges
+from tiermq.tables.data_place import DataPlace
+from tiermq.tables.file_of_rows import _plain
+from tiermq.tables.table_files import RANGES
 
 COLUMNS = ("queueOffset", "storeTimestamp", "body")
 
@@ -38,7 +39,7 @@ def world(tmp_path: Path) -> Any:
 
 
 def task_of(world: SourceWorld, place: Path, body: BodyFormat | None = None) -> ExportTask:
-    options = SourceOptions.of(world.both, Use.BATCH)
+    options = SourceOptions.of(world.both, Use.BATCH).scan
     with open_history(options.place) as history:
         plan = plan_export(history, options, COLUMNS, ExportedRanges())
     (bundle,) = plan.bundles
@@ -75,7 +76,7 @@ def test_small_row_groups_hold_the_same_rows(world: SourceWorld, tmp_path: Path)
 
 
 def test_a_damaged_record_is_no_row_and_stays_open(world: SourceWorld, tmp_path: Path) -> None:
-    world.tier_now()
+    world.flush_to_tier()
     world.evict_all()
     log = next(path for path in sorted((tmp_path / "tier").rglob("COMMIT_LOG/*")) if path.is_file())
     data = bytearray(log.read_bytes())
@@ -104,7 +105,7 @@ def test_a_row_that_is_missing_without_a_word_fails_the_task(
 ) -> None:
     task = task_of(world, tmp_path / "t")
     longer = ScanBundle((*task.bundle.tasks[:-1], replace(task.bundle.tasks[-1], to_offset=11, loss_is_error=False)))
-    monkeypatch.setattr("tiermq.spark.jobs.export_task._Export._batches", _without_last)
+    monkeypatch.setattr("tiermq.pipeline.export.task._Export._batches", _without_last)
     with pytest.raises(DataLoss, match="expected 21 messages, found"):
         write_export(replace(task, bundle=longer))
 

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.offload import OffloadJob, OffloadOptions
-from tiermq.spark.jobs.offload_values import OffloadSettings
-from tiermq.spark.jobs.task_runner import run_tasks
+from spark.replacing_runner import ReplacingRunner
+from tiermq.pipeline.offload import task as offload_task
+from tiermq.pipeline.offload.job import OffloadJob, OffloadOptions
+from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.spark.session import get_spark
+from tiermq.tier.dispatch.dispatch_step import execute
 
 
 class KillsItsExecutor:
@@ -26,7 +27,7 @@ class KillsItsExecutor:
             os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return offload_task.run_offload_task(task)
-        real, calls = offload_task.execute, [0]
+        calls = [0]
 
         def killing(*arguments: Any) -> Any:
             calls[0] += 1
@@ -34,9 +35,9 @@ class KillsItsExecutor:
                 daemon = os.getppid()
                 executor = int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])
                 os.kill(executor, signal.SIGKILL)
-            return real(*arguments)
+            return execute(*arguments)
 
-        offload_task.execute = killing
+        vars(offload_task)["execute"] = killing
         return offload_task.run_offload_task(task)
 
 
@@ -47,7 +48,7 @@ def main(store: str, tier: str, mark: str) -> None:
     settings = OffloadSettings(task_bytes=10_000, chunk_bytes=4_000, chunk_messages=25)
     work = KillsItsExecutor(mark)
     options = OffloadOptions(settings=settings)
-    job = OffloadJob([store], tier, options, spark, run=lambda tasks: run_tasks(spark, work, tasks))
+    job = OffloadJob([store], tier, options, ReplacingRunner.of_copies(spark, work))
     report = job.run()
     print(int(report.done["messages"]), report.problems, flush=True)
     spark.stop()

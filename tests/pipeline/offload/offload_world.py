@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from tiermq import LocalStore, Message
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.offload import OffloadJob, OffloadOptions
-from tiermq.spark.jobs.offload_values import OffloadSettings, OffloadTask, TaskResult
-from tiermq.spark.jobs.task_runner import run_here
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.offload import task as offload_task
+from tiermq.pipeline.offload.job import OffloadJob, OffloadOptions
+from tiermq.pipeline.offload.plan import OffloadSettings, OffloadTask, TaskResult
+from tiermq.pipeline.task_runner import LocalRunner, TaskRunner
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tiered_store import TieredStore
 
-STORE = {
+STORE: dict[str, Any] = {
     "mapped_file_size_commit_log": 256 * 1024,
     "mapped_file_size_consume_queue": 20 * 200,
     "max_hash_slot_num": 100,
     "max_index_num": 4_000,
 }
-TIER = {
+TIER: dict[str, Any] = {
     "tiered_store_commit_log_max_size": 20_000,
     "tiered_store_consume_queue_max_size": 20 * 70,
     "tiered_store_index_file_max_hash_slot_num": 50,
@@ -51,6 +51,18 @@ def put(store: LocalStore, count: int, chance: random.Random, first: int = 0) ->
     store.dispatch_now()
 
 
+class ByFunction(LocalRunner):
+    """Hands the tasks of a job that copy to a function of the test."""
+
+    def __init__(self, run: Callable[[Sequence[Any]], list[Any]]) -> None:
+        self._run_all = run
+
+    def run(self, function: Any, tasks: Sequence[Any], **options: Any) -> list[Any]:
+        if function is not offload_task.run_offload_task:
+            return super().run(function, tasks, **options)
+        return self._run_all(tasks)
+
+
 class OffloadWorld:
     """One store `s` and one tier `t` below a directory."""
 
@@ -66,11 +78,11 @@ class OffloadWorld:
         self,
         *,
         run: Callable[[Sequence[OffloadTask]], list[TaskResult]] | None = None,
-        spark: Any = None,
+        runner: TaskRunner | None = None,
         **options: Any,
     ) -> OffloadJob:
-        chosen = OffloadOptions(**{"settings": SMALL, "config": TIER} | options)
-        return OffloadJob([self.place()], self.tier, chosen, spark, run=run)
+        chosen = OffloadOptions(**{"settings": SMALL, "config": TIER, **options})
+        return OffloadJob([self.place()], self.tier, chosen, runner if run is None else ByFunction(run))
 
     def offload(self, **options: Any) -> JobReport:
         return self.job(**options).run()
@@ -132,5 +144,5 @@ def _all(store: TieredStore, topic: str, queue_id: int) -> Any:
 
 def run_twice(tasks: Sequence[OffloadTask]) -> list[TaskResult]:
     """Every task by two twins; the results are the second one's."""
-    run_here(offload_task.run_offload_task, tasks)
-    return run_here(offload_task.run_offload_task, tasks)
+    LocalRunner().run(offload_task.run_offload_task, tasks)
+    return LocalRunner().run(offload_task.run_offload_task, tasks)

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from spark.jobs.offload_world import NAMES, QUEUES, SMALL, STORE, TIER, OffloadWorld, fill, put, run_twice
+from pipeline.offload.offload_world import NAMES, QUEUES, SMALL, STORE, TIER, OffloadWorld, fill, put, run_twice
 from tiermq import LocalStore
 from tiermq.errors import BadConfig, StaleWriter, StoreLocked, StoreNotRecovered, TierUnavailable
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.offload import offload
-from tiermq.spark.jobs.task_runner import run_here
+from tiermq.pipeline.offload import task as offload_task
+from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.task_runner import LocalRunner
+from tiermq.tier.dispatch.dispatch_step import execute
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import LeaseHeld
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def by_engine(world: OffloadWorld, root: Path) -> OffloadWorld:
     other = OffloadWorld(root)
     copy_of(world, other)
     with other.tiered() as store:
-        assert store.tier_now()
+        assert store.flush_to_tier()
     return other
 
 
@@ -141,11 +142,11 @@ def test_a_task_that_dies_half_way_twice_and_is_run_again_changes_nothing(
             for _ in range(2):
                 calls = [chance.randrange(1, 6)]
 
-                def dying(*arguments: Any, real: Any = offload_task.execute, calls: list[int] = calls) -> Any:
+                def dying(*arguments: Any, calls: list[int] = calls) -> Any:
                     calls[0] -= 1
                     if calls[0] < 0:
                         raise Died
-                    return real(*arguments)
+                    return execute(*arguments)
 
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(offload_task, "execute", dying)
@@ -162,8 +163,8 @@ def test_a_task_that_dies_half_way_twice_and_is_run_again_changes_nothing(
 
 
 STEPS = [
-    "settle", "recover", "init", "tasks", "validate", "commit", "committed", "roll", "index", "index sync",
-    "manifests", "seal", "index upload", "close",
+    "settle", "recover", "init", "tasks", "validate", "commit", "committed", "roll", "build", "index", "unmark",
+    "cover", "rows", "manifests", "seal", "close",
 ]  # fmt: skip
 
 
@@ -191,13 +192,13 @@ def test_a_tier_that_is_out_of_reach_ends_the_job_with_problems_and_the_next_run
     world: OffloadWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = world.messages()
-    real, left = offload_task.execute, [7]
+    left = [7]
 
     def failing(*arguments: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise TierUnavailable("the tier is down")
-        return real(*arguments)
+        return execute(*arguments)
 
     monkeypatch.setattr(offload_task, "execute", failing)
     report = world.offload()
@@ -213,7 +214,7 @@ def test_an_index_that_is_left_for_later_is_completed_by_the_next_run(world: Off
     assert job.done["keys"] == 0
     world.offload()
     assert_whole(world, expected)
-    with pytest.raises(BadConfig, match="'now', 'local' or 'later'"):
+    with pytest.raises(BadConfig, match="'now', 'small' or 'later'"):
         offload([world.place()], world.tier, index="never")
 
 
@@ -222,7 +223,7 @@ def test_a_job_and_the_embedded_engine_take_turns(world: OffloadWorld) -> None:
     for turn in range(2):
         with world.tiered() as store:
             put(store.local, 60, random.Random(turn), 1_000 * (turn + 1))
-            assert store.tier_now()
+            assert store.flush_to_tier()
             put(store.local, 60, random.Random(turn + 7), 1_000 * (turn + 1) + 500)
             with pytest.raises(StoreLocked, match="stop it first"):
                 world.offload()
@@ -247,7 +248,7 @@ def test_a_job_whose_lease_was_taken_commits_nothing_more(world: OffloadWorld) -
     from tiermq.tier.metadata.broker_lease import BrokerLease
 
     def run(tasks: Any) -> Any:
-        results = run_here(offload_task.run_offload_task, tasks)
+        results = LocalRunner().run(offload_task.run_offload_task, tasks)
         BrokerLease(open_driver(world.tier), "c", "b", "an operator").acquire(force=True)
         return results
 
@@ -262,7 +263,7 @@ def test_a_task_whose_driver_lost_the_lease_writes_nothing(world: OffloadWorld) 
 
     def run(tasks: Any) -> Any:
         BrokerLease(open_driver(world.tier), "c", "b", "an operator").acquire(force=True)
-        return run_here(offload_task.run_offload_task, tasks)
+        return LocalRunner().run(offload_task.run_offload_task, tasks)
 
     with pytest.raises(StaleWriter):
         world.offload(run=run)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark.jobs.test_offload_task import TaskWorld
+from pipeline.offload.test_offload_task import TaskWorld
 from tiermq.errors import StoreLocked, TierError
-from tiermq.spark.jobs.offload_values import Stop
+from tiermq.pipeline.offload.plan import Stop
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.names import QueueKey
 
@@ -37,7 +37,7 @@ def test_a_commit_row_that_does_not_fit_is_refused_and_nothing_of_its_wave_is_co
 def test_a_queue_of_which_a_task_failed_is_looked_at_again_before_it_is_written(tmp_path: Path) -> None:
     world = TaskWorld(tmp_path)
     commit = world.run(world.task())
-    none = replace(commit, to_offset=0, bytes=0, stop=Stop.UNAVAILABLE, error="down", fragment=None, entries=())
+    none = replace(commit, to_offset=0, bytes=0, stop=Stop.UNAVAILABLE, error="down", entries=())
     sizes = tuple(size._replace(size=0) for size in commit.sizes)
     world.broker.commit([replace(none, sizes=sizes)])
     name = (commit.queue.topic, commit.queue.queue_id)
@@ -64,7 +64,7 @@ def test_a_closed_broker_has_written_its_manifests_and_let_go(tmp_path: Path) ->
     commit = world.run(world.task())
     world.broker.commit([commit])
     world.broker.close()
-    from tiermq.spark.jobs.offload_task import driver_of
+    from tiermq.pipeline.worker_cache import driver_of
 
     manifest = ManifestStore(driver_of(world.tier), "a reader").read(QueueKey("c", "b", "orders", 0))
     assert manifest is not None

@@ -1,14 +1,37 @@
-"""What a wave takes of each queue, and how it is parted into tasks."""
+"""What waits in stores, what a wave takes of each queue, and the values between driver and task."""
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.jobs.offload_values import OffloadSettings, QueueWork
-from tiermq.spark.jobs.offload_wave import Backlog, cut, part, share
-from tiermq.tier.metadata.metadata_values import Segment, Topic
+from pipeline.offload.offload_world import TIER, OffloadWorld, fill
+from tiermq import LocalStore, Message
+from tiermq.errors import BadConfig, StoreNotRecovered
+from tiermq.history.scan_values import StorePlace
+from tiermq.pipeline.index_build import StagedKeys
+from tiermq.pipeline.offload.job import require_topics, waiting_in
+from tiermq.pipeline.offload.plan import (
+    Backlog,
+    LeaseClaim,
+    OffloadSettings,
+    OffloadTask,
+    QueueCommit,
+    QueueWork,
+    Stop,
+    TaskResult,
+    cut,
+    part,
+    share,
+)
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata.metadata_values import Segment, TimeEntry, Topic
 from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.tier_config import TierConfig
 
 SETTINGS = OffloadSettings(wave_bytes=10_000, wave_messages=500, task_bytes=1_000)
 backlogs = st.lists(
@@ -63,3 +86,51 @@ def test_little_work_is_not_worth_many_tasks() -> None:
 
 def test_a_cut_work_ends_earlier() -> None:
     assert (cut(work(0, 10, 50), 4).to_offset, cut(work(0, 10, 50), 4).bytes) == (104, 200)
+
+
+QUEUE = QueueKey("c", "b", "T", 3)
+
+
+def commit(stop: Stop) -> QueueCommit:
+    return QueueCommit(QUEUE, 5, 9, 50, (), (TimeEntry(5, 6, 7),), stop)
+
+
+def test_tasks_and_results_survive_the_way() -> None:
+    task = OffloadTask("/s", "file:///t", (), LeaseClaim("me", 3), 100, 200)
+    result = TaskResult((commit(Stop.TARGET),), (StagedKeys(QUEUE, 1, 0, 50, 1, "keys", 24, 7),), 1.5)
+    assert pickle.loads(pickle.dumps((task, result))) == (task, result)
+    assert result.commits[0].messages == 4
+
+
+@pytest.mark.parametrize("stop", Stop)
+def test_only_a_failure_leaves_doubt_about_what_was_written(stop: Stop) -> None:
+    assert commit(stop).is_settled == (stop not in (Stop.UNAVAILABLE, Stop.REFUSED))
+
+
+def test_what_waits_is_counted_without_touching_anything(tmp_path: Path) -> None:
+    world = OffloadWorld(tmp_path)
+    fill(world.store, 40)
+    config = TierConfig(store_path_root_dir=str(world.store), **TIER)
+    place = StorePlace(str(world.store), "c", "b")
+    driver = open_driver(world.tier)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    found = waiting_in(place, config, frozenset(), driver)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+    assert sum(waiting.backlog.messages for waiting in found) == 40
+    orders = waiting_in(place, config, frozenset({"orders"}), driver)
+    assert {waiting.as_row()["topic"] for waiting in orders} == {"orders"}
+    (world.store / "abort").write_bytes(b"1")
+    with pytest.raises(StoreNotRecovered):
+        waiting_in(place, config, frozenset(), driver)
+
+
+def test_a_topic_that_one_of_the_stores_has_is_known(tmp_path: Path) -> None:
+    places = []
+    for name in ("orders", "payments"):
+        with LocalStore.open(tmp_path / name, background=False) as store:
+            store.put(Message(name, b"x", 0))
+            store.dispatch_now()
+        places.append(StorePlace(str(tmp_path / name), "c", name))
+    require_topics(places, frozenset({"orders", "payments"}))
+    with pytest.raises(BadConfig, match="no topic 'order' in these stores; did you mean 'orders'.*orders, payments"):
+        require_topics(places, frozenset({"orders", "order"}))

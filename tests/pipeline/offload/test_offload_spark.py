@@ -13,11 +13,15 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from spark.jobs.offload_world import SMALL, TIER, OffloadWorld, fill
-from spark.jobs.test_offload import assert_whole, by_engine
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.offload import offload
-from tiermq.spark.jobs.task_runner import run_tasks
+from pipeline.offload.offload_world import SMALL, TIER, OffloadWorld, fill
+from pipeline.offload.test_offload import assert_whole, by_engine
+from pipeline.offload.wire_world import CLUSTER, wire_world
+from pipeline.offload.wire_world import fill as fill_broker
+from spark.replacing_runner import ReplacingRunner
+from tiermq.pipeline.offload import task as offload_task
+from tiermq.pipeline.offload.job import offload
+from tiermq.spark import SparkRunner
+from tiermq.tier.dispatch.dispatch_step import execute
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +42,6 @@ class Faulty:
 
     def __call__(self, task: Any) -> Any:
         attempt = self._count()
-        real = offload_task.execute
         if attempt < self._faults:
             calls = [0]
 
@@ -48,13 +51,13 @@ class Faulty:
                     if self._dies:
                         os._exit(1)
                     raise RuntimeError("this task fails")
-                return real(*arguments)
+                return execute(*arguments)
 
-            offload_task.execute = failing
+            vars(offload_task)["execute"] = failing
         try:
             return offload_task.run_offload_task(task)
         finally:
-            offload_task.execute = real
+            vars(offload_task)["execute"] = execute
 
     def _count(self) -> int:
         """How many attempts there were before this one, of any task, in any process."""
@@ -68,12 +71,26 @@ class Faulty:
                 return number
 
 
+def test_executors_copy_running_brokers_and_leave_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    with wire_world(tmp_path, 2) as world:
+        for broker in world.brokers:
+            fill_broker(broker, 200)
+        report = world.offload(runner=SparkRunner(spark))
+        assert (report.problems, report.done["messages"]) == ([], 400)
+        assert report.master.startswith("local[2")
+        wire = world.segments()
+        other = world.tier = (tmp_path / "other").as_uri()
+        stores = [f"{broker.directory}={CLUSTER}/broker-{number}" for number, broker in enumerate(world.brokers)]
+        offload(stores, other, settings=SMALL, config=TIER)
+        assert world.segments() == wire
+
+
 def test_spark_and_the_embedded_engine_leave_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
     world = OffloadWorld(tmp_path)
     fill(world.store, 300)
     expected = world.messages()
     other = by_engine(world, tmp_path / "engine")
-    report = offload([world.place()], world.tier, spark=spark, settings=SMALL, config=TIER)
+    report = offload([world.place()], world.tier, runner=SparkRunner(spark), settings=SMALL, config=TIER)
     assert (report.problems, report.done["messages"]) == ([], 300)
     assert report.master.startswith("local[2")
     assert world.segments() == other.segments()
@@ -91,7 +108,7 @@ def test_tasks_that_end_half_way_are_run_again_and_change_nothing(
     marks = tmp_path / "marks"
     marks.mkdir()
     work = Faulty(marks, 2, dies=dies)
-    report = world.offload(spark=spark, run=lambda tasks: run_tasks(spark, work, tasks))
+    report = world.offload(runner=ReplacingRunner.of_copies(spark, work))
     assert len(list(marks.iterdir())) > 2
     assert report.problems == []
     assert world.segments() == other.segments()
@@ -106,8 +123,8 @@ def test_a_wave_that_spark_gives_up_is_adopted_by_the_next_run(spark: SparkSessi
     marks.mkdir()
     work = Faulty(marks, 1_000, dies=False)
     with pytest.raises(Exception, match="this task fails"):
-        world.offload(spark=spark, run=lambda tasks: run_tasks(spark, work, tasks))
-    report = offload([world.place()], world.tier, spark=spark, settings=SMALL, config=TIER)
+        world.offload(runner=ReplacingRunner.of_copies(spark, work))
+    report = offload([world.place()], world.tier, runner=SparkRunner(spark), settings=SMALL, config=TIER)
     assert report.done["adopted"] > 0
     assert_whole(world, expected)
 

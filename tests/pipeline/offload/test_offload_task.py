@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark.jobs.offload_world import SMALL, OffloadWorld, fill
+from pipeline.offload.offload_world import SMALL, OffloadWorld, fill
 from tiermq.clock import SystemClock
+from tiermq.errors import TierUnavailable
 from tiermq.history.scan_values import StorePlace
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.offload_broker import OffloadBroker
-from tiermq.spark.jobs.offload_task import driver_of, run_offload_task
-from tiermq.spark.jobs.offload_values import OffloadSettings, OffloadTask, QueueCommit, Stop
+from tiermq.pipeline.index_build import StagedKeys
+from tiermq.pipeline.offload.broker import OffloadBroker
+from tiermq.pipeline.offload.origin import StoreOrigin
+from tiermq.pipeline.offload.plan import OffloadSettings, OffloadTask, QueueCommit, Stop, cut
+from tiermq.pipeline.offload.task import run_offload_task
+from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.tier_config import TierConfig
 
 HUGE = OffloadSettings()
@@ -22,12 +27,12 @@ HUGE = OffloadSettings()
 class TaskWorld(OffloadWorld):
     """A broker that has planned, and the task of its first queue."""
 
-    def __init__(self, root: Path, **config: int) -> None:
+    def __init__(self, root: Path, **config: Any) -> None:
         super().__init__(root)
         fill(self.store, 300)
-        self.config = TierConfig(store_path_root_dir=str(self.store), **config)
+        self.config = TierConfig(store_path_root_dir=str(self.store), tier_url=self.tier, **config)
         place = StorePlace(str(self.store), "c", "b")
-        self.broker = OffloadBroker(place, self.config, driver_of(self.tier), SystemClock())
+        self.broker = OffloadBroker(StoreOrigin(place), self.config, driver_of(self.tier), SystemClock())
         self.broker.begin()
         self.works = self.broker.plan(force=True)
 
@@ -35,14 +40,19 @@ class TaskWorld(OffloadWorld):
         config = self.config
         made = OffloadTask(
             str(self.store), self.tier, tuple(self.works[:1]), self.broker.claim,
-            config.tiered_store_commit_log_max_size, config.tiered_store_consume_queue_max_size, self.broker.spool,
-            settings=settings,
+            config.tiered_store_commit_log_max_size, config.tiered_store_consume_queue_max_size, settings=settings,
         )  # fmt: skip
         return replace(made, **changes)  # type: ignore[arg-type]
 
     def run(self, task: OffloadTask) -> QueueCommit:
         (commit,) = run_offload_task(task).commits
         return commit
+
+    def keys(self, task: OffloadTask) -> tuple[StagedKeys, bytes]:
+        (found,) = run_offload_task(task).keys
+        stored = driver_of(self.tier).get_object(found.name)
+        assert stored is not None
+        return found, bytes(stored.data)
 
 
 def test_a_task_reaches_its_target_and_says_what_the_metadata_and_the_index_must_know(tmp_path: Path) -> None:
@@ -54,22 +64,22 @@ def test_a_task_reaches_its_target_and_says_what_the_metadata_and_the_index_must
     assert log.size == commit.bytes == driver_of(world.tier).size(log.key)
     assert units.size == 20 * commit.messages == driver_of(world.tier).size(units.key)
     assert commit.entries[0].queue_offset == 0
-    assert commit.fragment is not None
-    assert (commit.fragment.start, commit.fragment.end) == (0, commit.bytes)
-    assert commit.fragment.count > 0
+    keys, data = world.keys(world.task())
+    assert (keys.queue, keys.start, keys.stop) == (commit.queue, 0, commit.bytes)
+    assert 24 * keys.count == len(data) > 0
     world.broker.commit([commit])
     world.broker.close()
 
 
 def test_the_same_task_again_writes_nothing_new_and_says_the_same(tmp_path: Path) -> None:
     world = TaskWorld(tmp_path)
-    first = world.run(world.task())
+    first, (_, keys) = world.run(world.task()), world.keys(world.task())
     before = world.segments()
     assert world.run(world.task()) == first
     assert world.segments() == before
     # Other chunks have the same bytes; only where the time index has its entries may differ.
     other = world.run(world.task(HUGE))
-    assert (other.sizes, other.fragment) == (first.sizes, first.fragment)
+    assert (other.sizes, world.keys(world.task(HUGE))[1]) == (first.sizes, keys)
     world.broker.close()
 
 
@@ -95,24 +105,37 @@ def test_records_that_went_meanwhile_end_a_task_without_a_word_of_them(tmp_path:
     world.broker.close()
 
 
-def test_many_keys_go_through_a_file_and_few_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_has_rows_and_no_keys_however_many_there_are(tmp_path: Path) -> None:
     world = TaskWorld(tmp_path)
-    small = world.run(world.task())
-    monkeypatch.setattr(offload_task, "TRAVEL_BYTES_MAX", 10)
-    large = world.run(world.task())
-    assert small.fragment is not None
-    assert large.fragment is not None
-    assert large.fragment.keys == b""
-    assert Path(large.fragment_path).read_bytes() == small.fragment.keys
-    world.broker.commit([large])
-    assert world.broker.counts.keys == small.fragment.count
-    assert not Path(large.fragment_path).exists()
+    few, many = cut(world.works[0], 4), world.works[0]
+    results = [run_offload_task(world.task(works=(work,))) for work in (few, many)]
+    assert results[1].keys[0].count > 20 * results[0].keys[0].count
+    sizes = [len(pickle.dumps(replace(result, commits=()))) for result in results]
+    assert sizes[1] - sizes[0] < 24
+    world.broker.close()
+
+
+def test_keys_that_cannot_be_staged_do_not_hold_up_their_messages(tmp_path: Path) -> None:
+    world = TaskWorld(tmp_path)
+
+    def refuse(_name: str, _data: bytes) -> str:
+        raise TierUnavailable("down")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver_of(world.tier), "put_object", refuse)
+        result = run_offload_task(world.task())
+    assert (result.keys, result.commits[0].stop) == ((), Stop.TARGET)
+    assert world.broker.index is not None
+    assert world.broker.index.unindexed() == []
+    world.broker.commit(result.commits, result.keys)
+    (work,) = world.broker.index.unindexed()
+    assert (work.queue, work.stretch.start, work.stretch.stop) == (result.commits[0].queue, 0, result.commits[0].bytes)
     world.broker.close()
 
 
 def test_without_an_index_no_keys_are_collected(tmp_path: Path) -> None:
     world = TaskWorld(tmp_path)
-    assert world.run(world.task(with_index=False)).fragment is None
+    assert run_offload_task(world.task(with_index=False)).keys == ()
     world.broker.close()
 
 
@@ -125,12 +148,12 @@ def test_entries_of_the_time_index_stand_close_enough_in_large_chunks(tmp_path: 
             store.put(Message("orders", b"x" * 10))
         store.dispatch_now()
     broker = OffloadBroker(
-        StorePlace(str(world.store), "c", "b"), TierConfig(store_path_root_dir=str(world.store)), driver_of(world.tier),
-        SystemClock(),
+        StoreOrigin(StorePlace(str(world.store), "c", "b")), TierConfig(store_path_root_dir=str(world.store)),
+        driver_of(world.tier), SystemClock(),
     )  # fmt: skip
     broker.begin()
     task = OffloadTask(
-        str(world.store), world.tier, tuple(broker.plan(force=True)), broker.claim, 1 << 30, 20 << 20, "",
+        str(world.store), world.tier, tuple(broker.plan(force=True)), broker.claim, 1 << 30, 20 << 20,
     )  # fmt: skip
     (commit,) = run_offload_task(task).commits
     assert [entry.queue_offset for entry in commit.entries] == [0, 4_096, 8_192]

@@ -10,27 +10,29 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.jobs.dying_tier import DyingTier, Killed
-from spark.jobs.job_world import INDEX, LOG, JobWorld, tiered
-from spark.jobs.offload_world import OffloadWorld, fill
+from pipeline.dying_tier import Killed, killed_at_each_change
+from pipeline.job_world import INDEX, LOG, JobWorld, tiered
+from pipeline.offload.offload_world import OffloadWorld, fill
+from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER, keys_of
 from tiermq import TieredStore
-from tiermq.clock import ManualClock
 from tiermq.errors import BadConfig
-from tiermq.spark.jobs import reindex_task
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.reindex import reindex
+from tiermq.pipeline.index_build import STAGED
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.reindex.job import reindex
+from tiermq.spark import SparkRunner
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, Hole, QueueCoverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
+from tiermq.tier.index.index_request import FragmentBuilder
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import SegmentType
 from tiermq.tier.tier_view import view_tier
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
-MANY = {"slots": 7, "items_max": 25, "stretch_bytes": 300}
+MANY: dict[str, Any] = {"slots": 7, "items_max": 25, "stretch_bytes": 300}
 """Several files of several stretches each."""
 
 
@@ -86,7 +88,7 @@ def test_history_without_an_index_gets_one_with_every_key(made: JobWorld, with_s
     report = run(made, **options)
     assert report.is_clean, report.problems
     assert (report.done["records"], report.done["keys"]) == (36, 72)
-    assert report.done["index_files"] == len(made.index_bases()) == 2
+    assert report.done["index_files"] == len(made.index_bases()) == 3
     assert found_keys(made) == 72
     found = verify_tier(made.driver)
     assert found.is_clean, found.problems
@@ -133,7 +135,10 @@ def test_only_what_is_missing_is_read(made: JobWorld) -> None:
     end = made.world.segments(LOG)[-1].end
     payments = sum(row.size for row in made.world.segments(LOG, "payments", 2))
     places = made.world.file()
-    hole = int.from_bytes(places.read_units(10, 1)[:8], "big"), int.from_bytes(places.read_units(12, 1)[:8], "big")
+    hole = (
+        int.from_bytes(places.units.read_units(10, 1)[:8], "big"),
+        int.from_bytes(places.units.read_units(12, 1)[:8], "big"),
+    )
     ids = {topic.name: topic.id for topic in made.world.metadata.topics()}
     coverage = Coverage(
         {
@@ -165,7 +170,7 @@ def test_what_the_store_has_indexed_itself_is_not_built_again_nor_claimed_for_th
     directory = made.path / "store" / INDEX_DIRECTORY
     directory.mkdir()
     ids = {topic.name: topic.id for topic in made.world.metadata.topics()}
-    half = int.from_bytes(made.world.file().read_units(15, 1)[:8], "big")
+    half = int.from_bytes(made.world.file().units.read_units(15, 1)[:8], "big")
     local = Coverage({("orders", 0): QueueCoverage(ids["orders"], half)})
     (directory / RECORD_NAME).write_bytes(CoverageRecord.of(local, ()).encode())
     report = run(made, store=store)
@@ -181,15 +186,12 @@ def test_what_the_store_has_indexed_itself_is_not_built_again_nor_claimed_for_th
     assert found_keys(made) == 72
 
 
-def test_large_fragments_are_staged_and_nothing_of_that_is_left(
-    made: JobWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reindex_task, "TRAVEL_BYTES_MAX", 0)
+def test_keys_are_staged_in_the_tier_and_nothing_of_that_is_left(made: JobWorld) -> None:
     before = made.driver.list_objects()
     assert run(made).done["keys"] == 72
     assert found_keys(made) == 72
     new = set(made.driver.list_objects()) - set(before)
-    assert not [name for name in new if "reindex-" in name]
+    assert not [name for name in new if STAGED in name]
 
 
 def test_where_no_message_has_a_key_the_newest_file_says_that_all_is_covered(made: JobWorld) -> None:
@@ -197,7 +199,7 @@ def test_where_no_message_has_a_key_the_newest_file_says_that_all_is_covered(mad
     made.world.put_manifests()
     assert newest(made).coverage().queues == {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reindex_task.FragmentBuilder, "add", lambda _self, _batch: None)
+        patch.setattr(FragmentBuilder, "add", lambda _self, _batch: None)
         report = run(made)
     assert (report.done["keys"], report.done["index_files"]) == (0, 0)
     assert newest(made).coverage().is_complete()
@@ -217,17 +219,10 @@ def test_a_queue_that_cannot_be_read_is_told_and_stays_missing(made: JobWorld) -
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("with_store", [True, False])
 def test_a_run_that_is_killed_at_any_change_claims_nothing_that_is_not_there(
-    tmp_path: Path, with_store: bool, after: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, with_store: bool, after: bool
 ) -> None:
-    monkeypatch.setattr(reindex_task, "TRAVEL_BYTES_MAX", 100)
-    dies_at = 0
-    while True:
-        path = tmp_path / str(dies_at)
-        path.mkdir()
-        world = without_index(path)
+    for dies_at, world in killed_at_each_change(tmp_path, without_index, after=after):
         options: dict[str, Any] = {"store": world.store} if with_store else {}
-        dying = DyingTier(world.driver, dies_at, after=after)
-        world.use(dying)  # type: ignore[arg-type]
         with contextlib.suppress(Killed):
             run(world, **options)
         if world.index_bases() and newest(world).coverage().queues:
@@ -238,15 +233,10 @@ def test_a_run_that_is_killed_at_any_change_claims_nothing_that_is_not_there(
         assert report.is_clean, (dies_at, report.problems)
         assert found_keys(world) == 72, dies_at
         assert newest(world).coverage().is_complete()
-        assert not [name for name in world.driver.list_objects() if "reindex-" in name]
+        assert not [name for name in world.driver.list_objects() if STAGED in name]
         assert run(world, **options).done == {}
         found = verify_tier(world.driver)
         assert found.is_clean, (dies_at, found.problems)
-        world.close()
-        if not dying.is_dead:
-            break
-        dies_at += 1
-    assert dies_at > 10
 
 
 def test_a_dry_run_takes_no_lease_and_whoever_holds_it_is_named(made: JobWorld) -> None:
@@ -281,9 +271,9 @@ def test_nonsense_is_refused() -> None:
 
 def test_executors_build_what_one_process_builds(made: JobWorld, tmp_path: Path, spark: SparkSession) -> None:
     clock = ManualClock(made.world.clock.now_ms() + 120_000)
-    report = reindex(spark, tier=made.tier, clock=clock, **MANY)
+    report = reindex(SparkRunner(spark), tier=made.tier, clock=clock, **MANY)
     assert report.is_clean, report.problems
-    assert report.done["index_files"] == 2
+    assert report.done["index_files"] == 3
     assert found_keys(made) == 72
     (tmp_path / "other").mkdir()
     other = without_index(tmp_path / "other")

@@ -8,19 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.jobs.reindex_plan import (
+from tiermq.pipeline.reindex.plan import Stretch, stretches
+from tiermq.tier.index.index_coverage import (
+    OPEN,
+    Coverage,
+    CoverageRecord,
+    Hole,
     LogRange,
-    Stretch,
+    QueueCoverage,
     coverage_of,
-    grouped,
     in_both,
     joined,
-    stretches,
     uncovered,
     with_queues,
     without,
 )
-from tiermq.tier.index.index_coverage import OPEN, Coverage, CoverageRecord, Hole, QueueCoverage
 from tiermq.tier.metadata.metadata_values import TimeEntry
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6).map(joined)
@@ -90,14 +92,6 @@ def test_ranges_are_cut_where_a_message_s_place_is_known(
 def test_entries_of_messages_that_are_gone_are_passed_over() -> None:
     assert stretches([(500, 1500)], ENTRIES, (5, 15), 1 << 30) == [Stretch(5, 15, 500, 1500)]
     assert stretches([(0, 10)], (), (0, 2), 1) == [Stretch(0, 2, 0, 10)]
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [([], []), ([0, 0], []), ([3, 0, 7], [[0, 2]]), ([3, 8], [[0], [1]]), ([20], [[0]]), ([5, 5, 5], [[0, 1], [2]])],
-)
-def test_keys_are_grouped_into_files(counts: list[int], expected: list[list[int]]) -> None:
-    assert grouped(counts, 10) == expected
 
 
 def test_a_record_is_changed_in_some_queues_only() -> None:

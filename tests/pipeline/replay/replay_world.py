@@ -9,9 +9,9 @@ from typing import Any
 
 from spark.source_world import SourceWorld
 from tiermq import LocalStore
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.replay import replay
-from tiermq.spark.jobs.replay_values import MARK, ReplayMessage
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.replay.job import replay
+from tiermq.pipeline.replay.message import MARK, ReplayMessage
 
 
 class ReplayWorld(SourceWorld):
@@ -23,19 +23,19 @@ class ReplayWorld(SourceWorld):
         self.record = path / "record"
         self.put(20, "orders", 0)
         self.put(10, "orders", 1)
-        self.tier_now()
+        self.flush_to_tier()
         self.put(5, "orders", 0)
         self.put(7, "returns", 0)
 
-    def replay(self, spark: Any = None, **more: Any) -> JobReport:
+    def replay(self, runner: Any = None, **more: Any) -> JobReport:
         given = {
             "tier": self.url,
             "store": self.disk,
-            "brokerName": "broker-a",
+            "broker": "broker-a",
             "into": self.target,
             "record": self.record,
         }
-        return replay(spark, **{**given, **more})
+        return replay(runner, **{**given, **more})
 
     def found(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         """Bodies of a queue of the target."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark.jobs.replay_world import ReplayWorld
+from pipeline.replay.replay_world import ReplayWorld
+from present import present
 from tiermq import LocalStore
 from tiermq.errors import (
     BadHistory,
@@ -21,10 +22,15 @@ from tiermq.errors import (
     StoreError,
     StoreLocked,
 )
-from tiermq.spark.jobs import replay as module
-from tiermq.spark.jobs.export import export
-from tiermq.spark.jobs.replay import Pace, left_of, put
-from tiermq.spark.jobs.replay_record import ReplayRecord
+from tiermq.pipeline.export.job import export
+from tiermq.pipeline.replay import job as module
+from tiermq.pipeline.replay.job import put
+from tiermq.pipeline.replay.pace import Pace
+from tiermq.pipeline.replay.plan import left_of
+from tiermq.pipeline.replay.record import ReplayRecord
+from tiermq.pipeline.replay.task import stage_replay
+from tiermq.pipeline.store_directory import open_store
+from tiermq.spark import SparkRunner
 
 
 @pytest.fixture
@@ -59,11 +65,10 @@ def test_the_record_has_a_line_for_each_message(world: ReplayWorld) -> None:
 def test_files_of_second_copies_of_tasks_are_gone_when_a_replay_ends(
     world: ReplayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.stage_replay
 
     def twice(task: Any) -> Any:
-        real(task)
-        return real(task)
+        stage_replay(task)
+        return stage_replay(task)
 
     monkeypatch.setattr(module, "stage_replay", twice)
     assert world.replay().done["messages"] == 42
@@ -84,7 +89,7 @@ def test_a_key_is_enough(world: ReplayWorld) -> None:
 
 
 def test_a_function_changes_and_leaves_out(world: ReplayWorld) -> None:
-    report = world.replay(topic="returns", function="spark.jobs.replay_world:shouted")
+    report = world.replay(topic="returns", function="pipeline.replay.replay_world:shouted")
     assert (report.done["messages_read"], report.done["messages"]) == (7, 4)
     assert world.found("returns") == [body.upper() for body in world.bodies("returns")[::2]]
 
@@ -118,7 +123,8 @@ def test_what_expired_after_it_was_replayed_is_not_missed_when_it_goes_on(world:
     world.replay(topic="orders", offsets=(0, None), rate=50.0, stop=stop, wait=stop_at_third)
     before = len(world.lines())
     assert 0 < before < 35
-    shown = left_of(ReplayRecord.find(world.record, json.loads((world.record / "replay.json").read_text())["asked"]))
+    asked = json.loads((world.record / "replay.json").read_text())["asked"]
+    shown = left_of(present(ReplayRecord.find(world.record, asked)))
     assert [bounds.from_offset for bounds in shown.values()] == [before, 0]
     report = world.replay(topic="orders", offsets=(0, None))
     assert report.done["messages"] == 35 - before
@@ -131,7 +137,7 @@ def test_damage_is_told_by_every_run_of_the_replay(world: ReplayWorld) -> None:
     data = bytearray(log.read_bytes())
     data[data.index(world.bodies("orders", 0)[3])] ^= 0xFF
     log.write_bytes(data)
-    given = {"store": None, "brokerName": None, "topic": "orders"}
+    given = {"store": None, "broker": None, "topic": "orders"}
     first = world.replay(**given)
     # Every message of the block that is not what was written, and no other.
     assert first.problems
@@ -165,9 +171,9 @@ def test_a_replay_that_dies_between_put_and_record_puts_nothing_twice(
 
     monkeypatch.setattr(module, "put", put_and_die)
     with pytest.raises(Died):
-        world.replay(topic="orders", to_topic="again", function="spark.jobs.replay_world:shouted")
+        world.replay(topic="orders", to_topic="again", function="pipeline.replay.replay_world:shouted")
     monkeypatch.setattr(module, "put", put)
-    report = world.replay(topic="orders", to_topic="again", function="spark.jobs.replay_world:shouted")
+    report = world.replay(topic="orders", to_topic="again", function="pipeline.replay.replay_world:shouted")
     assert f"{calls[-1]} of them had not been recorded" in report.details["notes"][0]
     for queue_id in (0, 1):
         assert world.found("again", queue_id) == [body.upper() for body in world.bodies("orders", queue_id)[::2]]
@@ -182,14 +188,13 @@ def test_of_two_at_the_same_replay_one_goes_on(
     stop = threading.Event()
     if begun:
         world.replay(topic="returns", rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
-    usual = module.open_sink_store
 
     def late(options: Any) -> Any:
-        monkeypatch.setattr(module, "open_sink_store", usual)
+        monkeypatch.setattr(module, "open_store", open_store)
         world.replay(topic="returns")
-        return usual(options)
+        return open_store(options)
 
-    monkeypatch.setattr(module, "open_sink_store", late)
+    monkeypatch.setattr(module, "open_store", late)
     with pytest.raises(ForeignCheckpoint, match="another at work"):
         world.replay(topic="returns")
     assert world.found("returns") == world.bodies("returns")
@@ -218,7 +223,7 @@ def test_a_dry_run_puts_nothing(world: ReplayWorld) -> None:
 
 def test_a_topic_can_be_replayed_into_the_store_that_it_is_read_from(tmp_path: Path, world: ReplayWorld) -> None:
     world.replay()
-    second = {"tier": None, "store": world.target, "brokerName": None, "record": tmp_path / "second"}
+    second = {"tier": None, "store": world.target, "broker": None, "record": tmp_path / "second"}
     report = world.replay(topic="returns", **second)
     assert report.done["messages"] == 7
     assert world.found("returns") == world.bodies("returns") * 2
@@ -229,8 +234,8 @@ def test_an_exported_table_is_replayed_as_the_history_is(world: ReplayWorld, tmp
     to: dict[str, Any] = {"to": f"{kind}:{tmp_path}/lake"}
     if kind == "iceberg":
         to = {"to": "iceberg:lake.t", "catalog": f"sqlite:///{tmp_path}/c.db"}
-    export(None, tier=world.url, store=world.disk, brokerName="broker-a", **to)
-    given = {"tier": None, "store": None, "brokerName": None, "table": to["to"], "catalog": to.get("catalog")}
+    export(None, tier=world.url, store=world.disk, broker="broker-a", **to)
+    given = {"tier": None, "store": None, "broker": None, "table": to["to"], "catalog": to.get("catalog")}
     report = world.replay(topic="orders", offsets=(2, 8), **given)
     assert report.done["messages"] == 12
     assert world.found("orders", 0) == world.bodies("orders", 0)[2:8]
@@ -240,20 +245,20 @@ def test_an_exported_table_is_replayed_as_the_history_is(world: ReplayWorld, tmp
 
 def test_a_table_that_was_filled_backwards_is_replayed_forwards(world: ReplayWorld, tmp_path: Path) -> None:
     to = f"parquet:{tmp_path}/lake"
-    source = {"tier": world.url, "store": world.disk, "brokerName": "broker-a", "to": to}
-    export(None, topic="orders", startingOffsets='{"orders":{"0":12,"1":5}}', **source)
+    source: dict[str, Any] = {"tier": world.url, "store": world.disk, "broker": "broker-a", "to": to}
+    export(None, topic="orders", offsets={"orders": {0: (12, None), 1: (5, None)}}, **source)
     export(None, topic="orders", **source)
-    world.replay(tier=None, store=None, brokerName=None, table=to)
+    world.replay(tier=None, store=None, broker=None, table=to)
     for queue_id in (0, 1):
         assert world.found("orders", queue_id) == world.bodies("orders", queue_id)
 
 
 def test_what_a_table_gets_while_it_is_replayed_is_not_replayed(world: ReplayWorld, tmp_path: Path) -> None:
     to = f"delta:{tmp_path}/lake"
-    source = {"tier": world.url, "store": world.disk, "brokerName": "broker-a", "to": to}
+    source: dict[str, Any] = {"tier": world.url, "store": world.disk, "broker": "broker-a", "to": to}
     export(None, topic="returns", **source)
     stop = threading.Event()
-    given = {"tier": None, "store": None, "brokerName": None, "table": to}
+    given = {"tier": None, "store": None, "broker": None, "table": to}
     world.replay(**given, rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
     export(None, topic="orders", **source)
     world.replay(**given)
@@ -262,9 +267,9 @@ def test_what_a_table_gets_while_it_is_replayed_is_not_replayed(world: ReplayWor
 
 def test_a_table_that_was_rewritten_meanwhile_is_not_gone_on_with(world: ReplayWorld, tmp_path: Path) -> None:
     to = f"parquet:{tmp_path}/lake"
-    export(None, topic="returns", tier=world.url, store=world.disk, brokerName="broker-a", to=to)
+    export(None, topic="returns", tier=world.url, store=world.disk, broker="broker-a", to=to)
     stop = threading.Event()
-    given = {"tier": None, "store": None, "brokerName": None, "table": to}
+    given = {"tier": None, "store": None, "broker": None, "table": to}
     world.replay(**given, rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
     file = next((tmp_path / "lake").glob("*.parquet"))
     file.rename(file.with_name("other.parquet"))
@@ -274,7 +279,7 @@ def test_a_table_that_was_rewritten_meanwhile_is_not_gone_on_with(world: ReplayW
 
 def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path: Path) -> None:
     export(None, tier=world.url, to=f"parquet:{tmp_path}/lake", columns=["topic", "queueId", "queueOffset"])
-    given = {"tier": None, "store": None, "brokerName": None, "table": f"parquet:{tmp_path}/lake"}
+    given = {"tier": None, "store": None, "broker": None, "table": f"parquet:{tmp_path}/lake"}
     with pytest.raises(BadSchema, match=r"part-\S+ has no .*body"):
         world.replay(**given)
 
@@ -287,9 +292,12 @@ def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path:
         ({"queue_count": 0}, "1 queue or more"),
         ({"function": "nowhere"}, "expected module:function"),
         ({"function": "nowhere:f"}, "importable here"),
-        ({"function": "spark.jobs.replay_world:NOT_A_FUNCTION"}, "expected a function"),
-        ({"function": "spark.jobs.replay_world:wrong"}, "return a ReplayMessage or None, found bytes"),
-        ({"function": "spark.jobs.replay_world:failing"}, "failing failed for broker-a/orders/0/0: KeyError: 'price'"),
+        ({"function": "pipeline.replay.replay_world:NOT_A_FUNCTION"}, "expected a function"),
+        ({"function": "pipeline.replay.replay_world:wrong"}, "return a ReplayMessage or None, found bytes"),
+        (
+            {"function": "pipeline.replay.replay_world:failing"},
+            "failing failed for broker-a/orders/0/0: KeyError: 'price'",
+        ),
         ({"table": "parquet:/x"}, "a history or a table"),
     ],
 )
@@ -300,7 +308,7 @@ def test_what_cannot_be_replayed_is_said(world: ReplayWorld, more: dict[str, Any
 
 
 def test_a_store_that_is_open_elsewhere_is_not_written(world: ReplayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiermq.spark.sink.sink_store.open_sink_store.__defaults__", (0.0,))
+    monkeypatch.setattr("tiermq.pipeline.store_directory.open_store.__defaults__", (None, 0.0))
     with pytest.raises(StoreLocked, match="one writer"):
         world.replay(into=world.disk)
 
@@ -312,38 +320,33 @@ def test_a_message_that_the_store_refuses_ends_the_replay_and_the_rest_stays(wor
 
 def test_what_a_function_makes_of_a_message_must_be_one(world: ReplayWorld) -> None:
     with pytest.raises(IllegalMessage, match="replay made of broker-a/orders/0/0 can be no message"):
-        world.replay(function="spark.jobs.replay_world:text_body")
+        world.replay(function="pipeline.replay.replay_world:text_body")
     assert not world.found()
 
 
 def test_an_empty_tier_is_no_history(world: ReplayWorld, tmp_path: Path) -> None:
     with pytest.raises(BadHistory, match="found none"):
-        world.replay(tier=f"file://{tmp_path}/nowhere", store=None, brokerName=None)
+        world.replay(tier=f"file://{tmp_path}/nowhere", store=None, broker=None)
     assert not world.target.exists()
     assert not world.record.exists()
 
 
 def test_a_pace_waits_for_what_is_due() -> None:
-    now, waited = [0.0], []
-
-    def wait(seconds: float) -> None:
-        waited.append(seconds)
-        now[0] += seconds
-
-    pace = Pace(100.0, wait, lambda: now[0])
+    now = [0.0]
+    pace = Pace(100.0, lambda: now[0])
     assert pace.at_once == 10
     for _ in range(5):
-        pace.after(10)
-    assert waited == pytest.approx([0.1] * 5)
+        rest_s = pace.after(10)
+        assert rest_s == pytest.approx(0.1)
+        now[0] += rest_s
     now[0] += 10.0
-    pace.after(10)
-    assert len(waited) == 5
-    assert Pace(3.0, wait).at_once == 1
-    assert Pace(None, wait).at_once == 1000
+    assert pace.after(10) == 0.0
+    assert Pace(3.0).at_once == 1
+    assert Pace(None).at_once == 1000
 
 
 def test_spark_replays_what_it_reads(spark: Any, world: ReplayWorld) -> None:
-    report = world.replay(spark, topic="orders", to_topic="again")
+    report = world.replay(SparkRunner(spark), topic="orders", to_topic="again")
     assert report.done["messages"] == 35
     assert world.found("again", 0) == world.bodies("orders", 0)
-    assert world.replay(spark, topic="orders", to_topic="again").done["messages"] == 0
+    assert world.replay(SparkRunner(spark), topic="orders", to_topic="again").done["messages"] == 0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tiermq import LocalStore, Message
 from tiermq.errors import ForeignCheckpoint
-from tiermq.spark.jobs.replay_record import OffsetSet, Replayed, ReplayRecord
-from tiermq.spark.jobs.replay_values import MARK, SourcePosition
-from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.pipeline.replay.message import MARK, SourcePosition
+from tiermq.pipeline.replay.record import OffsetSet, Replayed, ReplayRecord
+from tiermq.tables.commit_journal import ExportedRanges
 from tiermq.tier.names import QueueKey
 
 ASKED = {"tier": "file:///t", "mapping": {"topic": None}}

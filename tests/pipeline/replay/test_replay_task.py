@@ -14,9 +14,9 @@ from tiermq.errors import StagingLost
 from tiermq.history.arrow_schema import arrow_schema
 from tiermq.history.scan_values import ScanRequest
 from tiermq.message.properties import get_property
-from tiermq.spark.jobs.replay_task import ReplayTask, TableFile, read_staged_replay, stage_replay
-from tiermq.spark.jobs.replay_values import MARK, ROW_COLUMNS, ReplayMapping
-from tiermq.spark.tables.data_place import DataPlace
+from tiermq.pipeline.replay.message import MARK, ROW_COLUMNS, ReplayMapping
+from tiermq.pipeline.replay.task import ReplayTask, TableFile, read_staged_replay, stage_replay
+from tiermq.tables.data_place import DataPlace
 
 
 def file_task(tmp_path: Path, count: int = 10, **more: Any) -> ReplayTask:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import BadOption
-from tiermq.spark.jobs.replay_values import (
+from tiermq.pipeline.replay.message import (
     LEFT_BEHIND,
     MARK,
     ROW_COLUMNS,
@@ -24,7 +24,7 @@ from tiermq.spark.jobs.replay_values import (
 
 SOURCE = SourcePosition("broker-a", "orders", 3, 7)
 MESSAGE = ReplayMessage("orders", b"body", 3, SOURCE, "paid", ("k1", "k2"), {"a": "1"})
-WORLD = "spark.jobs.replay_world"
+WORLD = "pipeline.replay.replay_world"
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tiermq.history.scan_pruning import ScanPruning
-from tiermq.spark.source.query_tables import condition_pruning, query_tables, written_table
+from tiermq.pipeline.sql.query_tables import condition_pruning, query_tables, written_table
 
 VIEWS = {"messages", "orders", "returns"}
 NOTHING = ScanPruning()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiermq.errors import BadOption
-from tiermq.spark.jobs.sql_views import TopicViews, columns_needed
+from tiermq.pipeline.sql.topic_views import TopicViews, columns_needed
 
 
 @pytest.mark.parametrize(

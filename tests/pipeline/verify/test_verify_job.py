@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.jobs.job_world import UNITS, JobWorld, tiered
+from pipeline.job_world import UNITS, JobWorld, tiered
 from tier.tier_world import BROKER, CLUSTER
-from tiermq.delivery.far.far_state import TimerState
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.delivery.tiered_timers.tiered_timer_state import TieredTimerState
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.errors import BadConfig, TierError
-from tiermq.spark.jobs.verify import verify
+from tiermq.pipeline.verify.job import verify
+from tiermq.spark import SparkRunner
 from tiermq.spark.source.builder import messages
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.verify import verify_tier
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[JobWorld]:
-    world = JobWorld.filled(tmp_path)
-    yield world
-    world.close()
+from tiermq.tier.verify.verify import verify_tier
 
 
 def test_a_sound_tier_is_clean_and_every_byte_of_it_was_read(made: JobWorld) -> None:
@@ -113,6 +107,39 @@ def test_a_repair_names_whoever_holds_the_broker_and_changes_nothing(made: JobWo
     assert path.read_bytes() == before
 
 
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[str, dict[str, Path]]:
+    """A tier of two brokers, with a bad unit in a queue of each: its URL, and the segments."""
+    found = {}
+    for broker in (BROKER, "broker-b"):
+        tier, _ = tiered(tmp_path, broker=broker)
+        units = [info.key.path for info in open_driver(tier).list_segments() if info.key.type is UNITS]
+        path = tmp_path / "cold" / next(each for each in units if f"/{broker}/" in each)
+        data = bytearray(path.read_bytes())
+        data[5] ^= 0xFF
+        path.write_bytes(data)
+        found[broker] = path
+    return tier, found
+
+
+def test_executors_repair_each_broker_in_a_task(spark: SparkSession, damaged: tuple[str, dict[str, Path]]) -> None:
+    tier, _ = damaged
+    report = verify(SparkRunner(spark), tier=tier, repair=True)
+    assert report.is_clean, report.problems
+    assert {row["where"].split("/")[1] for row in report.details["repairs"] if row["changes"]} == {BROKER, "broker-b"}
+    assert verify(None, tier=tier).is_clean
+
+
+def test_a_broker_in_use_does_not_keep_the_others_from_being_repaired(damaged: tuple[str, dict[str, Path]]) -> None:
+    tier, paths = damaged
+    before = {broker: path.read_bytes() for broker, path in paths.items()}
+    BrokerLease(open_driver(tier), CLUSTER, "broker-b", "box:/store").acquire()
+    report = verify(None, tier=tier, repair=True)
+    assert [text for text in report.problems if text.startswith(f"{CLUSTER}/broker-b: ") and "box:/store" in text]
+    assert paths[BROKER].read_bytes() != before[BROKER]
+    assert paths["broker-b"].read_bytes() == before["broker-b"]
+
+
 def test_a_repair_with_the_store_keeps_its_metadata_true(made: JobWorld) -> None:
     store = made.store
     made.damage(UNITS, at=5)
@@ -183,7 +210,7 @@ def test_executors_find_what_one_process_finds(made: JobWorld, spark: SparkSessi
     made.damage()
     here = verify(None, tier=made.tier, task_bytes=400)
     told: list[tuple[int, int]] = []
-    there = verify(spark, tier=made.tier, task_bytes=400, progress=lambda *numbers: told.append(numbers))
+    there = verify(SparkRunner(spark), tier=made.tier, task_bytes=400, progress=lambda *numbers: told.append(numbers))
     assert there.problems == here.problems
     assert there.done == here.done
     assert there.master.startswith("local[2")
@@ -205,16 +232,16 @@ def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
 ) -> None:
     path = next(made.root.rglob("orders/0/manifest.tiermq.json"))
     path.write_bytes(seal_document(json.loads(path.read_bytes())["body"], 99))
-    report = verify(spark, tier=made.tier)
+    report = verify(SparkRunner(spark), tier=made.tier)
     assert [text for text in report.problems if "expected version 1 or older, found 99" in text]
     with pytest.raises(Exception, match="expected version 1 or older, found 99"):
         messages(spark, tier=made.tier).count()
 
 
 def test_far_timers_are_read_too_and_damage_in_them_is_told_and_left_for_a_person(made: JobWorld) -> None:
-    state = TimerState(made.driver, CLUSTER, BROKER, Owner())
+    state = TieredTimerState(made.driver, CLUSTER, BROKER, Owner())
     state.ready()
-    encoded = state.encode(None, [FarTimer(1_900_000_000_000, False, b"far" * 40)])
+    encoded = state.encode(None, [TieredTimer(1_900_000_000_000, False, b"far" * 40)])
     state.put_flush(encoded)
     sound = verify(None, tier=made.tier)
     assert sound.is_clean
@@ -234,7 +261,7 @@ def test_far_timers_are_read_too_and_damage_in_them_is_told_and_left_for_a_perso
 
 
 class Owner:
-    """The right to write far timers, for a test that has nobody to share it with."""
+    """The right to write tiered timers, for a test that has nobody to share it with."""
 
     writer = "test"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tiermq.spark.jobs.verify_table import report_rows, write_report
+from tiermq.pipeline.verify.table import report_rows, write_report
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome
-from tiermq.tier.verify_report import Problem, VerifyReport
-from tiermq.tier.verify_task import QueueTask, VerifyPlan, VerifyResult
+from tiermq.tier.repair.repair_plan import RepairAction, RepairKind, RepairOutcome
+from tiermq.tier.verify.verify_plan import QueueTask, VerifyPlan, VerifyResult
+from tiermq.tier.verify.verify_report import Problem, VerifyReport
 
 KEY = QueueKey("c", "b", "orders", 3)
 LOG = SegmentInfo(KEY.segment(SegmentType.COMMIT_LOG, 0), 500, True, 0, 0)

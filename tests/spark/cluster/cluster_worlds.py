@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark.jobs.offload_world import OffloadWorld, fill
-from spark.jobs.test_offload import assert_whole, by_engine
+from pipeline.offload.offload_world import OffloadWorld, fill
+from pipeline.offload.test_offload import assert_whole, by_engine
 
-TESTS = Path(__file__).parents[2]
 BACK_ENDS = ("files", "objects", "s3")
 
 

@@ -57,3 +57,11 @@ def s3(s3_server: SeaweedFS | None, monkeypatch: pytest.MonkeyPatch) -> SeaweedF
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return s3_server
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Path:
+    """An empty folder in which processes note the faults that they have made."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    return folder

@@ -18,7 +18,7 @@ from typing import Self
 import pyspark
 
 from servers.loopback import free_ports
-from spark.cluster.driver_process import CONF, python_path
+from spark.cluster.driver_process import CONF
 from tiermq.spark.session import merged, session_defaults, start_environment
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -37,9 +37,8 @@ class ConnectServer:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self._port),
         }
-        paths = {"spark.executorEnv.PYTHONPATH": python_path()}
-        self._conf = merged(session_defaults(master), {**CONF, **address, **paths})
-        home = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "PYTHONPATH": python_path()}
+        self._conf = merged(session_defaults(master), {**CONF, **address})
+        home = {"SPARK_HOME": str(Path(pyspark.__file__).parent)}
         self._environment = {**os.environ, **environment, **start_environment(master), **home}
         self._process: subprocess.Popen[bytes] | None = None
 

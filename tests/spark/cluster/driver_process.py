@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import tiermq
-
 CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -37,13 +35,6 @@ CONF = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.task.duration.threshold": "1s",
 }
-TESTS = Path(__file__).parents[2]
-PACKAGE = Path(tiermq.__file__).parents[1]
-
-
-def python_path() -> str:
-    """Where drivers and executors find these tests and the package that they test."""
-    return os.pathsep.join([str(TESTS), str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class DriverDied(Exception):
@@ -56,7 +47,7 @@ class DriverProcess:
     def __init__(self, master: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._master = master
         self._folder = folder
-        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": python_path()}
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._conf: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)

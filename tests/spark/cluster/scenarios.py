@@ -12,15 +12,14 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from pipeline.offload.offload_world import SMALL, TIER
 from spark.cluster.driver_process import die
 from spark.cluster.faults import Fault, FaultRows, Straggler, claim, counted, java_of_executor, parent_of
-from spark.jobs.offload_world import SMALL, TIER
+from spark.replacing_runner import ReplacingRunner
 from tiermq.clock import SystemClock
-from tiermq.spark import TierMQDataSource, messages
-from tiermq.spark.jobs import job_tasks
-from tiermq.spark.jobs.offload import OffloadJob, OffloadOptions
-from tiermq.spark.jobs.offload_task import run_offload_task
-from tiermq.spark.jobs.task_runner import run_tasks
+from tiermq.pipeline.offload.job import OffloadJob, OffloadOptions
+from tiermq.pipeline.offload.task import run_offload_task
+from tiermq.spark import SparkRunner, TierMQDataSource, messages
 from tiermq.spark.sink import batch_commit
 from tiermq.spark.sink.writers import TierMQStreamWriter, TierMQWriter
 
@@ -56,7 +55,7 @@ def offload(
                 die(with_jvm=with_jvm)
 
     options = OffloadOptions(settings=SMALL, config=TIER, step=step)
-    job = OffloadJob([place], tier, options, spark, run=lambda tasks: run_tasks(spark, function, tasks))
+    job = OffloadJob([place], tier, options, ReplacingRunner.of_copies(spark, function))
     report = job.run()
     return {"problems": report.problems, "done": report.done, "faults": sorted(os.listdir(folder)) if folder else []}
 
@@ -64,10 +63,10 @@ def offload(
 def javas(spark: Any, *, tasks: int) -> list[str]:
     """The programs that the JVMs of the driver and of the executors of some tasks run."""
     here = os.readlink(f"/proc/{SparkContext._gateway.proc.pid}/exe")
-    return sorted({here, *run_tasks(spark, java_of_executor, list(range(tasks)))})
+    return sorted({here, *SparkRunner(spark).run(java_of_executor, list(range(tasks)))})
 
 
-def scan(spark: Any, *, options: dict[str, str], folder: str, kinds: list[str]) -> Rows:
+def scan(spark: Any, *, options: dict[str, Any], folder: str, kinds: list[str]) -> Rows:
     """The rows of a batch read, after faults in its tasks."""
     frame = messages(spark, **options, maxBytesPerPartition="4k").select("topic", "queueId", "queueOffset", "body")
     return _rows(frame.mapInArrow(FaultRows(folder, kinds), ROW))
@@ -107,7 +106,7 @@ def stream(
 
 
 def write(
-    spark: Any, *, options: dict[str, str], folder: str, kinds: list[str], store: str, settings: str, name: str
+    spark: Any, *, options: dict[str, Any], folder: str, kinds: list[str], store: str, settings: str, name: str
 ) -> None:
     """A batch write of what a batch read gives, with faults in its tasks; its commits let the driver die."""
     spark.dataSource.register(DyingSource)
@@ -165,7 +164,7 @@ def commit_and_die(store: str, commit: Callable[[], None]) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return real(*arguments)
 
-    batch_commit.PUT_AT_ONCE = 7
+    batch_commit.SINK_PUT_AT_ONCE = 7
     setattr(batch_commit, place, dying)
     commit()
 
@@ -197,26 +196,20 @@ def job(
 
     `constants` of the job's module are set, so that little history makes many tasks.
     """
-    module = importlib.import_module(f"tiermq.spark.jobs.{name}")
+    module = importlib.import_module(f"tiermq.pipeline.{name}.job")
     for constant, value in (constants or {}).items():
         assert hasattr(module, constant)
         setattr(module, constant, value)
 
-    def run(session: Any, function: Any, tasks: Any, **options: Any) -> Any:
+    def faulty(function: Any) -> Any:
         if kinds:
             function = Fault(function, folder, kinds)
-        if straggler:
-            function = Straggler(function, folder)
-        return run_tasks(session, function, tasks, **options)
+        return Straggler(function, folder) if straggler else function
 
     if later_ms:
         arguments["clock"] = LaterClock(later_ms)
-    job_tasks.run_tasks = run
-    try:
-        with _dying(module, arguments, **(death or {})):
-            report = getattr(module, name)(spark, **arguments)
-    finally:
-        job_tasks.run_tasks = run_tasks
+    with _dying(module, arguments, **(death or {})):
+        report = getattr(module, name)(ReplacingRunner(spark, faulty), **arguments)
     told = sorted(os.listdir(folder)) if folder else []
     return {"problems": report.problems, "done": report.done, "planned": report.planned, "faults": told}
 

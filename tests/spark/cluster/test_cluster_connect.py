@@ -15,7 +15,7 @@ from spark.cluster.connect_server import ConnectServer
 from spark.cluster.driver_process import DriverProcess
 from spark.cluster.standalone import StandaloneCluster
 from spark.source_world import SourceWorld
-from spark.tables.table_world import TableWorld
+from tables.table_world import TableWorld
 from tiermq import LocalStore
 
 pytest.importorskip("grpc_status", reason="a client of Spark Connect needs grpcio and grpcio-status")
@@ -71,16 +71,16 @@ def test_a_scan_a_write_and_a_stream_whose_executors_die_have_each_row_once(
     try:
         for queue_id in range(3):
             world.put(120, "orders", queue_id)
-        world.tier_now()
+        world.flush_to_tier()
         rows = [[topic, queue_id, offset, body.hex()] for topic, queue_id, offset, body in world.wanted()]
         assert client.call("scan", options=world.both, folder=faults_in(tmp_path, "a"), kinds=KINDS) == rows
-        places = {"checkpoint": str(tmp_path / "checkpoint"), "parquet": str(tmp_path / "rows")}
+        places: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoint"), "parquet": str(tmp_path / "rows")}
         kinds = ["executor", "twice", "worker"]
         client.call("stream", options=world.both, folder=faults_in(tmp_path, "b"), kinds=kinds, **places)
         assert client.call("read_parquet", path=places["parquet"]) == rows
         commits = Path(faults_in(tmp_path, "commits"))
         (commits / "spared").touch()
-        sink = {"store": str(tmp_path / "copy"), "settings": json.dumps(SIZES), "name": "once"}
+        sink: dict[str, Any] = {"store": str(tmp_path / "copy"), "settings": json.dumps(SIZES), "name": "once"}
         client.call("write", options=world.both, folder=faults_in(tmp_path, "c"), kinds=kinds, **sink)
     finally:
         world.bury()

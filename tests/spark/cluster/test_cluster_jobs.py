@@ -8,28 +8,21 @@ from typing import Any
 
 import pytest
 
+from pipeline.offload.offload_world import TIER, OffloadWorld
 from spark.cluster.cluster_worlds import Expectation, happened, world_on
 from spark.cluster.driver_process import DriverDied, DriverProcess
-from spark.jobs.offload_world import TIER, OffloadWorld
-from spark.tables.table_world import TableWorld
-from tiermq.spark.jobs.expire import expire
-from tiermq.spark.jobs.offload import offload
-from tiermq.spark.jobs.offload_broker import OffloadBroker
+from tables.table_world import TableWorld
+from tiermq.pipeline.expire.job import expire
+from tiermq.pipeline.offload.broker import OffloadBroker
+from tiermq.pipeline.offload.job import offload
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]
 KINDS = ["executor", "twice", "worker", "executor"]
 SMALL_INDEX = TIER | {"tiered_store_index_file_max_index_num": 60}
 LEASE_MS = 61_000
 """After so long the lease of a job that was killed has run out."""
-
-
-@pytest.fixture
-def faults(tmp_path: Path) -> Path:
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    return folder
 
 
 def tiered(
@@ -56,7 +49,7 @@ def test_a_verification_finds_the_same_though_executors_die(
     driver: DriverProcess, tmp_path: Path, faults: Path, back_end: str, request: pytest.FixtureRequest
 ) -> None:
     world, _ = tiered(back_end, tmp_path, request)
-    given = {"name": "verify", "tier": world.tier, "store": world.place(), "task_bytes": 10_000}
+    given: dict[str, Any] = {"name": "verify", "tier": world.tier, "store": world.place(), "task_bytes": 10_000}
     given["constants"] = {"BUNDLE_BYTES": 20_000}
     report = driver.call("job", **given, folder=str(faults), kinds=KINDS)
     assert happened(report["faults"], KINDS)
@@ -70,7 +63,7 @@ def test_a_verification_with_two_copies_of_a_task_counts_each_message_once(
     driver: DriverProcess, tmp_path: Path, faults: Path, request: pytest.FixtureRequest
 ) -> None:
     world, _ = tiered("files", tmp_path, request)
-    given = {"name": "verify", "tier": world.tier, "constants": {"BUNDLE_BYTES": 20_000}}
+    given: dict[str, Any] = {"name": "verify", "tier": world.tier, "constants": {"BUNDLE_BYTES": 20_000}}
     report = driver.call("job", **given, folder=str(faults), straggler=True)
     assert "copy-1" in report["faults"]
     assert (report["problems"], report["done"]["records"]) == ([], 300)
@@ -82,7 +75,13 @@ def test_a_repair_whose_executors_and_drivers_die_mends_the_tier(
     world, expected = tiered("files", tmp_path, request)
     damage(world, 0)
     damage(world, 2)
-    given = {"name": "verify", "tier": world.tier, "store": world.place(), "repair": True, "task_bytes": 10_000}
+    given: dict[str, Any] = {
+        "name": "verify",
+        "tier": world.tier,
+        "store": world.place(),
+        "repair": True,
+        "task_bytes": 10_000,
+    }
     given["constants"] = {"BUNDLE_BYTES": 20_000}
     for number, changes in enumerate([1, 2]):
         with pytest.raises(DriverDied):
@@ -97,12 +96,17 @@ def test_a_repair_whose_executors_and_drivers_die_mends_the_tier(
 def test_an_expiry_whose_drivers_die_ends_as_one_that_nobody_disturbed(
     driver: DriverProcess, tmp_path: Path, back_end: str, request: pytest.FixtureRequest
 ) -> None:
-    """It has no tasks: all of it is done by the driver."""
+    """With a store it has no tasks: all of it is done by the driver."""
     world, _ = tiered(back_end, tmp_path / "a", request)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     other = OffloadWorld(tmp_path / "b", "?driver=object" if back_end == "objects" else "")
     assert expire(None, tier=other.tier, store=other.place(), max_bytes_per_topic=30_000).done["segments"] > 2
-    given = {"name": "expire", "tier": world.tier, "store": world.place(), "max_bytes_per_topic": 30_000}
+    given: dict[str, Any] = {
+        "name": "expire",
+        "tier": world.tier,
+        "store": world.place(),
+        "max_bytes_per_topic": 30_000,
+    }
     deaths = [1, 4] if back_end == "files" else [2]
     for number, changes in enumerate(deaths):
         with pytest.raises(DriverDied):
@@ -127,10 +131,10 @@ def test_a_compaction_whose_tasks_and_drivers_die_keeps_every_message_and_every_
     """The offload before it ended before it sealed anything, so that there is something to seal and to merge."""
     monkeypatch.setattr(OffloadBroker, "_seal", lambda _self: None)
     world, expected = tiered(back_end, tmp_path, request)
-    given = {"name": "compact", "tier": world.tier, "store": world.place(), "small_items": 1_000}
-    given["constants"] = {"SEAL_BUNDLE_BYTES": 20_000}
+    given: dict[str, Any] = {"name": "compact", "tier": world.tier, "store": world.place(), "small_items": 1_000}
+    given["constants"] = {"BUNDLE_BYTES": 20_000}
     for number, step in enumerate(steps):
-        dying = {"death": {"step": step}, "later_ms": number * LEASE_MS}
+        dying: dict[str, Any] = {"death": {"step": step}, "later_ms": number * LEASE_MS}
         with pytest.raises(DriverDied):
             driver.call("job", **given, folder=str(faults), kinds=KINDS, **dying)
     assert happened(faults, KINDS)
@@ -146,7 +150,7 @@ def test_a_compaction_with_two_copies_of_a_task_keeps_every_message_and_every_ke
     driver: DriverProcess, tmp_path: Path, faults: Path, back_end: str, request: pytest.FixtureRequest
 ) -> None:
     world, expected = tiered(back_end, tmp_path, request)
-    given = {"name": "compact", "tier": world.tier, "store": world.place(), "small_items": 1_000}
+    given: dict[str, Any] = {"name": "compact", "tier": world.tier, "store": world.place(), "small_items": 1_000}
     report = driver.call("job", **given, folder=str(faults), straggler=True)
     assert "copy-1" in report["faults"]
     assert (report["problems"], report["done"]["merged_files"]) == ([], 1)
@@ -158,7 +162,13 @@ def test_an_index_that_is_built_while_executors_and_drivers_die_has_every_key_on
     driver: DriverProcess, tmp_path: Path, faults: Path, back_end: str, request: pytest.FixtureRequest
 ) -> None:
     world, expected = tiered(back_end, tmp_path, request, index="later")
-    given = {"name": "reindex", "tier": world.tier, "store": world.place(), "slots": 50, "stretch_bytes": 10_000}
+    given: dict[str, Any] = {
+        "name": "reindex",
+        "tier": world.tier,
+        "store": world.place(),
+        "slots": 50,
+        "stretch_bytes": 10_000,
+    }
     given["constants"] = {"BUNDLE_BYTES": 10_000}
     steps = ["build", "rows"] if back_end == "files" else ["cover"]
     for number, step in enumerate(steps):
@@ -174,7 +184,13 @@ def test_an_index_with_two_copies_of_a_task_has_every_key_once(
     driver: DriverProcess, tmp_path: Path, faults: Path, request: pytest.FixtureRequest
 ) -> None:
     world, expected = tiered("files", tmp_path, request, index="later")
-    given = {"name": "reindex", "tier": world.tier, "store": world.place(), "slots": 50, "stretch_bytes": 10_000}
+    given: dict[str, Any] = {
+        "name": "reindex",
+        "tier": world.tier,
+        "store": world.place(),
+        "slots": 50,
+        "stretch_bytes": 10_000,
+    }
     given["constants"] = {"BUNDLE_BYTES": 10_000}
     report = driver.call("job", **given, folder=str(faults), straggler=True)
     assert "copy-1" in report["faults"]
@@ -197,6 +213,23 @@ def test_an_export_whose_executors_and_drivers_die_has_every_message_once(
     assert happened(report["faults"], KINDS)
     assert report["problems"] == []
     assert world.rows() == world.wanted()
+
+
+def test_an_upsert_whose_executors_and_drivers_die_has_the_last_write_of_each_key(
+    driver: DriverProcess, tmp_path: Path, faults: Path
+) -> None:
+    world = TableWorld(tmp_path, "delta")
+    given: dict[str, Any] = {"name": "export", "store": str(world.store), **world.to, "upsert": True, "buckets": 4}
+    for step in ("merge", "commit", "finish"):
+        world.put(60, queues=1)  # The same sixty keys each time.
+        with pytest.raises(DriverDied):
+            driver.call("job", **given, death={"step": step})
+    world.put(60, queues=1)
+    report = driver.call("job", **given, folder=str(faults), kinds=KINDS, file_bytes=2_000)
+    assert happened(report["faults"], KINDS)
+    assert report["problems"] == []
+    assert world.rows() == [("orders", 0, offset) for offset in range(180, 240)]
+    assert sorted(world.table().column("messageKey").to_pylist()) == sorted(f"k{number}" for number in range(60))
 
 
 def test_an_export_with_two_copies_of_a_task_has_every_message_once(

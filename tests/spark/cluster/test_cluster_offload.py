@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.offload.offload_world import OffloadWorld, fill
 from spark.cluster.cluster_worlds import BACK_ENDS, Expectation, happened, world_on
 from spark.cluster.driver_process import DriverDied, DriverProcess
-from spark.jobs.offload_world import OffloadWorld, fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.replay.replay_world import ReplayWorld
 from spark.cluster.cluster_worlds import happened
 from spark.cluster.driver_process import DriverDied, DriverProcess
-from spark.jobs.replay_world import ReplayWorld
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]
 QUEUES = [("orders", 0), ("orders", 1), ("orders", 2), ("returns", 0)]
@@ -20,17 +20,10 @@ QUEUES = [("orders", 0), ("orders", 1), ("orders", 2), ("returns", 0)]
 def world(tmp_path: Path) -> Iterator[ReplayWorld]:
     made = ReplayWorld(tmp_path)
     made.put(30, "orders", 2)
-    made.tier_now()
+    made.flush_to_tier()
     made.put(20, "orders", 1)
     yield made
     made.bury()
-
-
-@pytest.fixture
-def faults(tmp_path: Path) -> Path:
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    return folder
 
 
 def given(world: ReplayWorld) -> dict[str, Any]:
@@ -39,7 +32,7 @@ def given(world: ReplayWorld) -> dict[str, Any]:
         "name": "replay",
         "tier": world.url,
         "store": str(world.disk),
-        "brokerName": "broker-a",
+        "broker": "broker-a",
         "into": str(world.target),
         "record": str(world.record),
         "constants": {"BUNDLE_BYTES": 1_500, "PUT_AT_ONCE": 5},

@@ -21,20 +21,13 @@ def world(tmp_path: Path) -> Iterator[SourceWorld]:
     made = SourceWorld(tmp_path)
     for queue_id in range(3):
         made.put(120, "orders", queue_id)
-    made.tier_now()
+    made.flush_to_tier()
     made.evict_all()
     made.put(60, "orders", 1)
-    made.tier_now()
+    made.flush_to_tier()
     made.put(40, "orders", 0)
     yield made
     made.bury()
-
-
-@pytest.fixture
-def faults(tmp_path: Path) -> Path:
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    return folder
 
 
 def wanted(world: SourceWorld) -> list[list[Any]]:
@@ -76,7 +69,7 @@ def test_a_stream_goes_on_where_it_was_when_its_driver_and_its_executors_are_kil
             deaths += 1
             # What comes meanwhile is for later batches: one that was begun is repeated as it was.
             world.put(20, "orders", 2)
-            world.tier_now()
+            world.flush_to_tier()
     assert deaths == 2
     assert driver.call("read_parquet", path=given["parquet"]) == wanted(world)
 
@@ -84,7 +77,7 @@ def test_a_stream_goes_on_where_it_was_when_its_driver_and_its_executors_are_kil
 def test_a_stream_with_two_copies_of_a_task_gives_each_row_once(
     driver: DriverProcess, world: SourceWorld, faults: Path, tmp_path: Path
 ) -> None:
-    places = {"checkpoint": str(tmp_path / "checkpoint"), "parquet": str(tmp_path / "rows")}
+    places: dict[str, Any] = {"checkpoint": str(tmp_path / "checkpoint"), "parquet": str(tmp_path / "rows")}
     driver.call("stream", options=world.both, folder=str(faults), kinds=["slow"], **places)
     assert (faults / "copy-1").exists()
     assert driver.call("read_parquet", path=places["parquet"]) == wanted(world)

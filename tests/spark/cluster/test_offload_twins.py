@@ -8,7 +8,6 @@ lease again: no clock can promise that a process does not stop for a while betwe
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import random
 import subprocess
@@ -20,18 +19,19 @@ from typing import Any
 
 import pytest
 
-from spark.cluster.cluster_worlds import BACK_ENDS, TESTS, Expectation, world_on
-from spark.jobs.offload_world import OffloadWorld
-from tiermq.spark.jobs import offload_task
-from tiermq.spark.jobs.offload_task import run_offload_task
-from tiermq.spark.jobs.offload_values import OffloadTask, TaskResult
+from pipeline.offload.offload_world import OffloadWorld
+from spark.cluster.cluster_worlds import BACK_ENDS, Expectation, world_on
+from tiermq.pipeline import worker_cache
+from tiermq.pipeline.offload import task as offload_task
+from tiermq.pipeline.offload.plan import OffloadTask, TaskResult
+from tiermq.pipeline.offload.task import run_offload_task
 from tiermq.tier.driver.tier_url import open_driver
 
 pytestmark = pytest.mark.crash
 KILLED_DRIVER = """
 import os, pickle, sys
 from pathlib import Path
-from spark.jobs.offload_world import OffloadWorld
+from pipeline.offload.offload_world import OffloadWorld
 
 root, tier, waves, kept = sys.argv[1:]
 world = OffloadWorld(Path(root))
@@ -43,7 +43,7 @@ def run(tasks):
     if left[0] < 0:
         Path(kept).write_bytes(pickle.dumps(tasks))
         os._exit(9)
-    from tiermq.spark.jobs.offload_task import run_offload_task
+    from tiermq.pipeline.offload.task import run_offload_task
     return [run_offload_task(task) for task in tasks]
 
 world.offload(run=run)
@@ -79,7 +79,7 @@ def killed_before_tasks(world: OffloadWorld, waves: int) -> list[OffloadTask]:
     """What a driver would have let tasks do, had it not been killed at that moment, after so many waves."""
     kept = world.root / "tasks"
     command = [sys.executable, "-c", KILLED_DRIVER, str(world.root), world.tier, str(waves), str(kept)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == 9, done.stderr.decode()
     tasks: list[OffloadTask] = pickle.loads(kept.read_bytes())
     return tasks
@@ -98,7 +98,7 @@ class OldTasks:
         patch.setattr(self.driver, "write", self._gated(self.driver.write))
         patch.setattr(offload_task, "LEASE_CHECK_S", 1e9)
         self._thread = threading.Thread(target=self._run, args=(tasks,), name="old-tasks")
-        patch.setattr(offload_task, "driver_of", self._driver_of(offload_task.driver_of))
+        patch.setattr(offload_task, "driver_of", self._driver_of(worker_cache.driver_of))
         self._thread.start()
 
     def step(self) -> None:
@@ -115,12 +115,13 @@ class OldTasks:
     def _driver_of(self, real: Callable[[str], Any]) -> Callable[[str], Any]:
         return lambda url: self.driver if threading.current_thread() is self._thread else real(url)
 
-    def _gated(self, real: Callable[..., None]) -> Callable[..., None]:
-        def write(*arguments: Any) -> None:
+    def _gated(self, real: Callable[..., bool]) -> Callable[..., bool]:
+        def write(*arguments: Any) -> bool:
             self._may.acquire()
             try:
-                real(*arguments)
+                written = real(*arguments)
                 self.writes += 1
+                return written
             finally:
                 self._did.release()
 
@@ -166,7 +167,7 @@ def test_tasks_of_a_dead_driver_that_go_on_writing_beside_the_next_one_change_no
     old = OldTasks(killed_before_tasks(world, seed % 3), world, monkeypatch)
     for _ in range(chance.randrange(4)):
         old.step()
-    monkeypatch.setitem(offload_task._drivers, world.tier, Beside(open_driver(world.tier), old, chance, 0.2))
+    monkeypatch.setitem(worker_cache._drivers, world.tier, Beside(open_driver(world.tier), old, chance, 0.2))
     report = world.offload(step=lambda _name: old.step())
     old.finish()
     assert old.writes > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -15,9 +14,10 @@ from small_store import SIZES
 from spark.sink.sink_world import QUERY, bodies, make_store, sink_options, staged, stored
 from tiermq import LocalStore, Message
 from tiermq.errors import StagingLost, StoreError
+from tiermq.pipeline.store_directory import open_store
 from tiermq.spark.sink import batch_commit
 from tiermq.spark.sink.batch_commit import commit_batch, is_done, read_intent
-from tiermq.spark.sink.staged_rows import BatchName
+from tiermq.spark.sink.staged_rows import BatchName, message_of
 
 
 class Died(BaseException):
@@ -86,19 +86,19 @@ def test_a_driver_may_die_before_or_after_each_step(
 def test_a_driver_may_die_after_any_message(
     tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    original, puts = batch_commit.message_of, []
+    puts: list[dict[str, Any]] = []
 
     def dies(row: dict[str, Any]) -> Message:
         if len(puts) == count:
             raise Died
         puts.append(row)
-        return original(row)
+        return message_of(row)
 
-    monkeypatch.setattr(batch_commit, "PUT_AT_ONCE", 1)
+    monkeypatch.setattr(batch_commit, "SINK_PUT_AT_ONCE", 1)
     monkeypatch.setattr(batch_commit, "message_of", dies)
     with pytest.raises(Died):
         commit_batch(QUERY, staged(options, QUERY, bodies("a", "b", "c"), bodies("d", "e", "f")), options)
-    monkeypatch.setattr(batch_commit, "message_of", original)
+    monkeypatch.setattr(batch_commit, "message_of", message_of)
     put = commit_batch(QUERY, staged(options, QUERY, bodies("f", "e", "d"), bodies("a", "b", "c")), options)
     assert put == 6 - count
     assert sorted(message.body for message in stored(tmp_path)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
@@ -126,13 +126,12 @@ def test_a_commit_that_outlives_its_driver_and_its_repetition_put_a_batch_once(
     old.start()
     is_there.wait()
     # The repetition meets the old one at its look for the lock, or after the whole of it.
-    real_open = batch_commit.open_sink_store
 
     def opens(*arguments: Any) -> Any:
         may_go_on.set()
-        return real_open(*arguments)
+        return open_store(*arguments)
 
-    monkeypatch.setattr(batch_commit, "open_sink_store", opens)
+    monkeypatch.setattr(batch_commit, "open_store", opens)
     new.start()
     if at == "_clean":
         new.join()
@@ -150,7 +149,7 @@ def test_a_process_that_is_killed_in_the_middle_of_the_put_is_made_up_for(tmp_pa
         "from pathlib import Path\n"
         "from spark.sink.sink_world import QUERY, bodies, sink_options, staged\n"
         "from tiermq.spark.sink import batch_commit\n"
-        "original, batch_commit.PUT_AT_ONCE = batch_commit.message_of, 1\n"
+        "original, batch_commit.SINK_PUT_AT_ONCE = batch_commit.message_of, 1\n"
         "def dies(row):\n"
         "    if row['body'] == b'c':\n"
         "        os._exit(9)\n"
@@ -159,8 +158,7 @@ def test_a_process_that_is_killed_in_the_middle_of_the_put_is_made_up_for(tmp_pa
         "options = sink_options(Path(sys.argv[1]), queueCount='2')\n"
         "batch_commit.commit_batch(QUERY, staged(options, QUERY, bodies('a', 'b', 'c', 'd')), options)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
-    died = subprocess.run([sys.executable, "-c", program, tmp_path], env=environment, check=False)
+    died = subprocess.run([sys.executable, "-c", program, tmp_path], check=False)
     assert died.returncode == 9
     assert commit_batch(QUERY, staged(options, QUERY, bodies("d", "c", "b", "a")), options) == 2
     assert [message.body for message in stored(tmp_path)] == [b"a", b"c", b"b", b"d"]

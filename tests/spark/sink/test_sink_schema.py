@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from tiermq.errors import BadSchema
 from tiermq.spark.options import SinkOptions
-from tiermq.spark.sink.sink_schema import SINK_COLUMNS, check_sink_schema
+from tiermq.spark.source.data_source import SINK_COLUMNS, check_sink_schema
 
 WITH_TOPIC = SinkOptions.of({"store": "/s", "topic": "T"})
 WITHOUT = SinkOptions.of({"store": "/s"})

@@ -9,13 +9,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tiermq.errors import IllegalMessage
+from broker.brokers import broker_config, running
+from tiermq.errors import IllegalMessage, RequestRefused
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.permissions import AccessTable
 from tiermq.spark.options import SinkOptions
 from tiermq.spark.sink.staged_rows import BatchName
 from tiermq.spark.sink.wire_rows import SentRows, send_rows
 from tiermq.testing import LocalBroker
 
 NAME = BatchName("query-1", 7)
+ACCOUNTS = """
+[[accounts]]
+accessKey = "sender"
+secretKey = "the secret of sender"
+defaultTopicPerm = "DENY"
+topicPerms = ["orders=PUB"]
+"""
 ROWS = [{"body": b"%d" % n, "tags": "t", "keys": [f"k{n}"]} for n in range(600)]
 
 
@@ -87,3 +99,26 @@ def test_delayed_rows_are_delivered_when_they_are_due(broker: LocalBroker) -> No
     broker.advance(hours=2)
     while bodies(broker) != [1, 2]:
         assert bodies(broker) in ([2], [1, 2])
+
+
+def test_an_account_that_may_only_send_sends_and_is_refused_for_that_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acl.toml").write_text(ACCOUNTS)
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "sender")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "the secret of sender")
+    rows = [pa.RecordBatch.from_pylist(ROWS[:10])]
+    with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path="")) as server:
+        names = f"127.0.0.1:{server.port}"
+        config, acl = broker_config(namesrv_addr=names), AccessTable.load(tmp_path / "acl.toml")
+        with running(tmp_path, config=config, acl=acl) as broker:
+            broker.parts.topics.put_all([TopicConfig("orders", 1, 1), TopicConfig("denied", 1, 1)])
+            assert broker.registration is not None
+            assert broker.registration.wait_told(60.0)
+            options = SinkOptions.of({"namesrv": names, "topic": "orders"})
+            assert send_rows(rows, NAME, 0, options, 5, is_repeated=False).sent == 10
+            assert send_rows(rows, NAME, 0, options, 5, is_repeated=True).sent == 10, "nobody can be asked"
+            options = SinkOptions.of({"namesrv": names, "topic": "denied"})
+            for is_repeated in (False, True):
+                with pytest.raises(RequestRefused, match="may not PUB the topic 'denied'"):
+                    send_rows(rows, NAME, 0, options, 5, is_repeated=is_repeated)

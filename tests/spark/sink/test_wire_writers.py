@@ -36,7 +36,7 @@ def test_a_named_batch_is_written_once_and_read_back_hot_and_cold(spark: SparkSe
         rows.write.format(FORMAT).mode("append").options(**wire, topic="orders", batchName="b1").save()
         broker.broker.parts.local.dispatch_now()
     assert stored(broker) == list(range(1000))
-    broker.broker.parts.store.tier_now()  # type: ignore[union-attr] # It has a tier.
+    broker.broker.parts.store.flush_to_tier()  # type: ignore[union-attr] # It has a tier.
     rows.limit(10).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
     broker.broker.parts.local.dispatch_now()
     frame = spark.read.format(FORMAT).options(**wire, subscribe="orders", minPartitions="4").load()

@@ -89,6 +89,7 @@ def test_a_task_that_fails_and_is_run_again_puts_its_rows_once(spark: SparkSessi
         ("string(id) body", {}, "a column topic or an option topic"),
         ("string(id) body", {"topic": "T", "topik": "x"}, "there is no option topik; did you mean topic?"),
         ("id body", {"topic": "T"}, "column body: expected binary or string, found bigint"),
+        ("string(id) body", {"topic": "x y"}, "option topic: the topic 'x y' contains illegal characters"),
     ],
 )
 def test_what_does_not_fit_is_told_on_the_driver(
@@ -154,6 +155,25 @@ def test_an_abort_removes_what_was_staged_unless_a_commit_has_begun(tmp_path: Pa
     (QUERY.directory(options.staging) / "intent.json").unlink()
     discard(files, options)
     assert not Path(files[0].path).exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (("'x y' topic", "'b' body"), "the topic 'x y' contains illegal characters"),
+        (("'T' topic", "repeat('x', 5000000) body"), "found MESSAGE_ILLEGAL"),
+    ],
+)
+def test_a_batch_that_is_refused_leaves_nothing_staged(
+    spark: SparkSession, tmp_path: Path, row: tuple[str, str], expected: str
+) -> None:
+    make_store(tmp_path)
+    with pytest.raises(PySparkException) as raised:
+        save(spark.range(1).selectExpr(*row), tmp_path)
+    assert expected in str(raised.value)
+    staging = tmp_path / "store.staging"
+    assert list(staging.rglob("*")) == []
+    assert stored(tmp_path) == []
 
 
 def test_a_name_of_a_batch_is_a_name_of_a_directory() -> None:

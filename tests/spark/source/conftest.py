@@ -24,7 +24,7 @@ def filled(world: SourceWorld) -> SourceWorld:
     for queue_id in range(3):
         world.put(120, "orders", queue_id)
     world.put(40, "returns", 0)
-    world.tier_now()
+    world.flush_to_tier()
     world.upload_index()
     world.evict_all()
     world.put(30, "orders", 0)

@@ -7,7 +7,7 @@ import pytest
 from spark.source_world import SourceWorld, batch_reader, rows_of
 from tiermq.errors import BadHistory, BadTierUrl
 from tiermq.history.scan_values import ScanCounters
-from tiermq.spark.source.scan_partition import read_partition
+from tiermq.spark.source.batch_reader import read_partition
 
 
 def test_one_key_reads_only_its_messages(filled: SourceWorld) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
-from pathlib import Path
-from zoneinfo import ZoneInfo
-
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,49 +12,16 @@ from tiermq.spark import ScanMeter, explain_scan, messages
 from tiermq.spark.source.builder import option_texts
 
 
-def test_values_become_the_texts_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = option_texts(
-        tier="s3://b", store=["a", Path("/b")], topic="a,b", keys=["x", "y,z"], tags="t", queues=range(3),
-        since=dt.datetime(2026, 1, 1, tzinfo=dt.UTC), until=1767225600123, columns=["body"],
-        offsets=(5, None), minPartitions=4, failOnDataLoss=False, brokerName=["x", "y"],
-    )  # fmt: skip
+def test_values_and_named_options_become_the_texts_of_options() -> None:
+    given = option_texts(tier="s3://b", topic="a,b", columns=["body"], minPartitions=4, failOnDataLoss=False)
     assert given == {
         "tier": "s3://b",
-        "store": f'["{tmp_path}/a", "/b"]',
         "subscribe": '["a,b"]',
-        "keys": '["x", "y,z"]',
-        "tags": '["t"]',
         "columns": '["body"]',
-        "queueIds": "0,1,2",
-        "startingTimestamp": "1767225600000",
-        "endingTimestamp": "1767225600123",
-        "startingOffsets": "5",
         "minPartitions": "4",
         "failOnDataLoss": "false",
-        "brokerName": '["x", "y"]',
     }
-
-
-def test_offsets_by_queue_are_split_into_both_ends() -> None:
-    given = option_texts(tier="s3://b", offsets={"orders": {0: (1, 2), 1: (None, 5)}, "x": {"b": {0: (3, None)}}})
-    assert given["startingOffsets"] == '{"orders": {"0": 1}, "x": {"b": {"0": 3}}}'
-    assert given["endingOffsets"] == '{"orders": {"0": 2, "1": 5}}'
-
-
-def test_times_without_a_zone_are_of_the_given_one() -> None:
-    zone = ZoneInfo("Europe/Paris")
-    for since in ("2026-01-01T01:00:00", dt.datetime(2026, 1, 1, 1)):  # noqa: DTZ001
-        assert option_texts(tier="s3://b", since=since, zone=zone)["startingTimestamp"] == "1767225600000"
-    assert option_texts(tier="s3://b", since="2026-01-01T00:00:00Z", zone=zone)["startingTimestamp"] == "1767225600000"
-    with pytest.raises(BadOption, match="since and until: expected milliseconds"):
-        option_texts(tier="s3://b", since="yesterday")
-
-
-def test_a_pattern_is_a_pattern_and_bad_offsets_are_told() -> None:
-    assert option_texts(tier="s3://b", topic=re.compile("a.*"))["subscribePattern"] == "a.*"
-    with pytest.raises(BadOption, match="expected .from, to."):
-        option_texts(tier="s3://b", offsets=5)
+    assert option_texts(namesrv="a:1", keys=None, columns="body") == {"namesrv": "a:1", "columns": '["body"]'}
 
 
 def test_an_explanation_tells_the_plan_and_needs_no_spark(
@@ -108,3 +70,15 @@ def test_wrong_arguments_are_told_at_once(spark: SparkSession, filled: SourceWor
         messages(spark, tier=filled.url, subscibe="x")
     with pytest.raises(UnknownColumn, match="did you mean 'body'"):
         messages(spark, tier=filled.url, columns="bodi")
+
+
+def test_a_condition_may_name_columns_that_are_not_asked_for(spark: SparkSession, filled: SourceWorld) -> None:
+    whole = messages(spark, tier=filled.url, topic="orders")
+    some = messages(
+        spark, tier=filled.url, topic="orders", columns=["queueId"], where="TAGS = 't1' and `queueOffset` < 20"
+    )
+    assert some.columns == ["queueId"]
+    expected = whole.where("tags = 't1' and queueOffset < 20").select("queueId").collect()
+    assert sorted(some.collect()) == sorted(expected) != []
+    with pytest.raises(BadOption, match="asks for body"):
+        messages(spark, tier=filled.url, columns=["body"], where="queueId = 0", includeBody=False)

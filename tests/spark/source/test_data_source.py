@@ -40,7 +40,7 @@ def test_every_column_of_every_row_comes_through_spark_as_it_is_decoded(
 ) -> None:
     from spark.source_world import batch_reader
     from tiermq.history.scan_values import ScanCounters
-    from tiermq.spark.source.scan_partition import read_partition
+    from tiermq.spark.source.batch_reader import read_partition
 
     parts = batch_reader({**filled.both, "subscribe": "returns"}).partitions()
     decoded = [batch for part in parts for batch in read_partition(part, ScanCounters())]
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_tier_ends_the_stream_with_both_names(
     other = SourceWorld(tmp_path_factory.mktemp("other"))
     try:
         other.put(10)
-        other.tier_now()
+        other.flush_to_tier()
         query = stream(spark, other.both, tmp_path).trigger(availableNow=True).start()
         with pytest.raises(PySparkException, match="expected a checkpoint of tier file:"):
             query.awaitTermination()

@@ -22,12 +22,12 @@ def live(world: SourceWorld, seed: int, steps: int) -> None:
             topic = chance.choice(["a", "b"])
             world.put(chance.randrange(1, 40), topic, chance.randrange(3), size=chance.choice([40, 60, 900]))
         elif step == "tier":
-            world.tier_now()
+            world.flush_to_tier()
         elif step == "evict":
-            world.tier_now()
+            world.flush_to_tier()
             world.evict_all()
         elif step == "index":
-            world.tier_now()
+            world.flush_to_tier()
             world.upload_index()
         else:
             world.kill()
@@ -60,7 +60,7 @@ def test_spark_reads_any_history_once_also_while_it_goes_on(spark: SparkSession,
         assert sorted(tuple(row) for row in frame.collect()) == before
         # The frame is a snapshot; what moves to the tier under it is found there.
         live(world, seed + 100, 6)
-        world.tier_now()
+        world.flush_to_tier()
         world.evict_all()
         assert sorted(tuple(row) for row in frame.collect()) == before
     finally:

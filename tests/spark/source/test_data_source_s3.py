@@ -52,7 +52,7 @@ def test_a_tier_on_s3_is_read_in_batches_by_key_and_as_a_stream(
             world.open()
             for queue_id in range(2):
                 world.put(120, "orders", queue_id)
-            world.store.tier_now()
+            world.store.flush_to_tier()
             world.put(30, "orders", 0)
             command = [sys.executable, "-c", PROGRAM, url, str(world.disk), str(tmp_path)]
             done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ from tiermq.errors import BadSchema, UnknownColumn
 from tiermq.history.arrow_schema import ALIASES, COLUMNS, spark_schema_ddl
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.schema_check import columns_of_schema
+from tiermq.spark.source.data_source import columns_of_schema
 
 
 def check(ddl: str, **options: str) -> tuple[str, ...]:

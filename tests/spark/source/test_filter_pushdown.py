@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-class PrunedReader(DataSourceReader):
+class PrunedReader(DataSourceReader):  # type: ignore[misc] # PySpark is not followed by the checker.
     """Twelve rows in four groups; a filter on the group prunes, and is still left to Spark to apply."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class PrunedReader(DataSourceReader):
         return ((n % 4, n) for n in range(12) if self.group in (None, n % 4))
 
 
-class PrunedSource(DataSource):
+class PrunedSource(DataSource):  # type: ignore[misc] # PySpark is not followed by the checker.
     """The smallest source that takes a filter."""
 
     @classmethod

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.consuming import part, until
+from broker.consuming import until
 from spark.source_world import SourceWorld, batch_reader, rows_of
 from tiermq import LocalStore, Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.errors import BadOption, StoreDamaged
 from tiermq.history.scan_values import ScanCounters
-from tiermq.spark.source.scan_partition import read_partition
-from tiermq.tier.known_metadata import open_new_metadata
+from tiermq.spark.source.batch_reader import read_partition
+from tiermq.tier.tier_identity import open_new_metadata
 
 
 def test_the_directory_that_an_import_makes_is_read_beside_its_tier(filled: SourceWorld, tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_the_deliver_time_goes_by_the_option(tmp_path: Path) -> None:
 
 def test_the_deliver_time_goes_by_the_levels_of_the_broker_that_wrote_the_store(tmp_path: Path) -> None:
     config = BrokerConfig(bind_address="127.0.0.1", listen_port=0)
-    settings = {"mapped_file_size_commit_log": 1 << 20, "message_delay_level": "1s 9m"}
+    settings: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "message_delay_level": "1s 9m"}
     with Broker.open(tmp_path / "store", config=config, **settings) as broker:
         broker.parts.local.put(Message("SCHEDULE_TOPIC_XXXX", b"x", 1, properties={"DELAY": "2"}))
-        until(broker, lambda: part(broker, DeliveryProcessor).delay_levels.running)
+        until(broker, lambda: broker.delivery.delay_levels.running)
     assert delay_of(tmp_path / "store") == dt.timedelta(minutes=9)

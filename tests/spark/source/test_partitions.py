@@ -11,8 +11,8 @@ from pyspark.sql.datasource import InputPartition
 from spark.source_world import SourceWorld, batch_reader, rows_of
 from tiermq.errors import DataLoss, TierMQError
 from tiermq.history.scan_values import ScanCounters
+from tiermq.spark.source.batch_reader import ScanPartition, read_partition
 from tiermq.spark.source.builder import explain_scan
-from tiermq.spark.source.scan_partition import ScanPartition, read_partition
 
 
 def test_a_partition_survives_the_way_to_a_worker_and_reads_the_same_twice(filled: SourceWorld) -> None:

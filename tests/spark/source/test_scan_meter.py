@@ -11,8 +11,10 @@ from pyspark.sql import SparkSession
 
 from spark.source_world import SourceWorld
 from tiermq.history.scan_values import ScanCounters
+from tiermq.pipeline.job_report import size_text
+from tiermq.pipeline.scan.explain import describe_counters
 from tiermq.spark import ScanMeter, messages
-from tiermq.spark.source.scan_meter import describe_counters, reporting, size_text
+from tiermq.spark.source.scan_meter import reporting
 
 
 def test_without_a_meter_nothing_is_sent() -> None:

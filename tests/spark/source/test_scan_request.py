@@ -8,12 +8,11 @@ from spark.source_world import SourceWorld, rows_of
 from tiermq.errors import BadHistory, BadOption, DataLoss
 from tiermq.history.arrow_schema import COLUMNS
 from tiermq.spark.option_table import Use
-from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.scan_request import KAFKA_COLUMNS, columns_of
+from tiermq.spark.options import KAFKA_COLUMNS, SourceOptions
 
 
 def columns(**given: str) -> tuple[str, ...]:
-    return columns_of(SourceOptions.of({"tier": "s3://b", **given}, Use.BATCH))
+    return SourceOptions.of({"tier": "s3://b", **given}, Use.BATCH).column_names
 
 
 def test_columns_are_the_default_ones_less_what_is_left_out() -> None:
@@ -111,7 +110,7 @@ def test_offsets_beyond_the_end_and_before_the_beginning_are_losses_with_reasons
 
 
 def test_what_has_expired_is_an_error_with_its_reason_or_passed_over(filled: SourceWorld) -> None:
-    filled.tier_now()
+    filled.flush_to_tier()
     filled.expire()
     asked = {"subscribe": "orders", "startingOffsets": '{"orders": {"0": 0}}', "queueIds": "0"}
     with pytest.raises(DataLoss, match="orders/0.*expired.*failOnDataLoss=false"):

@@ -13,8 +13,7 @@ from tiermq.errors import BadHistory, DataLoss, ForeignCheckpoint
 from tiermq.history.scan_values import ScanCounters
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.scan_partition import read_partition
-from tiermq.spark.source.scan_request import columns_of
+from tiermq.spark.source.batch_reader import read_partition
 from tiermq.spark.source.stream_reader import TierMQStreamReader
 
 Rows = list[tuple[str, int, int, bytes]]
@@ -32,7 +31,7 @@ class Stream:
     def start(self) -> None:
         """A new process, which knows nothing but the checkpoint."""
         options = SourceOptions.of(self.given, Use.STREAM)
-        self.reader = TierMQStreamReader(options, columns_of(options), now_s=lambda: self.now_s)
+        self.reader = TierMQStreamReader(options, options.column_names, now_s=lambda: self.now_s)
         if self.offset is None:
             self.offset = _through_json(self.reader.initialOffset())
 
@@ -62,7 +61,8 @@ class Stream:
 
 
 def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(offset))
+    through: dict[str, Any] = json.loads(json.dumps(offset))
+    return through
 
 
 def test_a_stream_begins_at_the_end_unless_told_otherwise(filled: SourceWorld) -> None:
@@ -94,7 +94,7 @@ def test_a_batch_that_is_repeated_has_the_same_rows_also_after_its_messages_move
     start, end = stream.offset, stream.end()
     first = stream.rows(start, end)
     world.put(10)
-    world.tier_now()
+    world.flush_to_tier()
     world.evict_all()
     stream.stop()
     stream.start()
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_tier_is_refused(filled: SourceWorld, tmp_path_f
 
 
 def test_what_expired_meanwhile_ends_the_stream_with_its_reason_or_is_passed_over(filled: SourceWorld) -> None:
-    filled.tier_now()
+    filled.flush_to_tier()
     strict = Stream(filled.cold, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="10")
     lenient = Stream(
         filled.cold, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="10", failOnDataLoss="false"
@@ -210,7 +210,7 @@ def test_what_expired_meanwhile_ends_the_stream_with_its_reason_or_is_passed_ove
     assert len(strict.batch()) == len(lenient.batch()) == 10
     filled.expire()
     filled.put(25, "orders", 0)
-    filled.tier_now()
+    filled.flush_to_tier()
     with pytest.raises(DataLoss, match="orders/0.*expired.*failOnDataLoss=false"):
         strict.batch()
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.source.rate_limit import fair_shares, rows_within
+from tiermq.spark.source.stream_reader import fair_shares, rows_within
 from tiermq.tier.names import QueueKey
 
 

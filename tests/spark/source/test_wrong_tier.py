@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ def stream_reader(options: dict[str, str]) -> TierMQStreamReader:
 def test_an_absent_or_empty_prefix_is_an_error_in_batch_and_stream(tmp_path: Path, driver: str) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty"):
-        wrong = {"tier": f"file://{tmp_path}/{name}{driver}"}
+        wrong: dict[str, Any] = {"tier": f"file://{tmp_path}/{name}{driver}"}
         with pytest.raises(BadHistory, match=NOTHING_THERE):
             batch_reader(wrong).partitions()
         with pytest.raises(BadHistory, match=NOTHING_THERE):

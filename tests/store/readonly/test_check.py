@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -14,13 +15,12 @@ from tiermq.consumequeue import batch_unit, unit
 from tiermq.errors import StoreError
 from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER_BYTES
 from tiermq.message.layout import QUEUE_OFFSET_AT
-from tiermq.store import log_walk
-from tiermq.store.check import CheckReport, check_store
-from tiermq.store.inspect import dump
-from tiermq.store.log_walk import LogItem
-from tiermq.store.store_files import ReadOnlyMap
+from tiermq.store.readonly.check import CheckReport, check_store
+from tiermq.store.readonly.dump import dump
+from tiermq.store.readonly.log import LogItem, walk_log_file
+from tiermq.store.readonly.mapped_run import ReadOnlyMap
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 STORES = sorted(path.name for path in GOLDEN.iterdir() if (path / "store").is_dir())
 PAYMENTS = Path("consumequeue/payments/0/00000000000000000000")
 
@@ -166,7 +166,7 @@ def test_a_file_that_a_running_store_fills_up_during_the_walk_is_no_problem(
     end = bytearray(first.read_bytes())[blank["physical_offset"] :]
     with changed(first) as data:
         data[blank["physical_offset"] :] = bytes(blank["size"])
-    walk = log_walk.walk_log_file
+    walk = walk_log_file
 
     def filling_up(file: ReadOnlyMap, base_offset: int, start: int = 0) -> Iterator[LogItem]:
         yield from walk(file, base_offset, start)
@@ -175,7 +175,7 @@ def test_a_file_that_a_running_store_fills_up_during_the_walk_is_no_problem(
                 stream.seek(blank["physical_offset"])
                 stream.write(end)
 
-    monkeypatch.setattr("tiermq.store.check.walk_log_file", filling_up)
+    monkeypatch.setattr("tiermq.store.readonly.check.walk_log_file", filling_up)
     assert check_store(store).problems == []
 
 
@@ -280,8 +280,18 @@ def test_a_report_becomes_plain_values(store: Path) -> None:
 def test_only_the_first_thousand_findings_are_kept_and_all_are_counted(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiermq.store.check.FINDINGS_KEPT_MAX", 3)
+    monkeypatch.setattr("tiermq.store.readonly.check.FINDINGS_KEPT_MAX", 3)
     shutil.rmtree(store / "consumequeue")
     report = check_store(store)
     assert len(report.problems) == 3
     assert report.problem_count == report.counts["records"]
+
+
+def test_a_check_leaves_no_map_of_the_directory_behind(store: Path) -> None:
+    """Also without a collection: the directory's file system may be unmounted next."""
+    gc.disable()
+    try:
+        check_store(store)
+        assert str(store) not in Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()

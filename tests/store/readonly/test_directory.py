@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tiermq.message import encode_record
-from tiermq.store.store_files import FileKind, ReadOnlyMap, classify, is_store, is_zero, list_store
+from tiermq.store.readonly.directory import FileKind, classify, is_store, list_store
+from tiermq.store.readonly.mapped_run import ReadOnlyMap, is_zero
 
 TWENTY = "00000000000000000320"
 

@@ -12,7 +12,7 @@ import pytest
 
 from tiermq import LocalStore, Message
 from tiermq.errors import StoreNotRecovered
-from tiermq.store.store_state import StoreState, require_recovered, store_state
+from tiermq.store.readonly.directory import StoreState, require_recovered, store_state
 
 OWNER = """
 import sys

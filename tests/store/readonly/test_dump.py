@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tiermq.consumequeue import ext_unit, unit
-from tiermq.store.inspect import ROW_KINDS, dump
+from tiermq.store.readonly.dump import ROW_KINDS, dump
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CLEAN = GOLDEN / "rocketmq-5.3.3-clean"
 STORES = sorted(path.name for path in GOLDEN.iterdir() if (path / "store").is_dir())
 

@@ -6,15 +6,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tiermq import LocalStore, Message
-from tiermq.store.check import check_store
-from tiermq.store.inspect import dump
-from tiermq.store.stat import stat_store
+from tiermq.store.readonly.check import check_store
+from tiermq.store.readonly.dump import dump
+from tiermq.store.readonly.stat import stat_store
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
     "mapped_file_size_consume_queue": 20 * 64,
     "max_hash_slot_num": 50,

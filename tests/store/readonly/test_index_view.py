@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tiermq.errors import StoreDamaged
 from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT, SLOT_BYTES
-from tiermq.store.index_walk import IndexView
+from tiermq.store.readonly.index import IndexView
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-clean" / "store" / "index"
+GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-clean" / "store" / "index"
 
 
 def index_of(hashes: list[int], slots: int, entries_max: int) -> bytearray:

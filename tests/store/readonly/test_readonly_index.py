@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from tiermq import LocalStore, Message
-from tiermq.clock import ManualClock
 from tiermq.errors import StoreDamaged
-from tiermq.store.read_only_index import ReadOnlyIndex
+from tiermq.store.readonly.index import ReadOnlyIndex
 
-SMALL = {"max_hash_slot_num": 10, "max_index_num": 40}
+SMALL: dict[str, Any] = {"max_hash_slot_num": 10, "max_index_num": 40}
 
 
 def test_every_key_is_found_newest_first_over_all_files_while_the_store_runs(tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_every_key_is_found_newest_first_over_all_files_while_the_store_runs(tmp
                 index.refresh()
                 for key, expected in places.items():
                     assert index.find("T", key) == [place for place, _ in expected]
-        assert index.file_count > 2
+        assert len(index.names) > 2
         middle_ms = places["k3"][2][1]
         assert index.find("T", "k3", middle_ms, middle_ms) == [places["k3"][2][0]]
         assert index.find("U", "k3") == []

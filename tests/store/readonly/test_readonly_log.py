@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from tiermq.message import encode_blank, encode_record
-from tiermq.store import log_walk
-from tiermq.store.log_walk import LogItem, end_of_data, walk_log_file
-from tiermq.store.store_files import ReadOnlyMap, is_zero
+from tiermq.store.readonly import log as log_walk
+from tiermq.store.readonly.log import LogItem, ReadOnlyLog, walk_log_file
+from tiermq.store.readonly.mapped_run import ReadOnlyMap, is_zero
 
 BASE = 65536
 
@@ -98,15 +100,31 @@ def test_a_record_that_is_just_being_written_is_waited_for(monkeypatch: pytest.M
     def the_writer_finishes(_: float) -> None:
         data[len(made[0]) : len(made[0]) + len(made[1])] = made[1]
 
-    monkeypatch.setattr(log_walk.time, "sleep", the_writer_finishes)
+    monkeypatch.setattr(time, "sleep", the_writer_finishes)
     items = walked(data)
     assert [item.error for item in items] == ["", ""]
 
 
-def test_the_end_of_data_is_found_by_structure() -> None:
+def test_the_end_of_the_log_is_found_by_structure(tmp_path: Path) -> None:
     made = records(3)
-    assert end_of_data(memoryview(file_of(*made))) == sum(map(len, made))
-    assert end_of_data(memoryview(bytearray(100))) == 0
+    log = ReadOnlyLog([tmp_path])
+    assert log.end_offset() == 0
+    for base, data in ((BASE, bytes(file_of(*made))), (BASE + len(file_of(*made)), bytes(len(file_of(*made))))):
+        (tmp_path / f"{base:020d}").write_bytes(data)
+    log.refresh()
+    assert log.end_offset() == BASE + sum(map(len, made))
+    assert log.end_offset(BASE + len(made[0])) == BASE + sum(map(len, made))
+
+
+def test_a_record_is_found_by_its_physical_offset_and_nothing_between_records(tmp_path: Path) -> None:
+    made = records(2)
+    (tmp_path / f"{BASE:020d}").write_bytes(file_of(*made))
+    log = ReadOnlyLog([tmp_path])
+    log.refresh()
+    head = log.head_at(BASE + len(made[0]))
+    assert head is not None
+    assert head.queue_offset == 1
+    assert [log.head_at(at) for at in (0, BASE + 1, 10**12)] == [None] * 3
 
 
 def test_a_walk_beside_a_writer_sees_only_whole_records() -> None:

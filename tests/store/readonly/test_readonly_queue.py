@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiermq.consumequeue import batch_unit, unit
 from tiermq.message.record import encode_record
-from tiermq.store.read_only_queue import ReadOnlyQueue
+from tiermq.store.readonly.queue import ReadOnlyQueue
 
 UNITS = 8
 FILE_BYTES = UNITS * unit.UNIT_BYTES
@@ -132,3 +132,27 @@ def test_a_batch_queue_counts_the_messages_of_its_batches(tmp_path: Path) -> Non
     assert queue.min_offset(600) == 20
     assert queue.batch_unit_at(46) == units[1]
     assert queue.unit_at(0) is None
+
+
+def test_what_is_written_behind_the_end_is_shown_to_tools_alone(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    directory.append(2, blank=True)
+    directory.append()
+    directory.put(7, unit.encode(900, 100, 7))  # Left behind by a truncation.
+    queue = opened(directory)
+    assert queue.max_offset == 3
+    assert queue.unit_at(7) is None
+    assert queue.written_unit_at(7) == unit.Unit(900, 100, 7)
+    assert [queue.written_unit_at(at) for at in (-1, 0, 3, 100)] == [None] * 4
+    assert [offset for offset, _ in queue.written_units()] == [2]
+
+
+def test_the_first_unit_from_an_offset_of_the_log_is_found_within_bounds(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    directory.append(3)
+    directory.append(4, blank=True)
+    directory.append(3)
+    queue = opened(directory)
+    assert [queue.first_from(place, 0, 10) for place in (0, 1, 300, 301, 500, 501)] == [0, 1, 7, 8, 9, 10]
+    assert queue.first_from(0, 2, 10) == 2
+    assert queue.first_from(400, 0, 5) == 5

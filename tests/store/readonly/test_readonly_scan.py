@@ -10,7 +10,7 @@ import pytest
 from history.history_world import HistoryWorld
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged
-from tiermq.history.hot_store import HotStore
+from tiermq.store.readonly.store import ReadOnlyStore
 
 
 @pytest.fixture
@@ -23,24 +23,24 @@ def world(tmp_path: Path) -> Iterator[HistoryWorld]:
 
 def test_units_come_in_order_over_files_and_pieces(world: HistoryWorld) -> None:
     world.put(130)  # A file holds 50 units.
-    store = HotStore(str(world.disk))
+    store = ReadOnlyStore.open(str(world.disk))
     assert store.queues() == [("orders", 0)]
     assert store.bounds("orders", 0) == (0, 130)
-    pieces = list(store.units("orders", 0, 7, 120, 20))
+    pieces = list(store.unit_pieces("orders", 0, 7, 120, 20))
     assert [piece.first_offset for piece in pieces] == [7, 27, 47, 50, 70, 90, 100]
     assert sum(len(piece.data) for piece in pieces) == 113 * UNIT_BYTES
-    assert list(store.units("orders", 9, 0, 10, 5)) == []
+    assert list(store.unit_pieces("orders", 9, 0, 10, 5)) == []
     assert store.bounds("nothing", 0) == (0, 0)
     store.close()
 
 
 def test_a_map_lives_as_long_as_somebody_reads_it(world: HistoryWorld) -> None:
     world.put(400)
-    store = HotStore(str(world.disk))
+    store = ReadOnlyStore.open(str(world.disk))
     piece = store.log_file(0)
     assert piece is not None
     before = bytes(piece.data[:100])
-    world.tier_now()
+    world.flush_to_tier()
     assert world.evict_old() > 0
     store.refresh()
     assert store.log_file(0) is None
@@ -50,8 +50,8 @@ def test_a_map_lives_as_long_as_somebody_reads_it(world: HistoryWorld) -> None:
 
 def test_a_file_that_goes_between_look_and_read_is_not_there(world: HistoryWorld) -> None:
     world.put(400)
-    store = HotStore(str(world.disk))
-    world.tier_now()
+    store = ReadOnlyStore.open(str(world.disk))
+    world.flush_to_tier()
     assert world.evict_old() > 0
     assert store.log_file(0) is None
     store.close()
@@ -59,7 +59,7 @@ def test_a_file_that_goes_between_look_and_read_is_not_there(world: HistoryWorld
 
 def test_a_file_of_the_log_that_is_newer_than_the_last_look_is_found(world: HistoryWorld) -> None:
     world.put(10)
-    store = HotStore(str(world.disk))
+    store = ReadOnlyStore.open(str(world.disk))
     assert store.bounds("orders", 0) == (0, 10)
     world.put(400)
     end = world.store.local.max_physical_offset
@@ -71,7 +71,7 @@ def test_a_file_of_the_log_that_is_newer_than_the_last_look_is_found(world: Hist
 
 
 def test_the_index_tells_how_far_it_reaches(world: HistoryWorld) -> None:
-    store = HotStore(str(world.disk))
+    store = ReadOnlyStore.open(str(world.disk))
     assert store.indexed_range() == (0, 0, 0)
     world.put(100)
     store.refresh()
@@ -89,13 +89,13 @@ def test_store_times_are_known_by_offset(world: HistoryWorld) -> None:
     world.put(1)
     world.clock.advance_ms(500)
     world.put(1)
-    store = HotStore(str(world.disk))
-    assert store.store_ms_of("orders", 0, 1) - store.store_ms_of("orders", 0, 0) == 500
-    assert store.store_ms_of("orders", 0, 2) == -1
+    store = ReadOnlyStore.open(str(world.disk))
+    assert store.store_time_of("orders", 0, 1) - store.store_time_of("orders", 0, 0) == 500
+    assert store.store_time_of("orders", 0, 2) == -1
     store.require_recovered()
     store.close()
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged):
-        HotStore(str(tmp_path / "nothing"))
+        ReadOnlyStore.open(str(tmp_path / "nothing"))

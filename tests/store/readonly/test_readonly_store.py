@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,11 @@ from tiermq import LocalStore, Message
 from tiermq.errors import StoreDamaged, StoreNotRecovered
 from tiermq.kernel import TransferLimits, read_page
 from tiermq.message.record import decode_record
-from tiermq.store.read_only_store import ReadOnlyStore
-from tiermq.store.store_state import StoreState
+from tiermq.store.readonly.directory import StoreState
+from tiermq.store.readonly.store import ReadOnlyStore
 
-GOLDEN = Path(__file__).parent.parent / "golden"
-SMALL = {
+GOLDEN = Path(__file__).parents[2] / "golden"
+SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
     "mapped_file_size_consume_queue": 20 * 64,
     "max_hash_slot_num": 50,
@@ -195,3 +196,26 @@ def test_a_store_of_rocketmq_is_read_like_any_other() -> None:
         total = sum(seen.max_offset(*name) - seen.min_offset(*name) for name in seen.queues())
         assert total > 0
         assert seen.max_physical_offset == seen.seen_end
+
+
+@pytest.mark.parametrize("store", ["rocketmq-5.3.3-clean", "rocketmq-5.3.3-crashed"])
+def test_files_of_the_real_rocketmq_have_a_sound_layout_and_end_with_their_last_record(store: str) -> None:
+    with ReadOnlyStore.open(GOLDEN / store / "store") as seen:
+        queues = [queue for name in seen.queues() if (queue := seen.queue(*name)) is not None]
+        assert queues
+        assert seen.log_files.layout_problems() == []
+        assert [queue.run.layout_problems() for queue in queues if queue.run.layout_problems()] == []
+        ends = [found.physical_offset + found.size for queue in queues for _, found in queue.written_units()]
+        assert seen.log_files.end_offset() == seen.max_physical_offset == max(ends)
+        assert seen.ended_cleanly == store.endswith("clean")
+
+
+def test_batch_queues_of_the_real_rocketmq_know_their_bounds() -> None:
+    with ReadOnlyStore.open(GOLDEN / "rocketmq-5.3.3-batches" / "store") as seen:
+        assert seen.batch_queues()
+        for name in seen.batch_queues():
+            queue = seen.queue(*name)
+            assert queue is not None
+            units = list(queue.written_batch_units())
+            assert seen.bounds(*name) == (units[0].base_offset, units[-1].end_offset)
+            assert queue.min_offset(10**12) == queue.max_offset

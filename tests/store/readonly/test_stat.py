@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tiermq.errors import StoreError
-from tiermq.store.check import check_store
-from tiermq.store.stat import stat_store
+from tiermq.store.readonly.check import check_store
+from tiermq.store.readonly.stat import stat_store
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 STORES = sorted(path.name for path in GOLDEN.iterdir() if (path / "store").is_dir())
 
 

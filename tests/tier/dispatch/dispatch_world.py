@@ -6,27 +6,27 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from servers.faulty_driver import FaultyDriver
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import killed, on_simulation, put_all
 from tiermq import LocalStore
-from tiermq.clock import ManualClock
 from tiermq.metrics import Registry
-from tiermq.store.cleaning import Cleaned
+from tiermq.store.clean_service import Cleaned
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.local_source import LocalStoreSource
-from tiermq.tier.dispatch.plan import DispatchConfig
-from tiermq.tier.dispatch.queue_run import BackOff
-from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.dispatch.plan import DispatchConfig, TopicFilter
+from tiermq.tier.dispatch.ready_queue import BackOff
 from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
+from tiermq.tier.index.index_request import IndexRequest, PutOutcome, index_requests
 from tiermq.tier.metadata.broker_lease import BrokerLease
-from tiermq.tier.metadata.manifest_policy import ManifestPolicy
+from tiermq.tier.metadata.manifest import ManifestPolicy
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.queue.records import RecordBatch
 
 UNIT = struct.Struct(">qiq")
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
@@ -39,14 +39,25 @@ class ListIndex:
         self.requests: list[IndexRequest] = []
         self.error: Exception | None = None
 
-    def put_request(self, request: IndexRequest) -> PutOutcome:
+    def put_batch(self, batch: RecordBatch, topic: str, topic_id: int, queue_id: int) -> PutOutcome:
         if self.error is not None:
             raise self.error
-        self.requests.append(request)
+        self.requests += index_requests(batch, topic, topic_id, queue_id)
         return PutOutcome.SUCCESS
 
     def places(self, topic: str = "T", queue_id: int = 0) -> list[int]:
         return [r.tier_offset for r in self.requests if (r.topic, r.queue_id) == (topic, queue_id)]
+
+
+class SwitchFilter(TopicFilter):
+    """A filter that keeps out further topics while a test says so."""
+
+    def __init__(self, broker: str, cluster: str) -> None:
+        super().__init__(broker, cluster)
+        self.kept_out: set[str] = set()
+
+    def is_filtered(self, topic: str) -> bool:
+        return topic in self.kept_out or super().is_filtered(topic)
 
 
 class DispatchWorld:
@@ -75,7 +86,7 @@ class DispatchWorld:
         self._with_lease, self.owner = lease, owner
         self._store_settings = store_settings or {}
         self.index = ListIndex()
-        self.filter = TopicFilter(BROKER, CLUSTER)
+        self.filter = SwitchFilter(BROKER, CLUSTER)
         self._open()
 
     def _open(self) -> None:
@@ -140,10 +151,10 @@ class DispatchWorld:
         assert file is not None
         found = []
         for offset in range(file.min_offset, file.commit_offset):
-            place, size, code = UNIT.unpack(file.read_units(offset, 1))
+            place, size, code = UNIT.unpack(file.units.read_units(offset, 1))
             if size == 0x7FFFFFFF:
                 continue
-            data = bytes(file.read_records(place, size))
+            data = bytes(file.log.read(place, size))
             assert struct.unpack_from(">qq", data, 20) == (offset, place)
             local = self.store.get(topic, queue_id, offset, 1)
             if local.messages and local.messages[0].queue_offset == offset:
@@ -158,7 +169,7 @@ class DispatchWorld:
         """Where each committed message lies in the tier."""
         file = self.files.find(topic, queue_id)
         assert file is not None
-        units = [UNIT.unpack(file.read_units(n, 1)) for n in range(file.min_offset, file.commit_offset)]
+        units = [UNIT.unpack(file.units.read_units(n, 1)) for n in range(file.min_offset, file.commit_offset)]
         return [place for place, size, _ in units if size != 0x7FFFFFFF]
 
     def metric(self, name: str, **labels: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiermq.metrics import Registry
-from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
+from tiermq.tier.tier_metrics import DispatchMetrics
 
 
 def test_the_lines_are_those_of_rocketmq() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down
 from small_store import put_all
 from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
-from tiermq.tier.dispatch.plan import HOUR_MS, DispatchConfig
-from tiermq.tier.driver.faulty import Down
+from tiermq.clock import HOUR_MS
+from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey
@@ -119,11 +120,11 @@ def test_filtered_topics_stay_out_and_what_the_tier_has_of_them_stays(world: Dis
     world.put(5, "TBW102")
     assert world.engine.flush()
     assert world.files.find("TBW102", 0) is None
-    world.filter.add_to_blacklist("T")
+    world.filter.kept_out.add("T")
     world.put(5, first=5)
     world.go(40_000)
     assert world.tier_offsets() == list(range(5))
-    world.filter.remove_from_blacklist("T")
+    world.filter.kept_out.discard("T")
     world.go(40_000)
     assert world.tier_offsets() == list(range(10))
 

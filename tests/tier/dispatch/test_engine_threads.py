@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down, FaultyDriver
 from small_store import on_disk
 from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
 from tiermq import LocalStore, Message
@@ -15,17 +16,15 @@ from tiermq.metrics import Registry
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 from tiermq.tier.dispatch.plan import DispatchConfig
-from tiermq.tier.dispatch.queue_run import BackOff
-from tiermq.tier.dispatch.turns import QueueName
+from tiermq.tier.dispatch.ready_queue import BackOff
 from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import Buffer, TierDriver
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import SegmentKey
+from tiermq.tier.names import QueueName, SegmentKey
 
 QUICK = EngineSettings(back_off=BackOff(1, 20), breaker_failures_max=3, breaker_rest_ms=5, worker_count=3)
 
@@ -143,10 +142,10 @@ class HangingDriver(MemoryDriver):
         super().__init__()
         self.entered, self.released = threading.Event(), threading.Event()
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         self.entered.set()
         self.released.wait()
-        super().write(key, position, data)
+        return super().write(key, position, data)
 
 
 def test_bug_20_stopping_is_bounded_even_when_a_request_never_returns(tmp_path: Path) -> None:

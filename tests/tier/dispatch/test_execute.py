@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
 from tier.dispatch.dispatch_world import DispatchWorld
 from tier.flat.flat_world import Died, MortalDriver
 from tiermq import Message
 from tiermq.errors import DiskFull
 from tiermq.message.stored_message import StoredMessage
-from tiermq.tier.dispatch.execute import NoIndex, Outcome, execute, feed_index
+from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute, feed_index
 from tiermq.tier.dispatch.plan import Gap, Hold, Init, Nothing, Reason, RetryCommit, Roll, Upload
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
+from tiermq.tier.index.index_request import PutOutcome
+from tiermq.tier.queue.records import RecordBatch
 
 ALL = Upload(0, 4096, 1 << 22, repeat=False)
 
@@ -120,7 +121,7 @@ def test_what_the_index_could_not_take_is_given_to_it_again(tmp_path: Path) -> N
 
 def test_a_closed_index_is_fed_at_the_next_start(tmp_path: Path) -> None:
     class Closed:
-        def put_request(self, request: IndexRequest) -> PutOutcome:
+        def put_batch(self, _batch: RecordBatch, _topic: str, _topic_id: int, _queue_id: int) -> PutOutcome:
             return PutOutcome.SHUTDOWN
 
     world = DispatchWorld(tmp_path)

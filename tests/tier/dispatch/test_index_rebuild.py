@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
-from tier.flat.flat_world import Died, MortalDriver
+from tier.flat.flat_world import Died, MortalDriver, remove_first
 from tiermq import Message
-from tiermq.tier.dispatch.execute import execute, feed_index
-from tiermq.tier.dispatch.index_rebuild import committed_requests, queue_tails, rebuild_from
+from tiermq.tier.dispatch.dispatch_step import execute, feed_index
 from tiermq.tier.dispatch.plan import DispatchConfig, Gap, Init, Upload
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.flat.flat_file_store import committed_requests, queue_tails, rebuild_from
 from tiermq.tier.index.index_coverage import QueueTail
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.names import QueueKey
@@ -51,7 +51,7 @@ def test_gaps_and_expired_records_are_passed_over(tmp_path: Path) -> None:
     execute(Gap(5, 15, "gone"), file, world.source, world.index)
     execute(Upload(15, 5, 1 << 20, False), file, world.source, world.index)
     assert list(committed_requests(file, 0)) == world.index.requests
-    file.log.remove_first(file.log.segments[0])
+    remove_first(file.log, file.log.segments[0])
     assert list(committed_requests(file, 0)) == world.index.requests[5:]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiermq.tier.dispatch.pace import BUSY_REST_S, REST_MAX_S, Pace, PaceSettings
+from tiermq.tier.dispatch.ready_queue import BUSY_REST_S, REST_MAX_S, Pace, PaceSettings
 
 SETTINGS = PaceSettings(put_rate=1000, cpu_percent=20, batch_factor=3, sample_ms=20)
 SAMPLE_S = 0.02

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiermq.clock import HOUR_MS
 from tiermq.tier.dispatch.plan import (
-    HOUR_MS,
     DispatchConfig,
     Gap,
     Hold,
@@ -45,10 +45,6 @@ def at(offset: int, queue: QueueState = QUEUE) -> QueueState:
 
 PENDING = replace(QUEUE, commit_offset=140)
 TABLE: list[tuple[str, QueueState, LocalState | None, Plan]] = [
-    ("1 paused", replace(QUEUE, paused=True), LOCAL, Nothing(Reason.PAUSED)),
-    ("2 somebody else works on it", replace(QUEUE, busy=True), LOCAL, Nothing(Reason.BUSY)),
-    ("3 filtered topics are left alone", replace(QUEUE, filtered=True), LOCAL, Nothing(Reason.FILTERED)),
-    ("3 filtered, even with bytes pending", replace(PENDING, filtered=True), LOCAL, Nothing(Reason.FILTERED)),
     ("bug 3: no epoch, no write", replace(QUEUE, epoch=0), LOCAL, Nothing(Reason.NO_EPOCH)),
     ("bug 3: no epoch, no retry", replace(PENDING, epoch=0), LOCAL, Nothing(Reason.NO_EPOCH)),
     ("4 begins at the oldest local message", QueueState(False, -1, -1), replace(LOCAL, next_offset=100), Init(100)),
@@ -99,7 +95,7 @@ def test_a_hold_ends_when_it_says() -> None:
 @given(
     queue=st.builds(
         QueueState, st.booleans(), st.integers(0, 300), st.integers(0, 300), st.integers(0, 2), st.booleans(),
-        st.integers(0, 1 << 30), st.integers(0, 2 * NOW), st.booleans(), st.booleans(), st.booleans(),
+        st.integers(0, 1 << 30), st.integers(0, 2 * NOW),
     ),
     low=st.integers(0, 150), count=st.integers(0, 150), next_at=st.integers(0, 150) | st.none(),
     force=st.booleans(), next_ms=st.integers(0, 2 * NOW), size=st.integers(0, 1 << 24),
@@ -111,7 +107,7 @@ def test_no_plan_ever_goes_backwards_or_beyond_what_is_there(
     start = max(low, queue.append_offset if queue.initialised else low)
     next_offset = None if next_at is None or start + next_at >= high else start + next_at
     decided = plan(queue, LocalState(low, high, next_offset, next_ms, size), CONFIG, NOW, force=force)
-    if queue.epoch <= 0 or queue.filtered or queue.paused or queue.busy:
+    if queue.epoch <= 0:
         assert isinstance(decided, Nothing)
     if isinstance(decided, Upload):
         assert decided.offset == queue.append_offset == queue.commit_offset == next_offset

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from small_store import LOG_BYTES, overwrite, put_all
+from servers.faulty_driver import Down, Fault, ScriptedFaults
+from small_store import LOG_BYTES, overwrite, pause_dispatch, put_all
 from tier.dispatch.dispatch_world import UNIT, DispatchWorld
 from tiermq import Message
+from tiermq.clock import HOUR_MS
 from tiermq.errors import CorruptSegment
 from tiermq.tier.dispatch.engine import EngineSettings
-from tiermq.tier.dispatch.plan import HOUR_MS
-from tiermq.tier.driver.faulty import Down, Fault, ScriptedFaults
+from tiermq.tier.names import SegmentKey
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def test_a_file_stays_until_its_last_tiered_record_is_committed(world: DispatchW
     world.put(10, "T", 0, size=1000)
     world.put(1, "late", 0, size=1000)
     world.put(20, "T", 0, size=1000, first=10)
-    world.filter.add_to_blacklist("late")
+    world.filter.kept_out.add("late")
     assert world.engine.flush()
-    world.filter.remove_from_blacklist("late")
+    world.filter.kept_out.discard("late")
     place = world.store.physical_offset_of("late", 0, 0)
     lag = world.engine.proof.lag()
     assert (lag.copied_to, lag.topic, lag.queue_id) == (place, "late", 0)
@@ -58,7 +59,7 @@ def test_records_that_have_no_unit_yet_are_not_proven(world: DispatchWorld) -> N
     world.put(5)
     assert world.engine.flush()
     proven = world.engine.proof.lag().copied_to
-    world.store.pause_dispatch()
+    pause_dispatch(world.store)
     world.store.put(Message("T", b"later"))
     assert world.engine.proof.lag().copied_to == proven
     assert world.engine.proof.must_stay(0, world.store.max_physical_offset)
@@ -100,7 +101,8 @@ def test_a_back_end_that_stored_a_wrong_bit_and_said_ok_gets_the_range_again_bef
     world: DispatchWorld, caplog: pytest.LogCaptureFixture, flipped: str
 ) -> None:
     world.put(30, size=1000)
-    faults = {"records": [Fault.FLIPPED], "units": [None, Fault.FLIPPED], "both": [Fault.FLIPPED] * 2}[flipped]
+    of: dict[str, list[Fault | None]] = {"records": [Fault.FLIPPED], "units": [None, Fault.FLIPPED]}
+    faults = of.get(flipped, [Fault.FLIPPED] * 2)
     world.driver.plan = ScriptedFaults("write", faults)
     assert world.engine.flush()
     assert [fault for _, fault in world.driver.injected] == [fault for fault in faults if fault]
@@ -144,10 +146,10 @@ def test_bytes_that_rot_after_the_upload_are_found_before_files_go(world: Dispat
     assert world.engine.flush()
     file = world.files.find("T", 0)
     assert file is not None
-    place, size, _ = UNIT.unpack(file.read_units(20, 1))
+    place, size, _ = UNIT.unpack(file.units.read_units(20, 1))
     world.driver.rewrite(file.log.segments[0].key, place + size - 2, b"?")  # In a property: no CRC of the record's own.
     with pytest.raises(CorruptSegment):
-        file.read_records(place, size)
+        file.log.read(place, size)
     assert world.is_proven(LOG_BYTES)
     assert world.tier_offsets() == list(range(30))
 
@@ -187,7 +189,13 @@ def test_only_what_is_about_to_go_is_read_back_and_only_once(world: DispatchWorl
     reads: list[int] = []
     inner = world.driver.inner
     original = inner.reread
-    inner.reread = lambda key, position, length: reads.append(length) or original(key, position, length)
+
+    def noted(key: SegmentKey, position: int, length: int) -> memoryview:
+        reads.append(length)
+        read: memoryview = original(key, position, length)
+        return read
+
+    inner.reread = noted
     world.engine.status()
     assert reads == []
     assert world.is_proven(LOG_BYTES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
+from tiermq.tier.dispatch.ready_queue import BackOff, MemoryBudget, QueueDispatchState
 
 A, B, C = ("a", 0), ("b", 0), ("c", 0)
 
@@ -26,7 +26,7 @@ def test_rests_double_up_to_a_limit(failures: int, chance: float, expected: int)
 
 
 def test_a_success_makes_a_queue_forget_its_failures() -> None:
-    run = QueueRun(A, failures=3, retry_at_ms=77, trouble="down")
+    run = QueueDispatchState(A, failures=3, retry_at_ms=77, trouble="down")
     run.worked()
     assert (run.failures, run.retry_at_ms, run.trouble) == (0, 0, "")
 

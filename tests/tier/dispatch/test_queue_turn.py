@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down, Fault, ScriptedFaults, SeededFaults
 from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
 from tiermq.errors import DiskFull
 from tiermq.tier.dispatch.engine import EngineSettings
 from tiermq.tier.dispatch.plan import DispatchConfig
-from tiermq.tier.dispatch.queue_run import BackOff
-from tiermq.tier.driver.faulty import Down, Fault, ScriptedFaults, SeededFaults
+from tiermq.tier.dispatch.ready_queue import BackOff
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.names import QueueKey, SegmentType
 

@@ -10,9 +10,8 @@ from small_store import on_disk, put_all
 from tiermq import LocalStore, Message
 from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import StoreNotRecovered
-from tiermq.store.read_only_store import ReadOnlyStore
-from tiermq.tier.dispatch.local_source import LocalStoreSource
-from tiermq.tier.dispatch.read_only_source import ReadOnlySource
+from tiermq.store.readonly.store import ReadOnlyStore
+from tiermq.tier.dispatch.local_source import LocalStoreSource, ReadOnlySource
 
 
 def test_it_says_what_the_stores_own_source_says(tmp_path: Path) -> None:

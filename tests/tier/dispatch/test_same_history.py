@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from small_store import on_disk, put_all
-from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter
-from tiermq.tier.dispatch.execute import NoIndex, execute
-from tiermq.tier.dispatch.local_source import LocalStoreSource
+from tiermq.tier.dispatch.dispatch_step import NoIndex, execute
+from tiermq.tier.dispatch.local_source import LocalStoreSource, require_same_history
 from tiermq.tier.dispatch.plan import Init, Upload
-from tiermq.tier.dispatch.same_history import require_same_history
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.metadata_store import MetadataStore

@@ -7,19 +7,19 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.tier.dispatch.turns import Turns
+from tiermq.tier.dispatch.ready_queue import ReadyQueue
 
 A, B, C = ("a", 0), ("b", 0), ("c", 0)
 
 
 def test_everybody_stands_in_line_once() -> None:
-    turns = Turns()
+    turns = ReadyQueue()
     turns.push([A, B, A])
     assert [turns.take(), turns.take(), turns.take()] == [A, B, None]
 
 
 def test_who_wants_another_turn_goes_to_the_end() -> None:
-    turns = Turns()
+    turns = ReadyQueue()
     turns.push([A, B])
     assert turns.take() == A
     turns.push([C])
@@ -28,7 +28,7 @@ def test_who_wants_another_turn_goes_to_the_end() -> None:
 
 
 def test_who_is_called_while_busy_comes_again_afterwards_and_never_twice_at_once() -> None:
-    turns = Turns()
+    turns = ReadyQueue()
     turns.push([A])
     assert turns.take() == A
     turns.push([A, A])
@@ -41,7 +41,7 @@ def test_who_is_called_while_busy_comes_again_afterwards_and_never_twice_at_once
 
 @given(st.lists(st.tuples(st.sampled_from("pushtakedone"), st.sampled_from([A, B, C])), max_size=40))
 def test_no_queue_is_ever_lost(steps: list[tuple[str, tuple[str, int]]]) -> None:
-    turns = Turns()
+    turns = ReadyQueue()
     wanted: set[tuple[str, int]] = set()
     busy: list[tuple[str, int]] = []
     for kind, name in steps:
@@ -65,7 +65,7 @@ def test_no_queue_is_ever_lost(steps: list[tuple[str, tuple[str, int]]]) -> None
 
 
 def test_waiting_ends_when_somebody_comes_or_the_time_is_over() -> None:
-    turns = Turns()
+    turns = ReadyQueue()
     version = turns.version
     turns.wait(version, 0.001)
     thread = threading.Thread(target=lambda: turns.wait(version, 60))
@@ -81,7 +81,7 @@ def test_waiting_ends_when_somebody_comes_or_the_time_is_over() -> None:
 
 
 def test_who_waits_for_queues_to_be_done_is_woken_by_one_that_leaves_and_not_by_every_turn() -> None:
-    turns = Turns()
+    turns = ReadyQueue()
     turns.wait_left(60)  # Nobody is there, so nobody will leave.
     turns.push([A, B])
     assert turns.take() == A

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tier.driver.conformance import fresh_segment
 from tiermq.errors import IllegalRange, SegmentConflict
-from tiermq.tier.driver.append_rule import missing_suffix
+from tiermq.tier.driver.contract import missing_suffix
 
 KEY = fresh_segment()
 STORED = b"0123456789"

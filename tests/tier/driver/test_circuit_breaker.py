@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import IllegalTransition
-from tiermq.tier.driver.circuit_breaker import BreakerEvent, BreakerState, CircuitBreaker, next_state
+from tiermq.tier.driver.retry import BreakerEvent, BreakerState, CircuitBreaker, next_state
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 LEGAL = {

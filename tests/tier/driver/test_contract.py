@@ -6,15 +6,15 @@ import inspect
 
 import pytest
 
+from servers.faulty_driver import FaultyDriver
 from tier.driver.conformance import fresh_segment
 from tiermq.errors import IllegalRange
 from tiermq.tier.driver.contract import TierDriver, check_read, joined, past_the_end
-from tiermq.tier.driver.faulty import FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.metered import MeteredDriver
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import PosixDriver
-from tiermq.tier.driver.retrying import RetryingDriver
+from tiermq.tier.driver.retry import RetryingDriver
 
 METHODS = [name for name, value in vars(TierDriver).items() if inspect.isfunction(value) and not name.startswith("_")]
 

@@ -16,7 +16,7 @@ from servers.seaweedfs import SeaweedFS, Unavailable
 from tier.driver.acknowledging_writer import block
 from tier.driver.conformance import fresh_segment
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.retrying import RetryPolicy
+from tiermq.tier.driver.retry import RetryPolicy
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.names import SegmentKey
 

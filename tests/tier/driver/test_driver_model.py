@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from obstore.store import MemoryStore
 
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
 from tier.driver.objects import objects_driver
 from tiermq.errors import (
     IllegalRange,
@@ -23,7 +25,6 @@ from tiermq.errors import (
     TierUnavailable,
 )
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver, forget
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
@@ -121,6 +122,12 @@ class DriverMachine(RuleBasedStateMachine):
                 self.sealed.add(key)
         else:
             self.sealed.add(key)
+
+    @rule(key=keys, fault=faults)
+    def merge(self, key: SegmentKey, fault: Fault | None) -> None:
+        self.driver.plan = ScriptedFaults("merge", [fault])
+        with suppress(TierUnavailable):
+            self.driver.merge(key)
 
     @rule(key=keys, fault=faults)
     def delete(self, key: SegmentKey, fault: Fault | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults, SeededFaults
 from tier.driver.conformance import fresh_segment
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults, SeededFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 
@@ -26,11 +27,12 @@ def test_before_means_that_nothing_has_happened() -> None:
 
 def test_after_means_that_it_has_happened() -> None:
     driver = FaultyDriver(MemoryDriver())
-    for operation, call in {
+    calls: dict[str, Callable[[], object]] = {
         "write": lambda: driver.write(KEY, 0, [b"x"]),
         "seal": lambda: driver.seal(KEY),
         "put_object": lambda: driver.put_object("a.tiermq.json", b"{}"),
-    }.items():
+    }
+    for operation, call in calls.items():
         driver.plan = ScriptedFaults(operation, [Fault.AFTER])
         with pytest.raises(TierUnavailable, match="answer was lost"):
             call()
@@ -42,7 +44,7 @@ def test_torn_leaves_half_of_the_bytes(tmp_path: Path) -> None:
     driver = FaultyDriver(PosixDriver(tmp_path), ScriptedFaults("write", [Fault.TORN]))
     with pytest.raises(TierUnavailable):
         driver.write(KEY, 0, [b"0123", b"4567"])
-    assert driver.read(KEY, 0, driver.size(KEY)) == b"0123"
+    assert bytes(driver.read(KEY, 0, driver.size(KEY))) == b"0123"
 
 
 def test_delay_takes_a_while_and_then_happens() -> None:
@@ -55,11 +57,12 @@ def test_delay_takes_a_while_and_then_happens() -> None:
 
 def test_twice_means_that_a_request_arrives_again_and_changes_nothing_more() -> None:
     driver = FaultyDriver(MemoryDriver())
-    for operation, call in {
+    calls: dict[str, Callable[[], object]] = {
         "write": lambda: driver.write(KEY, 0, [b"x"]),
         "put_object": lambda: driver.put_object("a.tiermq.json", b"{}", expected=None),
         "seal": lambda: driver.seal(KEY),
-    }.items():
+    }
+    for operation, call in calls.items():
         driver.plan = ScriptedFaults(operation, [Fault.TWICE])
         call()
     assert (driver.size(KEY), driver.is_sealed(KEY)) == (1, True)

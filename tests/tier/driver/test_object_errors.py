@@ -15,7 +15,7 @@ from obstore.exceptions import (
 )
 
 from tiermq.errors import BadTierName, BadTierUrl, TierCredentials, TierError, TierUnavailable
-from tiermq.tier.driver.object_errors import SHOWN_CHARACTERS_MAX, PastTheEnd, cleaned, our_error, translated
+from tiermq.tier.driver.object_requests import SHOWN_CHARACTERS_MAX, PastTheEnd, cleaned, our_error, translated
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.names import QueueKey, SegmentType
 
@@ -37,7 +37,10 @@ NO_BUCKET = "404 Not Found: <Error><Code>NoSuchBucket</Code><Message>The bucket 
         (NotSupportedError("no"), TierError),
         (NotImplementedError("no"), TierError),
         (GenericError("416 Range Not Satisfiable"), PastTheEnd),
+        (GenericError("416 Requested Range Not Satisfiable"), PastTheEnd),
         (GenericError("Requested range was invalid"), PastTheEnd),
+        (GenericError("Error performing GET http://h/b:416/k in 7.416 s - 403 Forbidden: "), TierCredentials),
+        (GenericError("Error performing GET http://h/b in 9 s - 500: Debug source: [416, 17]"), TierUnavailable),
     ],
 )
 def test_each_failure_has_its_kind(error: Exception, expected: type[Exception]) -> None:

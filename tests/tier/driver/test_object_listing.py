@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tier.driver.conformance import fresh_queue
-from tiermq.tier.driver.object_listing import segments_of
 from tiermq.tier.driver.object_requests import ObjectStat
+from tiermq.tier.driver.object_store import segments_of
 from tiermq.tier.driver.part_log import part_path
 from tiermq.tier.names import SegmentType
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
 from tiermq.errors import TierError
-from tiermq.tier.driver.object_errors import PastTheEnd
-from tiermq.tier.driver.object_requests import ObjectRequests
+from tiermq.tier.driver.object_requests import ObjectRequests, PastTheEnd
 
 
 @pytest.fixture(params=["memory", "directory"])
@@ -74,7 +74,7 @@ def test_a_list_knows_its_directory_from_its_neighbours(requests: ObjectRequests
 
 
 def test_an_upload_that_breaks_leaves_nothing(requests: ObjectRequests) -> None:
-    def chunks():
+    def chunks() -> Iterator[memoryview]:
         yield memoryview(b"x" * (9 << 20))
         raise TierError("broke")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
+from collections.abc import Callable
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_wrong_credentials_are_a_refusal_that_shows_no_secret(seaweedfs: Seaweed
 
 def called(driver: TierDriver, ask: str) -> None:
     key = fresh_segment()
-    {
+    calls: dict[str, Callable[[], object]] = {
         "size": lambda: driver.size(key),
         "write": lambda: driver.write(key, 0, [b"x"]),
         "read": lambda: driver.read(key, 0, 1),
@@ -60,7 +61,8 @@ def called(driver: TierDriver, ask: str) -> None:
         "delete": lambda: driver.delete(key),
         "list_segments": lambda: list(driver.list_segments()),
         "put_object": lambda: driver.put_object("a/b.tiermq.json", b"{}"),
-    }[ask]()
+    }
+    calls[ask]()
 
 
 def test_a_write_and_a_sealed_read_are_one_request_each(seaweedfs: SeaweedFS, place: Place) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -19,8 +21,7 @@ from tiermq.errors import (
     TierUnavailable,
 )
 from tiermq.message.crc import crc32
-from tiermq.tier.driver.object_errors import PastTheEnd
-from tiermq.tier.driver.object_requests import MultipartTag, is_md5_of
+from tiermq.tier.driver.object_requests import Fetched, MultipartTag, PastTheEnd, is_md5_of
 from tiermq.tier.driver.object_store import READ_CHUNK_BYTES, ObjectStoreDriver
 from tiermq.tier.driver.part_log import part_path
 
@@ -62,7 +63,7 @@ def test_a_range_of_a_sealed_segment_is_one_request_even_for_a_stranger() -> Non
     driver = written(store)
     driver.seal(KEY)
     for reader in (driver, objects_driver(store)):
-        assert spent(reader, lambda reader=reader: reader.read(KEY, 10, 45)) == {"get": 1}
+        assert spent(reader, partial(reader.read, KEY, 10, 45)) == {"get": 1}
 
 
 def test_a_range_of_an_open_segment_is_one_request_for_each_part_that_it_touches() -> None:
@@ -257,7 +258,7 @@ def test_a_write_that_slips_in_before_the_mark_is_part_of_the_seal() -> None:
     assert isinstance(sealer.requests, TestRequests)
     answers = iter([True, False])
 
-    def before_the_last_write(found: list) -> list:
+    def before_the_last_write(found: list[Any]) -> list[Any]:
         if next(answers):
             writer.write(KEY, 60, [b"slipped in"])
         return found
@@ -273,11 +274,12 @@ def test_a_part_that_was_cut_is_corruption_and_not_other_bytes() -> None:
     store.put(part_path(KEY.path, 20), b"short")
     with pytest.raises(CorruptSegment, match="expected 20 bytes"):
         reader.read(KEY, 15, 30)
-    for call in (
+    calls: tuple[Callable[[ObjectStoreDriver], object], ...] = (
         lambda driver: driver.size(KEY),
         lambda driver: driver.read(KEY, 0, 5),
         lambda driver: driver.seal(KEY),
-    ):
+    )
+    for call in calls:
         with pytest.raises(CorruptSegment, match="a hole: the next part is at 40"):
             call(objects_driver(store))
     [info] = objects_driver(store).list_segments()
@@ -304,7 +306,7 @@ def test_a_seal_stops_when_a_part_is_not_what_was_listed() -> None:
     assert isinstance(sealer.requests, TestRequests)
     real = sealer.requests.fetch
 
-    def cut(path: str, start: int = 0, length: int | None = None):
+    def cut(path: str, start: int = 0, length: int | None = None) -> Fetched | None:
         store.put(part_path(KEY.path, 40), b"short")
         return real(path, start, length)
 
@@ -412,8 +414,8 @@ def test_an_entity_tag_is_a_checksum_only_where_it_is_the_md5_of_the_bytes() -> 
     assert is_md5_of(f'"{digits}"', DATA)
     for tag in ("", '"0x8DCAFE"', f'"{digits[:-1]}0"' if digits[-1] != "0" else f'"{digits[:-1]}1"', f'"{digits}-2"'):
         assert not is_md5_of(tag, DATA)
-    tag = MultipartTag()
+    multipart = MultipartTag()
     for start in range(0, len(DATA), 7):
-        tag.add(memoryview(DATA)[start : start + 7])
+        multipart.add(memoryview(DATA)[start : start + 7])
     whole = hashlib.md5(hashlib.md5(DATA, usedforsecurity=False).digest(), usedforsecurity=False).hexdigest()
-    assert tag.matches(f'"{whole}-1"')
+    assert multipart.matches(f'"{whole}-1"')

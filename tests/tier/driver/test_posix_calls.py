@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulation.descriptor_limit import descriptors_below
-from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
+from tiermq.tier.driver.posix import PosixCalls, locked, opened
 
 
 def test_one_at_a_time_even_within_a_process(tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults, SeededFaults
+from simulation.manual_clock import ManualClock
 from tier.driver.conformance import DriverConformance, Place, fresh_segment
-from tiermq.clock import ManualClock
 from tiermq.errors import SegmentConflict, SegmentMissing, TierUnavailable
-from tiermq.tier.driver.circuit_breaker import BreakerState
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults, SeededFaults
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.driver.retrying import RetryingDriver, RetryPolicy
+from tiermq.tier.driver.retry import BreakerState, RetryingDriver, RetryPolicy
 
 _numbers = itertools.count()
 POLICY = RetryPolicy(tries_max=4, first_wait_ms=100, wait_max_ms=300, failures_max=6, rest_ms=1_000)
@@ -59,7 +58,7 @@ def test_what_may_pass_is_tried_again(stack: Stack) -> None:
     key = fresh_segment()
     stack.faulty.plan = ScriptedFaults("write", [Fault.BEFORE, Fault.AFTER])
     stack.driver.write(key, 0, [b"once"])
-    assert stack.driver.read(key, 0, 4) == b"once"
+    assert bytes(stack.driver.read(key, 0, 4)) == b"once"
     assert stack.driver.size(key) == 4
     assert stack.waits == [0.075, 0.15]
 
@@ -92,13 +91,13 @@ def test_a_back_end_that_is_down_is_not_asked_until_it_has_rested(stack: Stack, 
     assert stack.driver.breaker.state is BreakerState.OPEN
     assert len(stack.faulty.injected) == POLICY.failures_max
     waits_so_far = len(stack.waits)
-    with pytest.raises(TierUnavailable, match="not tried"):
+    with pytest.raises(TierUnavailable, match="no request sent"):
         stack.driver.read(key, 0, 1)
     assert len(stack.waits) == waits_so_far
     stack.faulty.plan = None
     manual_clock.advance_ms(1_000)
     assert stack.driver.size(key) == 1
-    assert stack.driver.breaker.state is BreakerState.CLOSED
+    assert [stack.driver.breaker.state] == [BreakerState.CLOSED]
 
 
 def test_a_probe_that_fails_is_not_tried_again(stack: Stack, manual_clock: ManualClock) -> None:

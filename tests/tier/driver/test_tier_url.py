@@ -17,7 +17,7 @@ from tiermq.tier.driver.memory import MemoryDriver, forget
 from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import PosixDriver
-from tiermq.tier.driver.retrying import RetryingDriver
+from tiermq.tier.driver.retry import RetryingDriver
 from tiermq.tier.driver.tier_url import bare_driver, open_driver
 
 SECRET = "a-secret-that-nobody-may-see"
@@ -89,7 +89,7 @@ def test_a_directory_may_have_any_name(tmp_path: Path) -> None:
         ("s3://bucket/p?region=x", "found region"),
         ("file:///d?driver=other", "found driver"),
         ("s3://bucket/p#x", "without '#'"),
-        ("s3://[bad", "found something that is none"),
+        ("s3://[bad", "found an invalid URL"),
     ],
 )
 def test_a_url_that_cannot_be_is_refused_with_a_hint(url: str, said: str) -> None:

@@ -6,21 +6,20 @@ import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
 from tiermq.errors import TierUnavailable
 from tiermq.message import encode_record
 from tiermq.message.java_hash import java_hash
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.fetch.back_end_pace import BackEndPace
-from tiermq.tier.fetch.fetch_config import FetchConfig
-from tiermq.tier.fetch.fetcher import TierFetcher
+from tiermq.tier.fetch.fetcher import FetchConfig, TierFetcher
+from tiermq.tier.fetch.window_loader import BackendLatency
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.metadata.metadata_store import MetadataStore
@@ -104,23 +103,27 @@ class WatchedDriver:
         return getattr(self.inner, name)
 
 
-class InlinePool:
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class InlinePool(Executor):
     """Runs what is submitted at once, in the caller: read-ahead becomes a plain sequence."""
 
-    def submit(self, work: Callable[..., object], *arguments: object) -> Future[object]:
-        done: Future[object] = Future()
-        done.set_result(work(*arguments))
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(fn(*args, **kwargs))
         return done
 
 
-class IdlePool:
+class IdlePool(Executor):
     """Takes what is submitted and does nothing, until the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
 
-    def submit(self, work: Callable[..., object], *arguments: object) -> Future[object]:
-        self.waiting.append(lambda: work(*arguments))
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self.waiting.append(lambda: fn(*args, **kwargs))
         return Future()
 
     def run_all(self) -> None:
@@ -128,14 +131,14 @@ class IdlePool:
             self.waiting.pop(0)()
 
 
-def slow_pace() -> BackEndPace:
+def slow_pace() -> BackendLatency:
     """Of a back end whose every fetch waits, as it is with networks."""
-    return BackEndPace(itertools.count().__next__)
+    return BackendLatency(itertools.count().__next__)
 
 
-def quick_pace() -> BackEndPace:
+def quick_pace() -> BackendLatency:
     """Of a back end where nobody ever waits."""
-    return BackEndPace(lambda: 0)
+    return BackendLatency(lambda: 0)
 
 
 class FetchWorld:
@@ -147,7 +150,7 @@ class FetchWorld:
         *,
         driver: TierDriver | None = None,
         pool: Any = None,
-        pace: BackEndPace | None = None,
+        pace: BackendLatency | None = None,
         log_bytes: int = 1 << 30,
         unit_bytes: int = 1 << 20,
         **config: Any,
@@ -159,7 +162,7 @@ class FetchWorld:
             self.driver, self.metadata, "DefaultCluster", "broker-a", self.clock,
             log_segment_bytes=log_bytes, queue_segment_bytes=unit_bytes,
         )  # fmt: skip
-        self.pool = pool or InlinePool()
+        self.pool: Any = pool or InlinePool()
         self.pace = pace or slow_pace()
         self.fetcher = TierFetcher(self.files, FetchConfig(**config), self.clock, self.pool, self.pace)
 
@@ -214,7 +217,7 @@ class FetchWorld:
 
 
 def unit_of(file: FlatMessageFile, offset: int) -> tuple[int, int, int]:
-    place, size, tags_code = UNIT.unpack(file.read_units(offset, 1))
+    place, size, tags_code = UNIT.unpack(file.units.read_units(offset, 1))
     return place, size, tags_code
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.tier.fetch.back_end_pace import BackEndPace, waits_so_far
+from tiermq.tier.fetch.window_loader import BackendLatency, waits_so_far
 
 
 class Waits:
@@ -21,7 +21,7 @@ class Waits:
         return self.count
 
 
-def vote(pace: BackEndPace, waits: Waits, *fetches: int) -> list[bool]:
+def vote(pace: BackendLatency, waits: Waits, *fetches: int) -> list[bool]:
     """Fetches that waited so many times each, and the opinion after each of them."""
     opinions = []
     for times in fetches:
@@ -38,17 +38,17 @@ def waits() -> Waits:
 
 
 def test_a_back_end_is_slow_until_its_first_fetch_says_otherwise(waits: Waits) -> None:
-    pace = BackEndPace(waits)
+    pace = BackendLatency(waits)
     assert pace.is_slow
     assert vote(pace, waits, 0) == [False]
 
 
 def test_a_back_end_that_makes_wait_stays_slow(waits: Waits) -> None:
-    assert vote(BackEndPace(waits), waits, 1, 7, 1, 1) == [True] * 4
+    assert vote(BackendLatency(waits), waits, 1, 7, 1, 1) == [True] * 4
 
 
 def test_one_fetch_by_chance_changes_no_settled_opinion_and_two_do(waits: Waits) -> None:
-    pace = BackEndPace(waits)
+    pace = BackendLatency(waits)
     assert vote(pace, waits, 0, 0, 0, 1, 0, 0, 1, 1) == [False] * 7 + [True]
     assert vote(pace, waits, 1, 1, 0, 1, 1, 0, 0) == [True] * 6 + [False]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiermq.tier.fetch.fetch_config import FetchConfig, FetchCounts
+from tiermq.tier.fetch.fetcher import FetchConfig, FetchCounts
 
 
 def test_defaults_are_rocketmqs() -> None:

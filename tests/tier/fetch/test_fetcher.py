@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, Mail, Run, mails, unit_of
+from tier.flat.flat_world import remove_first
 from tiermq import LocalStore, Message
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
@@ -303,7 +304,7 @@ def test_what_was_damaged_is_served_as_soon_as_it_is_repaired(make_world: Make) 
     world = make_world()
     file = world.write(mails(100))
     place = unit_of(file, 17)[0] + 90
-    whole = bytes(file.read_records(place, 3))
+    whole = bytes(file.log.read(place, 3))
     world.damage(LOG, place, b"\xff\xff\xff")
     with pytest.raises(CorruptSegment):
         world.get(17)
@@ -326,7 +327,7 @@ def test_gaps_are_passed_over_with_the_right_next_offsets(make_world: Make) -> N
 def test_bug_22_nothing_below_the_oldest_record_is_read_though_its_unit_is_there(make_world: Make) -> None:
     world = make_world(log_bytes=2_000)
     file = world.write(mails(100))
-    file.log.remove_first(file.log.segments[0])
+    remove_first(file.log, file.log.segments[0])
     assert file.units.min_queue_offset == 0
     low = file.min_offset
     assert low > 0
@@ -343,7 +344,7 @@ def test_messages_that_retention_takes_during_a_get_are_too_small_and_no_error(m
     def read_late(key, position, length):  # type: ignore[no-untyped-def]
         if key.type is LOG and len(file.log.segments) > 5:
             while len(file.log.segments) > 5:
-                file.log.remove_first(file.log.segments[0])
+                remove_first(file.log, file.log.segments[0])
         return original(key, position, length)
 
     world.driver.read = read_late  # type: ignore[method-assign]
@@ -406,7 +407,9 @@ def test_what_a_local_store_stored_comes_back_from_its_tier_the_same_but_for_its
             store.put(Message("another", b"between", 0))
         store.dispatch_now()
         file = world.queue()
-        units = store._parts.queues.find(TOPIC, QUEUE_ID).files.segments
+        queue = store._parts.queues.find(TOPIC, QUEUE_ID)
+        assert queue is not None
+        units = queue.files.segments
         while file.append_offset < 300:
             run = collect_for_tier(
                 units, store._parts.log.files.segments, file.append_offset, 64, 1 << 20, file.log.append_offset

@@ -8,7 +8,7 @@ import pytest
 
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, IdlePool, Mail, mails, quick_pace
 from tiermq.errors import CorruptSegment
-from tiermq.tier.fetch.tier_page import TierPage
+from tiermq.kernel import TierPage
 
 Make = Callable[..., FetchWorld]
 MIB = 1 << 20
@@ -20,7 +20,7 @@ def quick(make_world: Make) -> FetchWorld:
 
 
 def ready(world: FetchWorld, offset: int, count: int = 32, max_bytes: int = MIB, group: str = "g") -> TierPage | None:
-    return world.fetcher.ready_page(TOPIC, QUEUE_ID, offset, count, max_bytes, group)
+    return world.fetcher.get_cached(TOPIC, QUEUE_ID, offset, count, max_bytes, group)
 
 
 def told(page: TierPage | None) -> tuple[object, ...] | None:
@@ -60,7 +60,7 @@ def test_nothing_is_ready_for_whom_nothing_was_fetched(quick: FetchWorld) -> Non
     quick.get(0, group="g")
     assert ready(quick, 32) is not None
     assert ready(quick, 32, group="another") is None
-    assert quick.fetcher.ready_page("no such topic", 0, 0, 32, MIB, "g") is None
+    assert quick.fetcher.get_cached("no such topic", 0, 0, 32, MIB, "g") is None
 
 
 @pytest.mark.parametrize("offset", [0, 99, 190, 200, 5_000])

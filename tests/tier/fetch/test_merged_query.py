@@ -82,6 +82,9 @@ class FixedIndex:
         self.asked.append((topic, key, max_count, begin_ms, end_ms))
         return self.answer
 
+    def is_complete_for(self, topic: str) -> bool:
+        return True
+
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:

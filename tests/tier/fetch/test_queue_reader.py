@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tier.fetch.fetch_world import FetchWorld, mails
-from tiermq.tier.fetch.queue_reader import QueueReader
+from tier.flat.flat_world import remove_first
+from tiermq.tier.fetch.read_ahead import QueueReader
 
 
 def test_bounds_follow_every_commit_and_every_removed_segment(make_world) -> None:  # type: ignore[no-untyped-def]
@@ -15,7 +16,7 @@ def test_bounds_follow_every_commit_and_every_removed_segment(make_world) -> Non
     assert reader.bounds() == (100, 103)
     world.write(mails(20))
     assert reader.bounds() == (100, 123)
-    file.log.remove_first(file.log.segments[0])
+    remove_first(file.log, file.log.segments[0])
     low, high = reader.bounds()
     assert (low, high) == (file.min_offset, 123)
     assert low > 100

@@ -74,7 +74,8 @@ def test_a_failed_fetch_may_be_asked_for_again() -> None:
     ahead = reading(ReadAhead(4096), 2)
     ahead.planned_end, ahead.plan_at, ahead.asked = 1_000, 500, Asked(800, 1_000, 64, 100)
     ahead.on_failure(600)
-    assert (ahead.planned_end, ahead.plan_at, ahead.asked) == (600, -1, None)
+    found: tuple[int, int, object] = ahead.planned_end, ahead.plan_at, ahead.asked
+    assert found == (600, -1, None)
 
 
 def test_one_who_had_to_wait_plans_anew_at_once() -> None:

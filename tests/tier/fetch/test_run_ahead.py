@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, IdlePool, Mail, mails, unit_of
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
-from tiermq.tier.fetch import run_ahead
-from tiermq.tier.fetch.queue_reader import QueueReader
-from tiermq.tier.fetch.run_ahead import GRID_BYTES_MAX, RunAhead, first_at, grid_for, next_line, split_run
+from tiermq.tier.fetch import read_ahead as run_ahead
+from tiermq.tier.fetch.read_ahead import GRID_BYTES_MAX, QueueReader, RunAhead, grid_for, next_line, split_run
 from tiermq.tier.names import SegmentType
+from tiermq.tier.queue.units import first_behind
 
 Make = Callable[..., FetchWorld]
 LOG, UNITS = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE
@@ -84,8 +84,8 @@ def test_damaged_units_still_make_windows_that_cover_the_run(fields: list[tuple[
 
 def test_the_first_unit_behind_a_line_is_found() -> None:
     units = units_of([100] * 10)
-    assert [first_at(units, line) for line in (0, 1, 100, 901, 5_000)] == [0, 1, 1, 10, 10]
-    assert first_at(units, 0, 3) == 3
+    assert [first_behind(units, line) for line in (0, 1, 100, 901, 5_000)] == [0, 1, 1, 10, 10]
+    assert first_behind(units, 0, 3) == 3
 
 
 # Fetching
@@ -208,7 +208,7 @@ def test_gaps_and_rolled_segments_within_a_run_are_read_like_any_other(make_worl
     file = world.write(mails(300))
     assert file.skip_to(700, "gone") is not None
     world.write(mails(300))
-    assert PRE_BLANK in bytes(file.read_units(299, 3))
+    assert PRE_BLANK in bytes(file.units.read_units(299, 3))
     runs, reader = asking(world, world.pool)
     runs.ask(reader, 0, 1_000, 50, 200)
     assert world.fetcher.cache.covered_until(file, 0) >= 299

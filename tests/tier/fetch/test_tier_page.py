@@ -8,10 +8,9 @@ import pytest
 
 from tier.fetch.fetch_world import Mail
 from tiermq.errors import CorruptRecord
-from tiermq.kernel import GetPage
+from tiermq.kernel import GetPage, TierPage
 from tiermq.message.record import decode_records
 from tiermq.status import GetStatus
-from tiermq.tier.fetch.tier_page import TierPage
 
 
 def test_it_has_what_a_local_page_has() -> None:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tier.fetch.fetch_world import CODA, FetchWorld, Mail, Run, mails, unit_of
-from tiermq.consumequeue.boundary import Boundary
+from tier.flat.flat_world import remove_first
+from tiermq.consumequeue.queue_units import Boundary
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
 from tiermq.errors import TierUnavailable
 from tiermq.tier.fetch import time_search
@@ -18,6 +19,7 @@ from tiermq.tier.fetch.time_search import TimeSearch
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET
 from tiermq.tier.names import SegmentType
+from tiermq.tier.queue.records import PEEK_BYTES
 
 Make = Callable[..., FetchWorld]
 LOWER, UPPER = Boundary.LOWER, Boundary.UPPER
@@ -150,7 +152,7 @@ def test_bug_22_a_search_stays_within_what_the_tier_still_holds(make_world: Make
     world = make_world(log_bytes=3_000)
     file = world.write(at_times(*range(100, 300)), batch=20)
     for _ in range(4):
-        file.log.remove_first(file.log.segments[0])
+        remove_first(file.log, file.log.segments[0])
     low = file.min_offset
     assert low > 0 == file.units.min_queue_offset
     search = TimeSearch()
@@ -187,7 +189,7 @@ def test_store_times_come_from_two_small_reads_or_from_memory(world: FetchWorld)
     )
     search = TimeSearch(world.fetcher.cache)
     assert [search.store_time_of(file, offset) for offset in (100, 120)] == [1_000, 1_020]
-    assert [length for _, _, length in world.driver.reads] == [20, 76, 20, 76]
+    assert [length for _, _, length in world.driver.reads] == [20, PEEK_BYTES, 20, PEEK_BYTES]
     assert search.store_time_of(file, 99) == search.store_time_of(file, 150) == -1
     world.get(100)
     world.driver.reads.clear()

@@ -13,7 +13,7 @@ from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES, ext_address
 from tiermq.errors import CorruptSegment
 from tiermq.message.message_filter import TagFilter
 from tiermq.message.record import decode_records
-from tiermq.tier.fetch.window import OVERHEAD_BYTES, PLACE_BYTES, Window
+from tiermq.tier.fetch.window_cache import OVERHEAD_BYTES, UNIT_VALUE_BYTES, Window
 
 
 def window_of(some: list[Mail], first: int = 100, log_offset: int = 5000) -> Window:
@@ -62,7 +62,7 @@ def test_bytes_limit_a_page_to_the_record_but_the_first_one_always_goes(
         expected, 100 + index + expected, sum(records[index : index + expected]),
     )  # fmt: skip
     # One who looks at each message comes to the same.
-    assert window._collect(100 + index, max_messages, max_bytes, None)[1:] == (count, next_offset)
+    assert window.take_matching(100 + index, max_messages, max_bytes, None)[1:] == (count, next_offset)
 
 
 def test_a_damaged_record_ends_a_page_and_is_an_error_where_it_would_begin_one() -> None:
@@ -174,9 +174,9 @@ def test_a_window_weighs_its_bytes_and_what_surrounds_them() -> None:
     plain = window_of(mails(10))
     assert plain.weight == len(plain.units) + len(plain.data) + OVERHEAD_BYTES
     broken = damaged(plain, 3)
-    assert broken.weight == plain.weight + 9 * PLACE_BYTES
+    assert broken.weight == plain.weight + 9 * UNIT_VALUE_BYTES
     place = broken.places[0]  # type: ignore[index]
-    assert sys.getsizeof(place) + sum(map(sys.getsizeof, place)) <= PLACE_BYTES
+    assert sys.getsizeof(place) + sum(map(sys.getsizeof, place)) <= UNIT_VALUE_BYTES
 
 
 def test_a_window_also_weighs_the_memory_that_its_views_keep_but_do_not_show() -> None:

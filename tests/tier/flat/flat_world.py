@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tiermq.clock import ManualClock
-from tiermq.kernel.tails import Segments, Tail
-from tiermq.kernel.tiering import Collected, collect_for_tier
+from simulation.manual_clock import ManualClock
+from tiermq.kernel.tier_records import Collected, collect_for_tier
+from tiermq.kernel.write_cursor import Segments, WriteCursor
 from tiermq.message import encode_record
 from tiermq.message.java_hash import tags_code
 from tiermq.message.properties import TAGS, get_text_property
 from tiermq.message.record_head import read_head
 from tiermq.tier.driver.contract import Buffer, TierDriver, joined
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.flat.flat_segment import FlatSegment
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import QueueKey, SegmentKey
 
@@ -59,7 +61,7 @@ def batch(
 
 
 def segments(data: bytearray) -> Segments:
-    tail = Tail(data + bytes(1), 0, len(data) + 1)
+    tail = WriteCursor(data + bytes(1), 0, len(data) + 1)
     tail.position = len(data)
     return Segments([tail], len(data) + 1)
 
@@ -121,12 +123,14 @@ class World:
         self.driver: Any = driver or MemoryDriver(clock=self.clock)
         self._path = path / "tier.db"
         self._sizes = (log_bytes, unit_bytes)
-        self.reopen()
+        self._open()
 
     def reopen(self, driver: TierDriver | None = None) -> FlatMessageFile:
-        if hasattr(self, "metadata"):
-            self.metadata.close()
+        self.metadata.close()
         self.driver = driver or self.driver
+        return self._open()
+
+    def _open(self) -> FlatMessageFile:
         self.metadata = MetadataStore(self._path, clock=self.clock)
         self.files = FlatFileStore(
             self.driver, self.metadata, QUEUE.cluster, QUEUE.broker, self.clock,
@@ -147,10 +151,10 @@ class World:
         found = []
         file = self.file
         for offset in range(file.units.min_queue_offset, file.commit_offset):
-            place, size, _ = UNIT.unpack(file.read_units(offset, 1))
+            place, size, _ = UNIT.unpack(file.units.read_units(offset, 1))
             if size == 0x7FFFFFFF:
                 continue
-            data = bytes(file.read_records(place, size))
+            data = bytes(file.log.read(place, size))
             queue_offset, physical = struct.unpack_from(">qq", data, 20)
             assert (queue_offset, physical) == (offset, place)
             expected = bytearray(record(offset, size=len_of_body(data)))
@@ -165,3 +169,9 @@ class World:
 
 def len_of_body(data: bytes) -> int:
     return int(struct.unpack_from(">i", data, 84)[0])
+
+
+def remove_first(file: FlatAppendFile, segment: FlatSegment) -> None:
+    """Delete the oldest segment, as retention does: hidden from readers first, then its object and its row."""
+    file.hide_first(segment)
+    file.finish_deletion(segment.key)

@@ -41,8 +41,8 @@ def test_damage_of_one_block_is_no_error_for_the_others(world: FetchWorld) -> No
     file = world.write([Mail(body=bytes(9_000)) for _ in range(100)])
     world.damage(SegmentType.COMMIT_LOG, 10, b"?")
     with pytest.raises(CorruptSegment):
-        file.read_records(LOG_BLOCK - 1, 2)
-    assert len(file.read_records(LOG_BLOCK, 100)) == 100
+        file.log.read(LOG_BLOCK - 1, 2)
+    assert len(file.log.read(LOG_BLOCK, 100)) == 100
     assert world.get(60).messages[0].queue_offset == 60
 
 

@@ -1,31 +1,13 @@
-"""The commit log: rolling by age, and the queue offset of its oldest record."""
+"""The commit log: rolling, and the queue offset of its oldest record."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tier.flat.flat_world import QUEUE, World
-from tiermq.tier.driver.faulty import Down, FaultyDriver
+from servers.faulty_driver import Down, FaultyDriver
+from tier.flat.flat_world import QUEUE, World, remove_first
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.flat.flat_commit_log import HOUR_MS
 from tiermq.tier.names import SegmentType
-
-
-@pytest.mark.parametrize(
-    ("age_ms", "minimum_bytes", "expected"),
-    [(24 * HOUR_MS, 1, False), (24 * HOUR_MS + 1, 1, True), (24 * HOUR_MS + 1, 1 << 20, False), (0, 0, False)],
-)
-def test_a_segment_is_rolled_when_it_is_old_and_large_enough(
-    tmp_path: Path, age_ms: int, minimum_bytes: int, expected: bool
-) -> None:
-    world = World(tmp_path)
-    assert not world.file.log.should_roll_by_age(24, 0, 1 << 60), "there is none"
-    world.file.init(0)
-    world.write(3)
-    world.clock.advance_ms(age_ms)
-    assert world.file.log.should_roll_by_age(24, minimum_bytes, world.clock.now_ms()) is expected
 
 
 def test_rolling_begins_a_segment_at_the_end_of_the_one_before(tmp_path: Path) -> None:
@@ -49,7 +31,7 @@ def test_the_oldest_queue_offset_follows_expiry(tmp_path: Path) -> None:
     world.file.roll_log()
     world.write(5)
     assert log.first_queue_offset() == 6
-    log.remove_first(log.segments[0])
+    remove_first(log, log.segments[0])
     assert log.first_queue_offset() == 20
     assert log.first_queue_offset() == 20
     assert world.file.min_offset == 20

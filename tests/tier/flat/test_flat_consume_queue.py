@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from tier.flat.flat_world import QUEUE
-from tiermq.clock import ManualClock
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
 from tiermq.errors import IllegalRange
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.flat.flat_consume_queue import FlatConsumeQueue
+from tiermq.tier.flat.flat_file import FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.metadata.metadata_store import MetadataStore
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tier.flat.flat_world import QUEUE
-from tiermq.clock import ManualClock
+from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults
+from simulation.manual_clock import ManualClock
+from tier.flat.flat_world import QUEUE, remove_first
 from tiermq.errors import CorruptSegment, DiskFull, IllegalRange, IllegalTransition, TierUnavailable
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults
+from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.flat.flat_append_file import FlatAppendFile
+from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
@@ -28,15 +29,8 @@ def metadata(tmp_path: Path, manual_clock: ManualClock) -> Iterator[MetadataStor
         yield store
 
 
-def file_of(metadata: MetadataStore, driver: object = None, max_size: int = 2000) -> FlatAppendFile:
-    return FlatAppendFile(
-        driver or MemoryDriver(),
-        metadata,
-        QUEUE,
-        SegmentType.COMMIT_LOG,
-        max_size,
-        ManualClock(),  # type: ignore[arg-type]
-    )
+def file_of(metadata: MetadataStore, driver: TierDriver | None = None, max_size: int = 2000) -> FlatAppendFile:
+    return FlatAppendFile(driver or MemoryDriver(), metadata, QUEUE, SegmentType.COMMIT_LOG, max_size, ManualClock())
 
 
 def test_nothing_can_be_written_without_a_segment_but_a_commit_is_fine(metadata: MetadataStore) -> None:
@@ -199,13 +193,13 @@ def test_the_last_segment_leaves_an_empty_one_so_that_numbering_goes_on(metadata
     file.create_segment(0)
     file.append(b"x" * 10, 5)
     file.commit()
-    file.remove_first(file.segments[0])
+    remove_first(file, file.segments[0])
     assert (file.min_offset, file.commit_offset, file.append_offset) == (10, 10, 10)
     assert file.begin_ms == NEVER_MS
     assert file.expired(1 << 60) == []
     assert list(driver.list_segments()) == []
     with pytest.raises(IllegalTransition):
-        file.remove_first(file_of(metadata, driver).segments[0])
+        remove_first(file, file_of(metadata, driver).segments[0])
 
 
 def test_bug_17_a_deletion_that_was_interrupted_is_finished_by_the_next_attempt(metadata: MetadataStore) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down, FaultyDriver
 from tier.flat.flat_world import QUEUE, World
 from tiermq.errors import CorruptSegment
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.names import QueueKey, SegmentType, index_queue
 

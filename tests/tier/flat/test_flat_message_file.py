@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tier.flat.flat_world import QUEUE, World, batch, record
+from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults
+from tier.flat.flat_world import QUEUE, World, batch, record, remove_first
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT
 from tiermq.errors import IllegalTransition, SegmentMissing, StoreClosed, TierUnavailable
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Gap, TimeEntry
@@ -161,7 +161,7 @@ def test_the_time_index_has_an_entry_for_the_first_message_and_then_one_for_each
     world.write(5)
     assert world.file.time_entries() == [TimeEntry(7, 1007, 0)]
     world.write(4096)
-    place = UNIT.unpack(world.file.read_units(17, 1))[0]
+    place = UNIT.unpack(world.file.units.read_units(17, 1))[0]
     assert world.file.time_entries() == [TimeEntry(7, 1007, 0), TimeEntry(17, 1017, place)]
 
 
@@ -173,7 +173,7 @@ def test_a_gap_is_recorded_and_older_history_stays(tmp_path: Path) -> None:
     gap = file.skip_to(40, "gone")
     assert gap == Gap(5, 40, "gone", world.clock.now_ms())
     assert (file.min_offset, file.commit_offset, file.append_offset) == (0, 40, 40)
-    assert bytes(file.read_units(5, 35)) == PRE_BLANK * 35
+    assert bytes(file.units.read_units(5, 35)) == PRE_BLANK * 35
     assert world.write(3)
     assert world.messages() == [0, 1, 2, 3, 4, 40, 41, 42]
     assert world.reopen().gaps() == [gap]
@@ -218,7 +218,7 @@ def test_the_minimum_offset_is_the_end_when_every_record_expired(tmp_path: Path)
     world = World(tmp_path)
     world.file.init(3)
     world.write(4)
-    world.file.log.remove_first(world.file.log.segments[0])
+    remove_first(world.file.log, world.file.log.segments[0])
     assert (world.file.min_offset, world.file.commit_offset) == (7, 7)
     world.write(2)
     assert world.file.min_offset == 7
@@ -230,7 +230,7 @@ def test_bug_17_a_record_whose_object_is_missing_is_an_error(tmp_path: Path) -> 
     world.write(2)
     world.driver.delete(world.file.log.last.key)
     with pytest.raises(SegmentMissing):
-        world.file.read_records(0, 10)
+        world.file.log.read(0, 10)
 
 
 def test_a_closed_file_takes_nothing_and_says_so(tmp_path: Path) -> None:
@@ -289,5 +289,5 @@ def test_a_commit_of_several_stretches_has_a_time_entry_for_each(tmp_path: Path)
     found = world.file.time_entries()
     assert [entry.queue_offset for entry in found] == [7, 7 + 4096, 7 + 8192]
     for entry in found:
-        place = UNIT.unpack(world.file.read_units(entry.queue_offset, 1))[0]
+        place = UNIT.unpack(world.file.units.read_units(entry.queue_offset, 1))[0]
         assert (entry.store_ms, entry.log_offset) == (1000 + entry.queue_offset, place)

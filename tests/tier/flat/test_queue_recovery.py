@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults
 from tier.flat.flat_world import QUEUE, Died, MortalDriver, World, batch, record
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -60,7 +60,7 @@ def test_a_crash_at_any_change_of_the_tier_loses_and_doubles_nothing(tmp_path: P
         world.reopen(mortal.inner)
         go_on(world, 10)
         assert world.messages() == list(range(10))
-        places = [UNIT.unpack(world.file.read_units(n, 1))[0] for n in range(10)]
+        places = [UNIT.unpack(world.file.units.read_units(n, 1))[0] for n in range(10)]
         assert places == [n * ONE for n in range(10)], "no record was written twice"
         assert world.file.log.commit_offset == 10 * ONE
         world.close()
@@ -245,7 +245,7 @@ def test_an_outage_in_the_middle_of_recovery_changes_nothing_about_its_result(
 
 
 def test_a_record_larger_than_one_read_of_recovery_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiermq.tier.flat.segment_recovery.SCAN_BYTES", 500)
+    monkeypatch.setattr("tiermq.tier.queue.units.RUN_BYTES", 500)
     world = World(tmp_path)
     world.file.init(0)
     world.write(1)

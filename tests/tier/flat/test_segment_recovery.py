@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 
 from tier.flat.flat_world import batch, record
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
-from tiermq.tier.flat.segment_recovery import (
+from tiermq.tier.flat.queue_recovery import (
     Accepted,
     accept_units,
-    adopt_records,
     intact_units,
-    read_window,
-    runs_of_records,
 )
 from tiermq.tier.metadata.metadata_values import Gap
+from tiermq.tier.queue.records import derive_units, read_window
+from tiermq.tier.queue.units import runs_of_records
 
 ONE = len(record(100))
 WHOLE = batch(50, 6, 700)
@@ -40,19 +39,19 @@ def test_a_blank_unit_is_accepted_inside_of_a_recorded_gap_only() -> None:
 
 @given(cut=st.integers(0, 6 * ONE))
 def test_the_whole_records_of_any_prefix_are_adopted(cut: int) -> None:
-    assert adopt_records(WHOLE.data[:cut], 700, 50) == WHOLE.units[: cut // ONE * UNIT_BYTES]
+    assert derive_units(WHOLE.data[:cut], 700, 50) == WHOLE.units[: cut // ONE * UNIT_BYTES]
 
 
 @pytest.mark.parametrize(("log_offset", "queue_offset"), [(701, 50), (700, 51)])
 def test_records_of_another_place_or_number_are_not_adopted(log_offset: int, queue_offset: int) -> None:
-    assert adopt_records(WHOLE.data, log_offset, queue_offset) == b""
+    assert derive_units(WHOLE.data, log_offset, queue_offset) == b""
 
 
 @given(at=st.integers(0, 6 * ONE - 1), flip=st.integers(1, 255))
 def test_no_record_behind_a_changed_body_is_adopted(at: int, flip: int) -> None:
     damaged = bytearray(WHOLE.data)
     damaged[at] ^= flip
-    units = adopt_records(bytes(damaged), 700, 50)
+    units = derive_units(bytes(damaged), 700, 50)
     inside_body = 88 <= at % ONE < 128
     if inside_body:
         assert units == WHOLE.units[: at // ONE * UNIT_BYTES]
@@ -77,13 +76,13 @@ def test_runs_end_at_blanks_at_jumps_and_where_a_read_would_be_too_long(monkeypa
     units += [UNIT.pack(350, 100, 0), UNIT.pack(450, 100, 0)]
     found = [(offset, len(run) // UNIT_BYTES) for offset, run in runs_of_records(b"".join(units), 7)]
     assert found == [(7, 2), (11, 1), (12, 2)]
-    monkeypatch.setattr("tiermq.tier.flat.segment_recovery.SCAN_BYTES", 150)
+    monkeypatch.setattr("tiermq.tier.queue.units.RUN_BYTES", 150)
     assert [offset for offset, _ in runs_of_records(b"".join(units), 7)] == [7, 8, 11, 12, 13]
     assert list(runs_of_records(b"", 7)) == []
 
 
 def test_a_window_grows_to_the_first_record_but_not_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiermq.tier.flat.segment_recovery.SCAN_BYTES", 100)
+    monkeypatch.setattr("tiermq.tier.queue.units.RUN_BYTES", 100)
     data = WHOLE.data
     read = lambda offset, length: data[offset : offset + length]  # noqa: E731
     assert len(read_window(read, 0, len(data))) == ONE

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
 from tiermq.kernel import rearrange_index
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.index.index_coverage import QueueTail
 from tiermq.tier.index.index_item import ITEM_BYTES, IndexItem, decode_run, distinct, index_hash
 from tiermq.tier.index.index_query import Candidate, MessageKeys
+from tiermq.tier.index.index_request import IndexRequest, PutOutcome
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.index.index_upkeep import UpkeepRules
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, index_queue
 

@@ -185,4 +185,4 @@ def test_the_companion_tells_the_facts_of_its_file() -> None:
     driver.inner.put_object(companion_name(index_key()), record.encode())
     facts = index.facts()
     assert facts is not None
-    assert (facts.oldest_ms, facts.topic_ids) == (5, {9})
+    assert (facts.oldest_ms, facts.topic_ids) == (5, frozenset({9}))

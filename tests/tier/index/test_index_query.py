@@ -9,8 +9,8 @@ import pytest
 
 from tier.index.index_world import EVER, NOW_MS, TINY, World, run_until_idle
 from tiermq.errors import SegmentMissing, TierMQError, TierUnavailable
+from tiermq.tier.index.compacted_index import IndexState
 from tiermq.tier.index.index_query import Candidate, IndexHit, MessageKeys, QueryPool
-from tiermq.tier.index.index_state import IndexState
 from tiermq.tier.index.index_store import IndexStore
 
 TEN_FILES = replace(TINY, capacity=4)

@@ -13,7 +13,7 @@ from simulation.simulated_files import SimulatedFileAccess
 from tier.index.chain_walk import rearrange_by_chain
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import rearrange_index
-from tiermq.tier.index import index_repair
+from tiermq.tier.index import index_write_file as index_repair
 from tiermq.tier.index.index_write_file import IndexWriteFile
 
 BEGIN_MS = 1_700_000_000_000
@@ -51,7 +51,7 @@ def test_a_sound_file_is_not_touched() -> None:
     before = bytes(file._buffer)
     assert index_repair.cut_to(file._buffer, SLOTS, 4) == 0
     found = index_repair.relink(file._buffer, SLOTS, 4, BEGIN_MS)
-    assert (found.item_count, found.slot_count, found.topic_ids) == (4, 2, {1})
+    assert (found.item_count, found.slot_count, found.topic_ids) == (4, 2, frozenset({1}))
     assert bytes(file._buffer) == before
 
 

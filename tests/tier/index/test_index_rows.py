@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tier.index.index_world import HOUR_MS, World, run_until_idle
-from tiermq.tier.index.index_rows import IndexRows
-from tiermq.tier.index.index_state import IndexState
+from tiermq.tier.index.compacted_index import IndexRows, IndexState
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import SegmentStatus
 

@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
+from servers.faulty_driver import Down, FaultyDriver
 from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import NOW_MS, index_key
+from tiermq.clock import EVER_MS
 from tiermq.errors import IllegalTransition
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.index.index_state import EVER_MS, IndexEntry, IndexState
+from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexState
 from tiermq.tier.index.index_write_file import IndexWriteFile
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from present import present
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
+from tiermq.tier.index.compacted_index import IndexState
 from tiermq.tier.index.index_coverage import Hole, QueueTail
 from tiermq.tier.index.index_item import index_hash
-from tiermq.tier.index.index_state import IndexState
+from tiermq.tier.index.index_request import IndexRequest, PutOutcome
 from tiermq.tier.index.index_table import Filled, IndexTable, hashes_of
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
 
 NOW_MS = 1_700_000_000_000
 
@@ -41,17 +42,17 @@ def test_begin_times_are_unique_and_grow_also_when_the_clock_goes_back() -> None
 
 def test_a_moment_is_true_of_files_and_coverage_and_counts_every_change() -> None:
     table = new_table()
-    versions = {table.moment().version}
+    versions = {present(table.moment()).version}
     for n in range(7):
         table.put(request(10 * n, "k"))
-        moment = table.moment()
+        moment = present(table.moment())
         versions.add(moment.version)
         assert sum(facts.item_count for _, facts in moment.files) == n + 1
         assert moment.record.queues == (("T", 1, 0, 10 * n + 10, ()),)
     assert len(versions) == 8
     assert [entry.begin_ms for entry in moment.sealed] == [NOW_MS]
     assert table.put(request(0, "k")) is PutOutcome.ALREADY_INDEXED
-    assert table.moment().version == moment.version
+    assert present(table.moment()).version == moment.version
 
 
 def test_a_sealed_file_remembers_what_was_indexed_then_and_not_what_came_later() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from tier.index.index_world import DIRECTORY, HOUR_MS, TINY, UpkeepRules, World, index_key, run_until_idle
 from tiermq.errors import TierUnavailable
+from tiermq.tier.index.compacted_index import IndexState
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_recovery import RECORD_NAME
-from tiermq.tier.index.index_state import IndexState
+from tiermq.tier.index.index_request import IndexRequest
 from tiermq.tier.index.index_upkeep import live_segments
-from tiermq.tier.index.put_request import IndexRequest
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
 from tiermq.tier.names import QueueKey
 

@@ -7,16 +7,16 @@ import zlib
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tier.index.chain_walk import rearrange_by_chain
 from tier.index.index_world import BROKER, CLUSTER, NOW_MS, HookedDriver, MemoryRows, index_key
-from tiermq.clock import ManualClock
 from tiermq.errors import TierUnavailable
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
-from tiermq.tier.index.index_upload import IndexUploader, UploadStopped
+from tiermq.tier.index.index_upkeep import IndexUploader, UploadStopped
 from tiermq.tier.index.index_write_file import IndexWriteFile
 from tiermq.tier.metadata.metadata_values import SegmentStatus
 from tiermq.tier.names import index_queue

@@ -158,7 +158,7 @@ def test_opening_again_restores_counts_times_and_topics(tmp_path: Path) -> None:
     put(file, 3, offset=1, ms=BEGIN_MS - 9000, topic_id=4)
     put(file, 4, offset=2, ms=BEGIN_MS + 9000, topic_id=5)
     facts = file.facts()
-    assert (facts.oldest_ms, facts.newest_ms, facts.topic_ids) == (BEGIN_MS - 9000, BEGIN_MS + 9000, {4, 5})
+    assert (facts.oldest_ms, facts.newest_ms, facts.topic_ids) == (BEGIN_MS - 9000, BEGIN_MS + 9000, frozenset({4, 5}))
     file.sync()
     file.close()
     again = IndexWriteFile.open(access, str(tmp_path), facts)

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiermq.kernel.pure as pure
+from present import present
+from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq.clock import ManualClock
 from tiermq.message import encode_record
-from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.index import index_table, index_write_file
 from tiermq.tier.index.index_item import open_file_bytes
+from tiermq.tier.index.index_request import PutOutcome, index_requests
 from tiermq.tier.index.index_table import IndexTable
-from tiermq.tier.index.put_request import PutOutcome
-from tiermq.tier.index.record_requests import index_requests
+from tiermq.tier.index.index_write_file import FileFacts
+from tiermq.tier.queue.records import RecordBatch
 
 try:
     import tiermq.kernel.compiled as compiled
@@ -70,8 +71,10 @@ def table_with(access: SimulatedFileAccess, capacity: int) -> IndexTable:
     return IndexTable(access, "/index", SLOTS, capacity, ManualClock(NOW_MS))
 
 
-def state_of(table: IndexTable, access: SimulatedFileAccess) -> tuple[object, ...]:
-    moment = table.moment()
+def state_of(
+    table: IndexTable, access: SimulatedFileAccess
+) -> tuple[object, list[tuple[FileFacts, bytes]], object, object]:
+    moment = present(table.moment())
     return (
         [(entry.begin_ms, entry.state) for entry in table.entries()],
         [(facts, access.read_bytes(file.path)) for file, facts in moment.files],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
+from tiermq.tier.index.index_request import IndexRequest, PutOutcome
 
 GOOD = IndexRequest("T", 1, 0, ("k",), 0, 1, 0)
 
@@ -28,7 +30,7 @@ def test_the_smallest_and_the_largest_values_are_legal() -> None:
         {"store_ms": -1},
     ],
 )
-def test_values_that_no_item_holds_are_not(change: dict[str, object]) -> None:
+def test_values_that_no_item_holds_are_not(change: dict[str, Any]) -> None:
     assert not GOOD._replace(**change).is_legal()
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 
 from tiermq.message import encode_record
-from tiermq.tier.flat.record_batch import RecordBatch
-from tiermq.tier.index.put_request import IndexRequest
-from tiermq.tier.index.record_requests import index_requests
+from tiermq.tier.index.index_request import IndexRequest, index_requests
+from tiermq.tier.queue.records import RecordBatch
 
 UNIT = struct.Struct(">qiq")
 LOG_OFFSET = 5000

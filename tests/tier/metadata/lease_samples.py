@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tier.metadata.manifest_values import SAMPLE
 from tier.metadata.metadata_samples import QUEUE
@@ -51,7 +52,7 @@ def check_race(stores: Sequence[ManifestStore], writes: int) -> None:
         except StaleWriter:
             stopped.append(number)
 
-    run_all([lambda number=number: run(number) for number in range(len(stores))], together.abort)
+    run_all([partial(run, number) for number in range(len(stores))], together.abort)
     assert sorted(epochs.values()) == list(range(1, len(stores) + 1))
     winner = max(epochs, key=lambda number: epochs[number])
     assert sorted(stopped) == sorted(set(epochs) - {winner})

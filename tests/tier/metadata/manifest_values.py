@@ -10,9 +10,11 @@ from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, Ti
 from tiermq.tier.names import QueueKey, SegmentType
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
-NATURALS = st.integers(0, (1 << 63) - 1)
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
-NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=20).filter(
+NATURALS = st.integers(0, (1 << 62) - 1)
+OFFSETS = st.integers(-1, (1 << 62) - 1)
+TOPIC_IDS = st.integers(-1, (1 << 31) - 1)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
     lambda name: name not in (".", "..")
 )
 QUEUE_KEYS = st.builds(QueueKey, NAMES, NAMES, NAMES, st.integers(0, 1 << 31))
@@ -25,14 +27,14 @@ def manifests(draw: st.DrawFn) -> QueueManifest:
         Segment,
         key=st.builds(key.segment, st.sampled_from(SegmentType), NATURALS),
         size=NATURALS, status=st.sampled_from(SegmentStatus), created_ms=I64, begin_ms=I64, end_ms=I64, sealed_ms=I64,
-        crc32=st.none() | st.integers(0, (1 << 32) - 1), begin_offset=I64, end_offset=I64,
+        crc32=st.none() | st.integers(0, (1 << 32) - 1), begin_offset=OFFSETS, end_offset=OFFSETS,
     )  # fmt: skip
     return QueueManifest(
-        key, draw(TEXT), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64),
-        draw(I64), draw(I64),
+        key, draw(TEXT), draw(NATURALS), draw(OFFSETS), draw(I64), draw(TOPIC_IDS), draw(TOPIC_IDS), draw(I64),
+        draw(I64), draw(I64), draw(OFFSETS), draw(OFFSETS),
         tuple(draw(st.lists(segments, max_size=4))),
         tuple(draw(st.lists(st.builds(TimeEntry, I64, I64, I64), max_size=4))),
-        tuple(draw(st.lists(st.builds(Gap, I64, I64, TEXT, I64), max_size=3))),
+        tuple(draw(st.lists(st.builds(Gap, OFFSETS, OFFSETS, TEXT, I64), max_size=3))),
     )  # fmt: skip
 
 

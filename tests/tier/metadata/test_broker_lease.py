@@ -9,26 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulation.manual_clock import ManualClock
 from tier.metadata.lease_samples import DISPATCHER, JOB, lease_of
-from tier.metadata.manifest_values import I64, TEXT
-from tiermq.clock import ManualClock
-from tiermq.errors import FutureManifest, StaleWriter, TierUnavailable
+from tier.metadata.manifest_values import I64, NATURALS, TEXT
+from tiermq.errors import FutureManifest, StaleWriter, TierError, TierUnavailable
 from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import (
-    DEFAULT_TERM_MS,
     BrokerLease,
     Lease,
     LeaseDamaged,
     LeaseHeld,
+    LeaseKeeper,
     decode_lease,
     encode_lease,
     lease_name,
 )
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
+from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
 
 
-@given(st.builds(Lease, I64, TEXT, I64, I64))
+@given(st.builds(Lease, NATURALS, TEXT, I64, NATURALS, I64))
 def test_a_lease_reads_back_as_it_was_written(lease: Lease) -> None:
     assert decode_lease(encode_lease(lease), "x") == lease
 
@@ -37,6 +38,29 @@ def test_a_lease_reads_back_as_it_was_written(lease: Lease) -> None:
 def test_a_document_that_is_no_lease_is_refused(body: dict[str, object]) -> None:
     with pytest.raises(CorruptManifest, match="no lease"):
         decode_lease(seal_document(body, 1), "x")
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 62, (1 << 63) - 1, 1 << 70])
+def test_an_epoch_that_no_database_could_keep_is_damage_which_is_named_and_taken_over(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture, epoch: int
+) -> None:
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    body = {"epoch": epoch, "owner": "", "expiresMs": 0, "renewals": 4}
+    driver.put_object(lease.name, seal_document(body, 1), expected=ANY)
+    with pytest.raises(LeaseDamaged, match=f"{lease.name}: .*epoch is an integer from 0 .* found {epoch}"):
+        lease.acquire()
+    assert lease.name in caplog.text
+    manual_clock.advance_ms(LEASE_TERM_MS)
+    assert lease.acquire() == 1
+
+
+def test_the_last_epoch_has_no_successor_and_says_so(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    driver.put_object(lease.name, encode_lease(Lease((1 << 62) - 1)), expected=ANY)
+    with pytest.raises(TierError, match=f"{lease.name}: expected an epoch below {1 << 62}"):
+        lease.acquire()
 
 
 def test_a_lease_lies_in_the_directory_of_its_broker() -> None:
@@ -48,7 +72,7 @@ def test_a_free_lease_is_acquired_and_says_who_holds_it(manual_clock: ManualCloc
     lease = lease_of(driver, DISPATCHER, manual_clock)
     assert lease.read() is None
     assert lease.acquire() == lease.epoch == 1
-    assert lease.read() == Lease(1, DISPATCHER, manual_clock.now_ms() + 30_000)
+    assert lease.read() == Lease(1, DISPATCHER, manual_clock.now_ms() + 30_000, acquired_ms=manual_clock.now_ms())
     lease.check()
 
 
@@ -56,8 +80,36 @@ def test_nobody_gets_a_lease_that_is_held_and_the_error_names_the_holder(manual_
     driver = MemoryDriver()
     lease_of(driver, DISPATCHER, manual_clock).acquire()
     manual_clock.advance_ms(29_999)
-    with pytest.raises(LeaseHeld, match=f"{DISPATCHER} holds it with epoch 1 for another 1 ms"):
+    with pytest.raises(
+        LeaseHeld, match=f"{DISPATCHER} holds it with epoch 1 for another 1 s; stop that process. If it is dead, wait"
+    ):
         lease_of(driver, JOB, manual_clock).acquire()
+
+
+def test_the_errors_of_a_lease_name_the_command_that_ends_it(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease_of(driver, DISPATCHER, manual_clock).acquire()
+    other = lease_of(driver, JOB, manual_clock)
+    command = rf"`tiermq tier takeover {driver.url} --cluster \S+ --broker \S+`"
+    with pytest.raises(LeaseHeld, match=command):
+        other.acquire()
+    with pytest.raises(LeaseHeld, match=command):
+        other.require_free()
+    driver.put_object(other.name, b"{", expected=ANY)
+    with pytest.raises(LeaseDamaged, match=command):
+        other.acquire()
+
+
+def test_a_take_over_fences_the_holder_at_once_and_leaves_the_lease_free(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    old, new = lease_of(driver, DISPATCHER, manual_clock), lease_of(driver, JOB, manual_clock)
+    old.acquire()
+    assert lease_of(driver, "operator", manual_clock).take_over() == 2
+    with pytest.raises(StaleWriter, match="no holder: it was released at epoch 2"):
+        old.check()
+    with pytest.raises(StaleWriter):
+        old.renew()
+    assert new.acquire() == 3
 
 
 def test_after_expiry_the_lease_is_taken_over_with_a_higher_epoch_and_the_old_holder_is_stale(
@@ -75,7 +127,7 @@ def test_after_expiry_the_lease_is_taken_over_with_a_higher_epoch_and_the_old_ho
     with pytest.raises(StaleWriter, match=JOB):
         _ = old.epoch
     old.release()  # Gives back nothing, since nothing is its own.
-    assert new.read() == Lease(2, JOB, manual_clock.now_ms() + 30_000)
+    assert new.read() == Lease(2, JOB, manual_clock.now_ms() + 30_000, acquired_ms=manual_clock.now_ms())
     new.renew()
 
 
@@ -135,7 +187,7 @@ def test_a_lease_that_vanished_is_not_ours_any_more(manual_clock: ManualClock) -
     lease = lease_of(driver, DISPATCHER, manual_clock)
     lease.acquire()
     driver.delete_object(lease.name)
-    with pytest.raises(StaleWriter, match="gone from the tier"):
+    with pytest.raises(StaleWriter, match="missing in the tier"):
         lease.renew()
 
 
@@ -264,15 +316,15 @@ def test_a_damaged_lease_is_taken_over_when_nobody_wrote_it_anew_for_a_term(
     job = lease_of(driver, JOB, manual_clock)
     damage(driver, job.name)
     manual_clock.advance_ms(3_600_000)  # When it expires cannot be read, either.
-    with pytest.raises(LeaseDamaged, match=f"no process writes this broker's tier, remove .* {DEFAULT_TERM_MS} ms"):
+    with pytest.raises(LeaseDamaged, match=f"`tiermq tier takeover` does it at once.* {LEASE_TERM_MS} ms"):
         job.acquire(epoch_min=7)
     assert job.name in caplog.text
-    manual_clock.advance_ms(DEFAULT_TERM_MS - 1)
+    manual_clock.advance_ms(LEASE_TERM_MS - 1)
     with pytest.raises(LeaseDamaged, match="in 1 ms"):
         job.acquire(epoch_min=7)
     manual_clock.advance_ms(1)
     assert job.acquire(epoch_min=7) == 7
-    assert job.read() == Lease(7, JOB, manual_clock.now_ms() + 30_000)
+    assert job.read() == Lease(7, JOB, manual_clock.now_ms() + 30_000, acquired_ms=manual_clock.now_ms())
 
 
 def make_newer(driver: MemoryDriver, name: str) -> None:
@@ -288,10 +340,10 @@ def test_a_lease_whose_version_digit_went_bad_is_damaged_and_taken_over_after_a_
     lease_of(driver, DISPATCHER, manual_clock).acquire()
     job = lease_of(driver, JOB, manual_clock)
     make_newer(driver, job.name)
-    with pytest.raises(LeaseDamaged, match=f"checksum .* version 3 .* {DEFAULT_TERM_MS} ms"):
+    with pytest.raises(LeaseDamaged, match=f"checksum .* version 3 .* {LEASE_TERM_MS} ms"):
         job.acquire()
     assert "cannot be read" in caplog.text
-    manual_clock.advance_ms(DEFAULT_TERM_MS)
+    manual_clock.advance_ms(LEASE_TERM_MS)
     job.acquire()
     job.check()
 
@@ -302,7 +354,7 @@ def test_a_holder_writes_a_lease_anew_whose_version_digit_went_bad(manual_clock:
     holder.acquire(epoch_min=5)
     make_newer(driver, holder.name)
     holder.check()
-    assert holder.read() == Lease(5, DISPATCHER, manual_clock.now_ms() + 30_000)
+    assert holder.read() == Lease(5, DISPATCHER, manual_clock.now_ms() + 30_000, acquired_ms=manual_clock.now_ms())
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -314,7 +366,7 @@ def test_a_sound_lease_of_a_newer_version_is_left_alone_for_ever(manual_clock: M
     for _ in range(3):
         with pytest.raises(FutureManifest, match="a newer TierMQ writes here"):
             job.acquire(force=force)
-        manual_clock.advance_ms(DEFAULT_TERM_MS)
+        manual_clock.advance_ms(LEASE_TERM_MS)
     stored = driver.get_object(job.name)
     assert stored is not None
     assert stored.data == newer
@@ -334,9 +386,9 @@ def test_damage_that_changed_is_waited_for_anew_because_somebody_may_be_at_work(
     job = lease_of(driver, JOB, manual_clock)
     for text in (b"x", b"y"):
         driver.put_object(job.name, text, expected=ANY)
-        with pytest.raises(LeaseDamaged, match=f"{DEFAULT_TERM_MS} ms"):
+        with pytest.raises(LeaseDamaged, match=f"{LEASE_TERM_MS} ms"):
             job.acquire()
-        manual_clock.advance_ms(DEFAULT_TERM_MS)
+        manual_clock.advance_ms(LEASE_TERM_MS)
     assert job.acquire() == 1
 
 
@@ -395,5 +447,28 @@ def test_a_lease_that_was_lost_by_damage_comes_back_with_a_higher_epoch(manual_c
         holder.renew()
     with pytest.raises(LeaseDamaged):
         holder.acquire()
-    manual_clock.advance_ms(DEFAULT_TERM_MS)
+    manual_clock.advance_ms(LEASE_TERM_MS)
     assert holder.acquire() == 6
+
+
+def test_a_keeper_renews_what_is_due_and_lets_a_lost_lease_go(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = MemoryDriver()
+    held = lease_of(driver, JOB, manual_clock)
+    held.acquire()
+    keeper = LeaseKeeper(held.keep)
+    begun = held.expires_ms
+    keeper.run_once()
+    assert held.expires_ms == begun, "nothing is due yet"
+    for _ in range(5):  # Far longer than a term, in steps as a keeper takes them.
+        manual_clock.advance_ms(10_001)
+        keeper.run_once()
+    assert held.expires_ms == manual_clock.now_ms() + 30_000
+    lease_of(driver, DISPATCHER, manual_clock).acquire(force=True)
+    manual_clock.advance_ms(10_001)
+    keeper.run_once()
+    assert f"{JOB} may not write any more" in caplog.text
+    caplog.clear()
+    keeper.run_once()
+    assert caplog.text == ""

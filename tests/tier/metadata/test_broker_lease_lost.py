@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
+from simulation.manual_clock import ManualClock
 from tier.metadata.lease_samples import DISPATCHER, JOB, lease_of
-from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter, TierUnavailable
 from tiermq.tier.driver.contract import ANY, TierDriver
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import Lease, LeaseHeld, encode_lease, lease_name
 from tiermq.tier.metadata.manifest_store import ManifestStore
@@ -105,6 +105,6 @@ def test_a_process_whose_lease_vanished_takes_a_higher_epoch_than_its_own(manual
     lease = lease_of(driver, DISPATCHER, manual_clock)
     lease.acquire(epoch_min=5)
     driver.delete_object(lease.name)
-    with pytest.raises(StaleWriter, match="gone from the tier"):
+    with pytest.raises(StaleWriter, match="missing in the tier"):
         lease.check()
     assert lease.acquire(epoch_min=2) == 6

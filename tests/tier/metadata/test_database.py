@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tiermq.errors import DiskFull, StoreClosed, StoreDamaged
-from tiermq.tier.metadata.database import Database
-from tiermq.tier.metadata.schema import MIGRATIONS
+from tiermq.tier.metadata.database import MIGRATIONS, Database
 
 KILLED_IN_THE_MIDDLE = """
 import os, signal, sys
@@ -128,7 +127,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
 def test_a_schema_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tier.db"
     Database(path, migrations=[*MIGRATIONS, ["CREATE TABLE later (x)"]]).close()
-    with pytest.raises(StoreDamaged, match="up to version 2, found 3"):
+    with pytest.raises(StoreDamaged, match="up to version 3, found 4"):
         Database(path)
 
 

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
 from tier.metadata.manifest_values import SAMPLE
-from tiermq.delivery.far.timer_manifest import TimerManifest, encode_timer_manifest
-from tiermq.delivery.far.timer_names import manifest_name as timers_manifest_name
+from tiermq.delivery.tiered_timers.timer_name import TimerManifest, encode_timer_manifest
+from tiermq.delivery.tiered_timers.timer_name import manifest_name as timers_manifest_name
 from tiermq.errors import TierUnavailable
 from tiermq.tier.driver.contract import StoredObject, TierDriver
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.metadata.broker_lease import Lease, encode_lease, lease_name
+from tiermq.tier.metadata.broker_lease import TELL_EVERY, Lease, LeaseRole, encode_lease, lease_name, survey_epochs
 from tiermq.tier.metadata.document import seal_document
-from tiermq.tier.metadata.epoch_survey import TELL_EVERY, survey_epochs
 from tiermq.tier.metadata.manifest import encode_manifest, manifest_name
 from tiermq.tier.names import QueueKey, index_queue
 
@@ -53,12 +52,13 @@ def test_the_highest_epoch_of_many_queues_is_found_wherever_it_is(tier: TierDriv
     assert survey_epochs(tier, *HOME) == 40
 
 
-def test_manifests_of_the_index_and_of_far_timers_count(tier: TierDriver) -> None:
+def test_each_role_counts_its_own_manifests(tier: TierDriver) -> None:
     put(tier, QueueKey(*HOME, "orders", 0), 3)
     put(tier, index_queue(*HOME), 5)
     assert survey_epochs(tier, *HOME) == 5
     tier.put_object(timers_manifest_name(*HOME), encode_timer_manifest(TimerManifest(epoch=8)))
-    assert survey_epochs(tier, *HOME) == 8
+    assert survey_epochs(tier, *HOME) == 5
+    assert survey_epochs(tier, *HOME, LeaseRole.DELIVERY) == 8
 
 
 def test_a_manifest_of_a_newer_version_counts(tier: TierDriver) -> None:
@@ -112,6 +112,6 @@ def test_progress_is_told_when_there_are_many(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.INFO):
         assert survey_epochs(driver, *HOME) == 6
     told = [record.getMessage() for record in caplog.records]
-    assert f"{2 * TELL_EVERY + 1} manifests are read" in told[0]
+    assert f"{2 * TELL_EVERY + 1} manifests" in told[0]
     assert [text.partition(": ")[2].split(" manifests")[0] for text in told[1:3]] == ["1000 of 2001", "2000 of 2001"]
     assert told[-1].endswith("is 6")

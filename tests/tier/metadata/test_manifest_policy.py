@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiermq.tier.metadata.manifest_policy import ManifestCause, ManifestPolicy
+from tiermq.tier.metadata.manifest import ManifestCause, ManifestPolicy
 
 POLICY = ManifestPolicy(interval_ms=1000)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from tier.metadata.manifest_race import check_race, check_take_over
 from tier.metadata.manifest_values import SAMPLE
 from tier.metadata.metadata_samples import OTHER_QUEUE, QUEUE
-from tiermq.clock import ManualClock
 from tiermq.errors import FutureManifest, ManifestConflict, StaleWriter, TierUnavailable
 from tiermq.tier.driver.contract import ANY, Expected
 from tiermq.tier.driver.memory import MemoryDriver

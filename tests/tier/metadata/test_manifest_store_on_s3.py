@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from servers.seaweedfs import SeaweedFS, Unavailable
+from servers.seaweedfs import SeaweedFS
+from simulation.manual_clock import ManualClock
 from tier.metadata.manifest_race import check_race, check_take_over
 from tier.metadata.metadata_samples import QUEUE
 from tier.metadata.tier_samples import TierQueue
-from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.restore import restore
-from tiermq.tier.metadata.restore_report import Finding
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.restore.restore_report import Finding
 
 pytestmark = pytest.mark.interop
 
@@ -30,21 +29,10 @@ pytestmark = pytest.mark.interop
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    try:
-        running = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with running:
-        running.create_bucket("manifests")
-        yield running
-
-
 @pytest.fixture
-def driver(server: SeaweedFS) -> Iterator[TierDriver]:
+def driver(seaweedfs: SeaweedFS) -> Iterator[TierDriver]:
     """A driver on a prefix that no other test uses."""
-    opened = open_driver(f"s3://manifests/{next(_numbers)}", environment=server.environment)
+    opened = open_driver(f"s3://history/manifests-{next(_numbers)}", environment=seaweedfs.environment)
     yield opened
     opened.close()
 

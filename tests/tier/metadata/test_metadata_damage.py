@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from scenarios.broker_world import BrokerWorld
+from servers.faulty_driver import Down
 from tier.tiered_world import bodies, sent
 from tiermq.errors import StoreDamaged, TierUnavailable
-from tiermq.tier.driver.faulty import Down
-from tiermq.tier.metadata.metadata_damage import damage_of, is_put_away, note_replaced, put_away
+from tiermq.tier.metadata.database import damage_of, is_put_away, note_replaced, put_away
 from tiermq.tier.metadata.metadata_store import MetadataStore
 
 SECTOR_BYTES = 512
@@ -58,7 +58,7 @@ def test_without_a_seal_sqlite_says_what_it_sees(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_is_damage_where_it_was_before(tmp_path: Path) -> None:
     assert damage_of(tmp_path / "tier.db", tmp_path / "none") == ""
     (tmp_path / "record").touch()
-    assert "gone" in damage_of(tmp_path / "tier.db", tmp_path / "record")
+    assert "missing" in damage_of(tmp_path / "tier.db", tmp_path / "record")
 
 
 def test_what_is_put_away_is_kept(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def world(tmp_path: Path) -> BrokerWorld:
     world = BrokerWorld(tmp_path)
     world.open()
     world.put(30)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     world.close()
     return world
 
@@ -90,10 +90,11 @@ def test_damaged_metadata_are_told_and_made_again_from_the_tier(
     with caplog.at_level(logging.ERROR):
         world.open()
     assert "tieredStoreMetadata.db" in caplog.text
-    assert world.store.restored is not None
+    restored = world.store.restored
+    assert restored is not None
     assert world.store.tier_end("orders", 0) == 30
     world.put(5)
-    assert world.store.tier_now()
+    assert world.store.flush_to_tier()
     assert bodies(world) == sent(world)
     world.close()
     caplog.clear()

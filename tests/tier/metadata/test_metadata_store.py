@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from tier.metadata.metadata_samples import QUEUE, index_key, log_key, units_key
-from tiermq.clock import ManualClock
 from tiermq.errors import SegmentMissing
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, TimeEntry
@@ -109,9 +109,8 @@ for number in range(6, 10_000_000):
 @pytest.mark.parametrize("commits", [1, 7, 40])
 def test_a_kill_between_any_two_statements_leaves_one_whole_commit(tmp_path: Path, commits: int) -> None:
     path = tmp_path / "tier.db"
-    tests = str(Path(__file__).parents[2])
-    program = f"import sys; sys.path.insert(0, {tests!r})\n" + COMMITS_UNTIL_KILLED
-    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True) as child:
+    command = [sys.executable, "-c", COMMITS_UNTIL_KILLED, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         acknowledged = [child.stdout.readline().strip() for _ in range(commits + 1)]
         child.send_signal(signal.SIGKILL)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulation.manual_clock import ManualClock
 from tier.metadata.metadata_samples import OTHER_QUEUE, QUEUE, log_key, units_key
-from tiermq.clock import ManualClock
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Queue, TimeEntry
 from tiermq.tier.names import QueueKey

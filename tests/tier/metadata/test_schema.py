@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiermq.tier.metadata.schema import MIGRATIONS
+from tiermq.tier.metadata.database import MIGRATIONS
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.tier.metadata.metadata_values import TimeEntry
-from tiermq.tier.metadata.time_index import Stretch, entry_for_commit, lower_window, sample, upper_window
+from tiermq.tier.metadata.metadata_values import Stretch, TimeEntry, entry_for_commit, sample
 
 STRETCH = Stretch(messages_max=10, bytes_max=1000)
 
@@ -58,26 +57,6 @@ def test_there_are_not_more_entries_than_the_size_of_the_queue_asks_for(batches:
     total = sum(size for _, size, _ in batches)
     # Any two neighbouring stretches together are longer than one stretch may be.
     assert len(entries) <= 2 * (len(messages) / STRETCH.messages_max + total / STRETCH.bytes_max) + 2
-
-
-@given(BATCHES, st.integers(-1, 100))
-def test_the_answer_is_inside_the_window(batches: list[tuple[int, int, int]], timestamp_ms: int) -> None:
-    entries, messages = sampled(batches)
-    times = [store_ms for store_ms, _ in messages]
-    lower = next((offset for offset, store_ms in enumerate(times) if store_ms >= timestamp_ms), len(times))
-    upper = next((offset for offset, store_ms in enumerate(times) if store_ms > timestamp_ms), len(times))
-    for window, answer in ((lower_window, lower), (upper_window, upper)):
-        begin, end = window(entries, timestamp_ms, 0, len(times))
-        assert begin <= answer <= end
-        assert end - begin <= STRETCH.messages_max
-
-
-def test_entries_of_expired_messages_do_not_lead_below_the_minimum() -> None:
-    entries = [TimeEntry(0, 10, 0), TimeEntry(100, 20, 5), TimeEntry(200, 30, 9)]
-    assert lower_window(entries, 15, 150, 250) == (150, 150)
-    assert lower_window(entries, 25, 150, 250) == (150, 200)
-    assert lower_window(entries, 99, 150, 250) == (200, 250)
-    assert lower_window([], 99, 150, 250) == (150, 250)
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.integers(0, 60))

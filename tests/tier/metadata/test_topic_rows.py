@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import TierError
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Topic

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from tier.metadata.metadata_samples import QUEUE
 from tiermq.consumequeue.unit import UNIT
 from tiermq.message import encode_record
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import NEVER_MS, TimeEntry
-from tiermq.tier.metadata.time_index import Stretch, entry_for_commit
+from tiermq.tier.metadata.metadata_values import NEVER_MS, Stretch, TimeEntry, entry_for_commit
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 START_MS = 1_757_000_000_000
@@ -91,7 +91,7 @@ class TierQueue:
             assert row is not None
             begin_ms = time_of(begin) if row.begin_ms == NEVER_MS else row.begin_ms
             offsets = {"begin_offset": None if row.begin_offset >= 0 else begin, "end_offset": self.offset}
-            more = offsets if key.type is SegmentType.COMMIT_LOG else {}
+            more: dict[str, Any] = offsets if key.type is SegmentType.COMMIT_LOG else {}
             self.store.update_size(key, self.driver.size(key), begin_ms, time_of(self.offset - 1), **more)
         entry = entry_for_commit(self.store.last_time_entry(self.queue), first, self.offset, self.log_end, self.stretch)
         self.store.add_time_entries(self.queue, [entry] if entry else [])

@@ -7,8 +7,8 @@ import pytest
 from tier.metadata.metadata_samples import log_key
 from tier.metadata.tier_samples import CODA, record, time_of
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.metadata.log_tail import LogTail, walk_tail
 from tiermq.tier.metadata.metadata_values import Segment
+from tiermq.tier.queue.records import LogTail, walk_tail
 
 
 def walk(data: bytes, window_bytes: int, begin: int = 1000) -> LogTail:
@@ -51,7 +51,7 @@ def test_an_end_mark_belongs_to_the_whole_part(window_bytes: int) -> None:
 
 def test_rubbish_and_records_from_elsewhere_end_the_walk() -> None:
     good = record(50, 1000)
-    for bad, reason in ((b"\0" * 200, "zeros"), (record(51, 7), "lies at 7")):
+    for bad, reason in ((b"\0" * 200, "zeros"), (record(51, 7), "the physical offset 7")):
         tail = walk(good + bad, 1 << 20)
         assert (tail.end, tail.record_count) == (1000 + len(good), 1)
         assert reason in tail.torn

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from servers.faulty_driver import FaultyDriver
 from tier.flat.flat_world import batch
 from tier.tier_world import TierWorld, record
 from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key, sound_world
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import CorruptSegment
-from tiermq.tier.driver.faulty import FaultyDriver
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.repair.queue_facts import read_facts
-from tiermq.tier.repair.record_walk import Damage, SoundRun, Stretch, walk_log
+from tiermq.tier.repair.queue_facts import Damage, SoundRun, Stretch, read_facts, walk_log
 
 
 def walked(world: TierWorld) -> list[Stretch]:
@@ -60,7 +59,7 @@ def test_stretches_cover_the_log_once_and_what_is_sound_is_what_was_written(
     expected = messages(walked(world))
     patch = pytest.MonkeyPatch()
     try:
-        patch.setattr("tiermq.tier.repair.record_walk.WINDOW_BYTES", window)
+        patch.setattr("tiermq.tier.repair.queue_facts.WINDOW_BYTES", window)
         for which, at, data in damage:
             target = bytes_of(world, keys[which])
             at %= len(target)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tier.fetch.fetch_world import CODA, Mail, Run
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
-from tiermq.tier.fetch.record_split import Reach, careful_reach, points_to_coda, quick_reach, split
+from tiermq.tier.queue.records import is_coda, split
+from tiermq.tier.queue.units import Reach, careful_reach, quick_reach
 
 FAR = 1 << 40
 
@@ -29,7 +30,7 @@ def around_a_coda(second_unit_at: int) -> tuple[bytes, bytes]:
 
 
 def starts(units: bytes, data: bytes, first_offset: int = 6) -> list[int]:
-    return [place.start for place in split(units, data, 0, first_offset)[0]]
+    return [unit.log_offset for unit in split(units, data, 0, first_offset)[0]]
 
 
 # Splitting
@@ -100,7 +101,7 @@ def test_bug_09_messages_behind_a_damaged_one_keep_their_own_offsets() -> None:
     data[size * 1 + 90] ^= 0xFF
     data[size * 3 + 90] ^= 0xFF
     found, bad = split(run.units, bytes(data), 0, 100)
-    assert [(place.queue_offset, place.start) for place in found] == [(100, 0), (102, 2 * size), (104, 4 * size)]
+    assert [(place.queue_offset, place.log_offset) for place in found] == [(100, 0), (102, 2 * size), (104, 4 * size)]
     assert len(bad) == 2
 
 
@@ -182,6 +183,6 @@ def test_a_wild_last_unit_does_not_make_the_fetch_longer_than_allowed() -> None:
 
 
 def test_an_end_mark_is_known_by_its_magic() -> None:
-    assert points_to_coda(b"xx" + CODA, 2)
-    assert not points_to_coda(record_123(0, 0), 0)
-    assert not points_to_coda(CODA[:7], 0)
+    assert is_coda(b"xx" + CODA, 2)
+    assert not is_coda(record_123(0, 0), 0)
+    assert not is_coda(CODA[:7], 0)

@@ -8,7 +8,7 @@ import pytest
 
 from tier.flat.flat_world import batch, record
 from tiermq.message import decode_records
-from tiermq.tier.flat.record_batch import RecordBatch, store_time_at
+from tiermq.tier.queue.records import RecordBatch, store_time_at
 
 START = 13_131_313
 

@@ -9,7 +9,8 @@ from tier.metadata.tier_samples import CODA, record, time_of
 from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.metadata.record_peek import FIXED_BYTES_MAX, UnitPlace, peek_store_ms
+from tiermq.tier.queue.records import PEEK_BYTES, peek_store_ms
+from tiermq.tier.queue.units import Unit
 
 
 def tier_with(*pieces: bytes) -> tuple[MemoryDriver, Segment]:
@@ -21,13 +22,13 @@ def tier_with(*pieces: bytes) -> tuple[MemoryDriver, Segment]:
 @pytest.mark.parametrize("v6", [False, True])
 def test_bug_11_the_store_time_is_found_behind_hosts_of_any_length(v6: bool) -> None:
     raw = record(6, 1000, b"x" * 100_000, v6=v6)
-    assert peek_store_ms(*tier_with(raw), UnitPlace(6, 1000, len(raw))) == time_of(6)
-    assert FIXED_BYTES_MAX == 112
+    assert peek_store_ms(*tier_with(raw), Unit(6, 1000, len(raw))) == time_of(6)
+    assert 112 + len(CODA) == PEEK_BYTES
 
 
 def test_an_end_mark_before_the_record_is_skipped() -> None:
     raw = record(6, 1016)
-    assert peek_store_ms(*tier_with(CODA, raw), UnitPlace(6, 1000, len(raw))) == time_of(6)
+    assert peek_store_ms(*tier_with(CODA, raw), Unit(6, 1000, len(raw))) == time_of(6)
 
 
 @pytest.mark.parametrize(
@@ -36,4 +37,4 @@ def test_an_end_mark_before_the_record_is_skipped() -> None:
 def test_another_record_than_the_promised_one_is_refused(queue_offset: int, log_offset: int, size_change: int) -> None:
     raw = record(6, 1000)
     with pytest.raises(CorruptSegment, match=f"record of queue offset {queue_offset}"):
-        peek_store_ms(*tier_with(raw), UnitPlace(queue_offset, log_offset, len(raw) + size_change))
+        peek_store_ms(*tier_with(raw), Unit(queue_offset, log_offset, len(raw) + size_change))

@@ -1,4 +1,4 @@
-"""What lies within a scope of a tier."""
+"""The objects within a scope of a tier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tier.tier_world import BROKER, CLUSTER
 from tier.verify_world import sound_world
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.tier_listing import TierScope, list_tier
+from tiermq.tier.queue.segments import TierScope, list_tier
 
 
 @pytest.mark.parametrize(

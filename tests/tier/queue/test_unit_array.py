@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tier.tier_world import record
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT
 from tiermq.history.scan_values import RecordPlace
-from tiermq.history.unit_array import claimed_offsets, decode_units, locate, units_of_places
+from tiermq.tier.queue.unit_array import claimed_offsets, decode_units, locate, units_of_places
 
 BASE = 5000
 

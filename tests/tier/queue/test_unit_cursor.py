@@ -8,11 +8,11 @@ import pytest
 
 from tier.tier_world import BROKER, CLUSTER
 from tiermq.consumequeue.unit import PRE_BLANK
-from tiermq.tier.checked_segment import CheckedSegment
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.unit_cursor import UnitCursor, UnitRow
-from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.queue.units import Unit, UnitCursor
+from tiermq.tier.verify.checked_segment import CheckedSegment
+from tiermq.tier.verify.verify_report import VerifyReport
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
 
@@ -30,7 +30,7 @@ def cursor(segments: dict[int, bytes], blanks: list[int]) -> UnitCursor:
     return UnitCursor((CheckedSegment(driver, info, (), report, lambda _b: None) for info in infos), blanks.append)
 
 
-def all_rows(found: UnitCursor) -> list[UnitRow]:
+def all_rows(found: UnitCursor) -> list[Unit]:
     rows = []
     while (row := found.peek()) is not None:
         rows.append(row)
@@ -42,11 +42,11 @@ def all_rows(found: UnitCursor) -> list[UnitRow]:
 def test_units_come_with_their_offsets_over_segments_holes_blanks_and_torn_ends(
     monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr("tiermq.tier.unit_cursor.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("tiermq.tier.queue.units.CHUNK_UNITS", chunk // 20)
     blanks: list[int] = []
     found = cursor({0: unit(0) + unit(1), 40: PRE_BLANK * 2 + unit(4) + unit(5)[:7], 200: unit(10)}, blanks)
     rows = all_rows(found)
-    assert [(row.queue_offset, row.place, row.tags_code) for row in rows] == [
+    assert [(row.queue_offset, row.log_offset, row.tags_code) for row in rows] == [
         (0, 0, 0), (1, 100, 1), (4, 400, 4), (10, 1000, 10),
     ]  # fmt: skip
     assert blanks == [2, 3]
@@ -55,7 +55,7 @@ def test_units_come_with_their_offsets_over_segments_holes_blanks_and_torn_ends(
 
 def test_the_window_begins_with_the_next_unit_and_has_whole_units_only() -> None:
     found = cursor({0: unit(0) + unit(1) + unit(2)[:7]}, [])
-    assert found.peek() == UnitRow(0, 0, 100, 0)
+    assert found.peek() == Unit(0, 0, 100, 0)
     assert found.window == unit(0) + unit(1)
     found.advance(1)
     assert found.window == unit(1)
@@ -63,7 +63,7 @@ def test_the_window_begins_with_the_next_unit_and_has_whole_units_only() -> None
 
 def test_the_unit_behind_the_end_can_be_seen_and_not_passed() -> None:
     found = cursor({0: unit(0)}, [])
-    found.then = UnitRow(1, 100, 100, 0)
+    found.then = Unit(1, 100, 100, 0)
     found.peek()
     found.advance(1)
     assert (found.peek(), found.passed, len(found.window)) == (found.then, 1, 0)
@@ -76,7 +76,7 @@ def test_a_range_of_a_segment_begins_with_the_offset_of_its_first_unit() -> None
         driver, next(driver.list_segments()), (), VerifyReport("memory://x"), lambda _b: None, 40, 80
     )
     rows = all_rows(UnitCursor([segment], lambda _offset: None))
-    assert [(row.queue_offset, row.place) for row in rows] == [(12, 1200), (13, 1300)]
+    assert [(row.queue_offset, row.log_offset) for row in rows] == [(12, 1200), (13, 1300)]
 
 
 def test_nothing_at_all_is_the_end() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from tier.tier_world import TierWorld
 from tier.verify_world import sound_world
 from tiermq.tier.repair.repair import repair_tier
-from tiermq.tier.repair.repair_report import RepairReport
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.repair.repair_plan import RepairReport
+from tiermq.tier.verify.verify import verify_tier
 
 UNIT = struct.Struct(">qiq")
 
@@ -32,8 +32,8 @@ class LocalRecords:
             assert file is not None
             found = self._records[queue.key.topic, queue.key.queue_id] = {}
             for offset in range(file.min_offset, file.commit_offset):
-                place, size, code = UNIT.unpack(file.read_units(offset, 1))
-                found[offset] = bytes(file.read_records(place, size)), code
+                place, size, code = UNIT.unpack(file.units.read_units(offset, 1))
+                found[offset] = bytes(file.log.read(place, size)), code
 
     def forget(self, topic: str, queue_id: int, *offsets: int) -> None:
         for offset in offsets:

@@ -13,7 +13,7 @@ from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.repair.index_file_repair import CannotIndex, covered_ranges, rebuild_index, write_index
 from tiermq.tier.repair.queue_facts import read_facts
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.fixture

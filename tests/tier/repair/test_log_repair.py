@@ -9,9 +9,8 @@ import pytest
 
 from tier.repair.repair_world import RepairWorld
 from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key
-from tiermq.tier.repair.log_repair import Lost, PatchedSegment, apply_patches, find_lost, find_patches
-from tiermq.tier.repair.log_survey import survey_log
-from tiermq.tier.repair.queue_facts import read_facts
+from tiermq.tier.repair.queue_facts import read_facts, survey_log
+from tiermq.tier.repair.queue_repair import Lost, PatchedSegment, apply_patches, find_lost, find_patches
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_bytes_that_only_a_segments_checksum_misses_are_found_with_a_local_store
     assert (found.from_offset, found.to_offset, unknown) == (0, 1, [])
     (nothing, unknown) = lost(made, with_local=False)
     assert nothing == []
-    assert "cannot be told without a local store" in unknown[0]
+    assert "is unknown without a local store" in unknown[0]
 
 
 def test_patches_cover_several_segments_and_each_gets_its_own_bytes(made: RepairWorld) -> None:

@@ -8,9 +8,7 @@ from pathlib import Path
 from tier.flat.flat_world import batch
 from tier.tier_world import TierWorld, record
 from tier.verify_world import QUEUE, bare, bytes_of, log_key, sound_world, unit_key
-from tiermq.tier.repair.log_survey import stored_unit, survey_log
-from tiermq.tier.repair.queue_facts import read_facts
-from tiermq.tier.repair.record_walk import Damage
+from tiermq.tier.repair.queue_facts import Damage, read_facts, survey_log
 
 
 def test_a_record_with_a_wrong_number_is_damage_and_not_another_message(tmp_path: Path) -> None:
@@ -28,7 +26,7 @@ def test_a_segment_without_its_checksum_is_doubted_and_the_others_are_not(tmp_pa
     data = bytes_of(world, log_key(world, 1))
     data[data.index(b"UNIQ_KEY\x01") + 10] ^= 1
     survey = survey_log(world.driver, read_facts(world.driver, QUEUE))
-    assert (survey.doubted, survey.damages) == ({log_key(world, 1).base}, [])
+    assert (survey.doubted, survey.damages) == (frozenset({log_key(world, 1).base}), [])
     assert survey.is_doubted(log_key(world, 1).base + 5)
     assert not survey.is_doubted(log_key(world, 1).base - 5)
     bare(world)
@@ -52,6 +50,9 @@ def test_a_repeated_upload_is_no_wrong_number(tmp_path: Path) -> None:
 def test_the_unit_of_a_number_is_found_in_whichever_segment_it_lies(tmp_path: Path) -> None:
     world = sound_world(tmp_path)
     facts = read_facts(world.driver, QUEUE)
-    assert stored_unit(world.driver, facts, 11) == bytes(bytes_of(world, unit_key(world, 1))[20:40])
-    assert stored_unit(world.driver, facts, 999) is None
+    queue = facts.queue(world.driver)
+    unit = queue.unit(11)
+    assert unit is not None
+    assert (unit.queue_offset, unit.packed()) == (11, bytes(bytes_of(world, unit_key(world, 1))[20:40]))
+    assert queue.unit(999) is None
     world.close()

@@ -21,7 +21,7 @@ from tiermq.tier.repair.manifest_repair import (
     write_metadata,
 )
 from tiermq.tier.repair.queue_facts import read_facts
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.fixture

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
 from tier.repair.repair_world import RepairWorld, bytes_in
-from tier.test_verify_queue import DAMAGES
 from tier.tier_world import BROKER, CLUSTER, TierWorld
+from tier.verify.test_queue_verifier import DAMAGES
 from tier.verify_world import QUEUE, bytes_of, index_key, log_key, unit_key
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
-from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseHeld
 from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import manifest_name
+from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
 from tiermq.tier.repair.repair import repair_tier, run_repair
-from tiermq.tier.repair.repair_plan import plan_repair
-from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairState
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.repair.repair_plan import RepairAction, RepairKind, RepairState, plan_repair
+from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.fixture
@@ -195,6 +195,21 @@ def test_the_broker_goes_on_after_a_repair(mended: RepairWorld) -> None:
     mended.world.write(3)
     mended.world.put_manifests()
     assert verify_tier(mended.world.driver, metadata=mended.world.metadata).problems == []
+
+
+def test_a_repair_holds_the_lease_for_the_one_term_and_gives_it_back(mended: RepairWorld) -> None:
+    world = mended.world
+    bytes_of(world, unit_key(world))[45] ^= 1
+    world.clock.advance_ms(3_600_000)  # The lease of the world's writer has run out.
+    watched = BrokerLease(world.driver, CLUSTER, BROKER, "somebody who looks", clock=world.clock)
+    held: list[Lease | None] = []
+    repair_tier(
+        world.driver, sources=[mended.local], clock=world.clock, on_outcome=lambda _outcome: held.append(watched.read())
+    )
+    assert held
+    assert all(each is not None and each.owner.startswith("repair ") for each in held)
+    assert all(each is not None and each.expires_ms == world.clock.now_ms() + LEASE_TERM_MS for each in held)
+    watched.acquire()
 
 
 def test_an_action_for_something_that_is_sound_does_nothing(mended: RepairWorld) -> None:

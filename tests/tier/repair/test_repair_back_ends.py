@@ -15,7 +15,7 @@ from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import bare_driver
 from tiermq.tier.names import SegmentKey
 from tiermq.tier.repair.repair import repair_tier
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 
 def made(path: Path, driver: TierDriver, *, is_sealed: bool) -> TierWorld:

@@ -8,9 +8,8 @@ from tier.verify_world import QUEUE
 from tiermq.tier.metadata.broker_lease import lease_name
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import SegmentType, index_queue
-from tiermq.tier.repair.repair_plan import plan_repair, queue_at
-from tiermq.tier.repair.repair_report import RepairKind
-from tiermq.tier.verify_report import Problem, VerifyReport
+from tiermq.tier.repair.repair_plan import RepairKind, plan_repair, queue_at
+from tiermq.tier.verify.verify_report import Problem, VerifyReport
 
 LOG_PATH = QUEUE.segment(SegmentType.COMMIT_LOG, 0).path
 UNIT_PATH = QUEUE.segment(SegmentType.CONSUME_QUEUE, 0).path

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tier.verify_world import QUEUE
-from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome, RepairReport, RepairState
+from tiermq.tier.repair.repair_plan import RepairAction, RepairKind, RepairOutcome, RepairReport, RepairState
 
 ACTION = RepairAction(RepairKind.UNITS, QUEUE, None, ("hole",))
 

@@ -11,10 +11,10 @@ from tier.repair.repair_world import RepairWorld
 from tier.verify_world import COUNT, QUEUE, UNITS, bytes_of, log_key, unit_key
 from tiermq.consumequeue.unit import PRE_BLANK
 from tiermq.tier.repair.queue_facts import read_facts
+from tiermq.tier.repair.queue_repair import changed_segments, describe_offsets, rebuild_units
 from tiermq.tier.repair.repair import run_repair
-from tiermq.tier.repair.repair_report import RepairAction, RepairKind
-from tiermq.tier.repair.unit_repair import changed_segments, describe_offsets, rebuild_units
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.repair.repair_plan import RepairAction, RepairKind
+from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from tier.metadata.metadata_samples import index_key
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.index import index_item
-from tiermq.tier.metadata import index_survey
-from tiermq.tier.metadata.index_survey import survey_index, topic_ids_in_index
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
-from tiermq.tier.metadata.restore_report import Finding, Remark
+from tiermq.tier.restore import queue_discovery as index_survey
+from tiermq.tier.restore.queue_discovery import survey_index, topic_ids_in_index
+from tiermq.tier.restore.restore_report import Finding, Remark
 
 
 def surveyed(*files: bytes) -> tuple[MemoryDriver, list[Segment], list[Remark]]:

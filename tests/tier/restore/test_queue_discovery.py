@@ -10,11 +10,10 @@ from tier.metadata.tier_samples import CODA, START_MS, TierQueue, record, time_o
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.manifest import QueueManifest
-from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry
-from tiermq.tier.metadata.queue_survey import QueueSurvey, survey_queue
-from tiermq.tier.metadata.restore_report import Finding
-from tiermq.tier.metadata.time_index import Stretch
+from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, Stretch, TimeEntry
 from tiermq.tier.names import SegmentType
+from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_queue
+from tiermq.tier.restore.restore_report import Finding
 
 
 def survey(driver: MemoryDriver, manifest: QueueManifest | None = None, **options: Stretch) -> QueueSurvey:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from tier.metadata.metadata_samples import OTHER_QUEUE, QUEUE, index_key, log_key, units_key
 from tier.metadata.tier_samples import TierQueue, time_of
-from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter, TierError, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
@@ -20,13 +20,12 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import manifest_name
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, SegmentStatus
-from tiermq.tier.metadata.restore import restore
-from tiermq.tier.metadata.restore_report import Finding, RestoreProgress
 from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.restore.restore_report import Finding, RestoreProgress
 
 
 @pytest.fixture

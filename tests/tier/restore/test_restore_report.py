@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiermq.tier.metadata.restore_report import HARMLESS, Finding, Remark, RestoreReport
+from tiermq.tier.restore.restore_report import HARMLESS, Finding, Remark, RestoreReport
 
 
 def test_a_remark_says_where_what_and_the_particulars() -> None:

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.clock import ManualClock
+from simulation.manual_clock import ManualClock
 from tiermq.errors import StoreDamaged, TierError
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.metadata.rocketmq_json import RocketMQMetadata, decode_rocketmq_json, export_rocketmq_json
 from tiermq.tier.names import SegmentType
-from tiermq.tier.rocketmq_import import ImportReport, import_rocketmq
+from tiermq.tier.restore.rocketmq_json import (
+    ImportReport,
+    RocketMQMetadata,
+    decode_rocketmq_json,
+    export_rocketmq_json,
+    import_rocketmq,
+)
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
+GOLDEN = Path(__file__).parent.parent.parent / "golden" / "rocketmq-5.3.3-tier"
 DATA = (GOLDEN / "tieredStoreMetadata.json").read_bytes()
 
 

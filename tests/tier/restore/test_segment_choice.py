@@ -6,9 +6,9 @@ from tier.metadata.metadata_samples import QUEUE, log_key, units_key
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
-from tiermq.tier.metadata.restore_report import Finding
-from tiermq.tier.metadata.segment_choice import Choice, choose_segments
 from tiermq.tier.names import SegmentKey, SegmentType
+from tiermq.tier.restore.queue_discovery import Choice, choose_segments
+from tiermq.tier.restore.restore_report import Finding
 
 
 def info(key: SegmentKey, size: int, sealed: bool = False, damage: str | None = None) -> SegmentInfo:

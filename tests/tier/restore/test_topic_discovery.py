@@ -6,9 +6,9 @@ from tier.metadata.metadata_samples import QUEUE
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.metadata_values import Topic
-from tiermq.tier.metadata.restore_report import Finding, Remark
-from tiermq.tier.metadata.topic_survey import TopicSurvey, survey_topics
 from tiermq.tier.names import QueueKey
+from tiermq.tier.restore.restore import TopicSurvey, survey_topics
+from tiermq.tier.restore.restore_report import Finding, Remark
 
 
 def manifest(topic: str, topic_id: int, written_ms: int, queue_id: int = 0, serial: int = -1) -> QueueManifest:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tier.metadata.metadata_samples import log_key, units_key
-from tiermq.tier.metadata.metadata_values import Segment, TimeEntry
-from tiermq.tier.metadata.time_index import Stretch
-from tiermq.tier.metadata.unit_findings import UnitFindings
-from tiermq.tier.metadata.unit_walk import UnitChunk
+from tiermq.tier.metadata.metadata_values import Segment, Stretch, TimeEntry
+from tiermq.tier.queue.units import UnitChunk
+from tiermq.tier.restore.queue_discovery import UnitFindings
 
 LOGS = [Segment(log_key(0), 50), Segment(log_key(50), 50)]
 UNITS = [Segment(units_key(0), 60), Segment(units_key(60), 140)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import QueueKey, SegmentType, index_queue
-from tiermq.tier.orphans import OrphanKind, OrphanReport, clean, find_orphans
-from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.retention.orphans import OrphanKind, OrphanReport, clean, find_orphans
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
 LOG = SegmentType.COMMIT_LOG
@@ -30,7 +31,7 @@ def world(tmp_path: Path) -> Iterator[TierWorld]:
     made.close()
 
 
-def found(world: TierWorld, metadata: MetadataStore | None = None, **more: int) -> OrphanReport:
+def found(world: TierWorld, metadata: MetadataStore | None = None, **more: Any) -> OrphanReport:
     return find_orphans(world.driver, metadata, clock=world.clock, **more)
 
 

@@ -10,16 +10,16 @@ from typing import cast
 
 import pytest
 
+from servers.faulty_driver import Down, FaultyDriver
 from tier.retention_world import Broker
 from tier.tier_world import BROKER, CLUSTER, HOUR_MS, TierWorld
 from tiermq.errors import StaleWriter, TierCredentials, TierError, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.metadata.manifest import ManifestCause
 from tiermq.tier.metadata.metadata_values import SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
-from tiermq.tier.retention import SILENCES_MAX, Retention, RetentionReport
+from tiermq.tier.retention.retention import SILENCES_MAX, Retention, RetentionReport
 from tiermq.tier.tier_config import TierConfig
 
 LOG, UNITS = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE
@@ -166,6 +166,7 @@ def test_a_tier_of_rocketmq_whose_offsets_nobody_noted_has_the_right_minimum_aft
     broker.make()
     broker.retention.run()
     assert broker.world.readable() == list(range(8, 14))
+    assert all(row.has_all_sums for row in broker.world.metadata.all_segments())
 
 
 # Failures
@@ -230,16 +231,19 @@ def test_a_back_end_that_is_down_ends_the_round_after_a_few_attempts(tmp_path: P
     broker.world.close()
 
 
+def with_old_messages(broker: Broker, check_owner: Callable[[], None]) -> Retention:
+    """Eight messages that are old enough to go, and a retention that checks the tier's owner first."""
+    broker.world.write(8)
+    broker.later(1000)
+    world = broker.world
+    return Retention(world.files, world.metadata, world.driver, None, THREE_DAYS, world.clock, check_owner=check_owner)
+
+
 def test_whoever_lost_the_tier_deletes_nothing(broker: Broker) -> None:
     def lost() -> None:
         raise StaleWriter("broker-b owns it")
 
-    broker.world.write(8)
-    broker.later(1000)
-    retention = Retention(
-        broker.world.files, broker.world.metadata, broker.world.driver, None, THREE_DAYS, broker.world.clock,
-        check_owner=lost,
-    )  # fmt: skip
+    retention = with_old_messages(broker, check_owner=lost)
     for call in (retention.run, lambda: retention.delete_topic("orders"), lambda: retention.clean_unused_topics(())):
         with pytest.raises(StaleWriter):
             call()
@@ -250,12 +254,7 @@ def test_whoever_cannot_ask_whose_the_tier_is_deletes_nothing_and_says_so(broker
     def unknown() -> None:
         raise TierUnavailable("no answer")
 
-    broker.world.write(8)
-    broker.later(1000)
-    retention = Retention(
-        broker.world.files, broker.world.metadata, broker.world.driver, None, THREE_DAYS, broker.world.clock,
-        check_owner=unknown,
-    )  # fmt: skip
+    retention = with_old_messages(broker, check_owner=unknown)
     assert len(retention.run().failures) == 1
     assert len(retention.clean_unused_topics(()).failures) == 1
     assert broker.world.readable() == list(range(8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,11 @@ from tier.tier_world import BROKER, CLUSTER, RECORD_BYTES, record
 from tiermq.errors import TierError, TierUnavailable
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.database import IN_MEMORY
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
-from tiermq.tier.metadata.restore import restore
-from tiermq.tier.retention import Retention
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
 
 
@@ -66,15 +66,16 @@ def mortal_files(broker: Broker, life: list[int], death: BaseException | None = 
     """With a TierError as its death only the back end's calls fail, and the process goes on."""
     world = broker.world
     is_failing = isinstance(death, TierError)
-    driver, metadata = Mortal(world.driver, life, death), Mortal(world.metadata, [1 << 30] if is_failing else life)
-    manifests = ManifestStore(driver, "a test", clock=world.clock)  # type: ignore[arg-type]
+    driver: Any = Mortal(world.driver, life, death)
+    metadata: Any = Mortal(world.metadata, [1 << 30] if is_failing else life)
+    manifests = ManifestStore(driver, "a test", clock=world.clock)
     files = FlatFileStore(
         driver, metadata, CLUSTER, BROKER, world.clock, log_segment_bytes=4 * RECORD_BYTES, queue_segment_bytes=100
-    )  # type: ignore[arg-type]
+    )
     for file in files:
         file.recover()
     return Retention(
-        files, metadata, driver, None, TierConfig(tiered_store_file_reserved_time=72), world.clock,  # type: ignore[arg-type]
+        files, metadata, driver, None, TierConfig(tiered_store_file_reserved_time=72), world.clock,
         before_emptied=lambda queue: manifests.write(snapshot_manifest(world.metadata, queue)),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tiermq.tier.metadata.metadata_values import NEVER_MS
-from tiermq.tier.retention_plan import ExpiryPlan, plan_by_size, plan_by_time, wants_roll
+from tiermq.tier.retention.retention_plan import ExpiryPlan, plan_by_size, plan_by_time, wants_roll
 
 
 @dataclass

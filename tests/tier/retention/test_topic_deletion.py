@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
 from tier.tier_world import BROKER, CLUSTER, TierWorld
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey
-from tiermq.tier.topic_deletion import delete_topic_objects
+from tiermq.tier.retention.retention import delete_topic_objects
 
 
 @pytest.fixture

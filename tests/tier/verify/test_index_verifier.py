@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +11,9 @@ from tier.verify_world import (
     bytes_of,
     index_key,
     kinds,
-    sound_world,
 )
 from tiermq.tier.index.index_item import HEADER_BYTES
-from tiermq.tier.verify import verify_tier
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
+from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from scenarios.broker_world import SETTINGS
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.spark.jobs.reindex import reindex
-from tiermq.spark.jobs.verify import verify as verify_job
+from tiermq.pipeline.reindex.job import reindex
+from tiermq.pipeline.verify.job import verify as verify_job
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Hole, QueueCoverage, open_sealed, sealed_text
 from tiermq.tier.names import QueueKey
-from tiermq.tier.verify import verify_tier
-from tiermq.tier.verify_keys import KeyRange, covered_ranges
-from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.verify.missing_keys import KeyRange, covered_ranges
+from tiermq.tier.verify.verify import verify_tier
+from tiermq.tier.verify.verify_report import VerifyReport
 
 T = "orders"
 
@@ -33,7 +33,7 @@ def opened(path: Path, **more: Any) -> TieredStore:
 def put(store: TieredStore, word: str, count: int = 20) -> None:
     for number in range(count):
         assert store.put(Message(T, b"x", queue_id=number % 2, keys=[f"{word}-{number}", word])).ok
-    assert store.tier_now()
+    assert store.flush_to_tier()
 
 
 def upload_index(store: TieredStore) -> None:
@@ -125,7 +125,7 @@ def test_a_sound_tier_is_clean_also_where_items_are_there_twice(tmp_path: Path) 
         assert index is not None
         coverage = index._table.coverage.queues[T, 0]
         coverage.holes.insert(0, Hole(0, coverage.end))  # Indexed again, as after a reindex.
-        while not index.is_caught_up:
+        while index.hole_count or not index._table.coverage.is_base_known:
             index.run_once()
         upload_index(store)
     report = verified(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,10 @@ from tier.verify_world import (
     kinds,
     log_key,
     notes,
-    sound_world,
     unit_key,
 )
 from tiermq.message.record_head import read_head
-from tiermq.tier.verify import verify_tier
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
-
+from tiermq.tier.verify.verify import verify_tier
 
 # Damage. Each case: what is done to the bytes, and what must be said of it even without checksums.
 
@@ -288,8 +278,9 @@ def test_a_segment_that_is_being_deleted_is_a_note(world: TierWorld) -> None:
 
 
 def test_records_larger_than_a_window_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("checked_segment", "verify_queue", "unit_cursor", "verify_index"):
-        monkeypatch.setattr(f"tiermq.tier.{module}.CHUNK_BYTES", 100)
+    for module in ("checked_segment", "queue_verifier", "index_verifier"):
+        monkeypatch.setattr(f"tiermq.tier.verify.{module}.CHUNK_BYTES", 100)
+    monkeypatch.setattr("tiermq.tier.queue.units.CHUNK_UNITS", 5)
     world = TierWorld(tmp_path)
     for size in (10, 5000, 1, 900):
         world.write(2, size=size)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tier.tier_world import TierWorld
 from tier.verify_world import bare, bytes_of, index_key, kinds, log_key, sound_world, unit_key
 from tiermq.tier.tier_view import view_tier
-from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify.verify import verify_tier
 
 damage = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 1 << 30), st.binary(min_size=1, max_size=40)), min_size=1, max_size=4

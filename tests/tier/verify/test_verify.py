@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from servers.faulty_driver import Down, FaultyDriver
 from tier.tier_world import BROKER, CLUSTER, TierWorld
 from tier.verify_world import (
     COUNT,
@@ -19,22 +19,13 @@ from tier.verify_world import (
     kinds,
     log_key,
     notes,
-    sound_world,
     unit_key,
 )
 from tiermq.errors import CorruptSegment, TierUnavailable
-from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.tier_url import bare_driver, open_driver
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify import verify_tier
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.verify.verify import verify_tier
 
 
 def test_a_sound_tier_is_clean_and_every_byte_was_read(world: TierWorld) -> None:
@@ -73,7 +64,7 @@ def test_the_tier_of_another_broker_is_not_looked_at(world: TierWorld) -> None:
 
 
 def test_a_tier_that_the_real_rocketmq_wrote_is_sound() -> None:
-    root = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier" / "tier"
+    root = Path(__file__).parent.parent.parent / "golden" / "rocketmq-5.3.3-tier" / "tier"
     report = verify_tier(open_driver(root.as_uri()))
     assert report.problems == []
     assert notes(report) == {"no_manifest"}

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-
-import pytest
 
 from tier.tier_world import TierWorld
-from tier.verify_world import bytes_of, log_key, sound_world, unit_key
+from tier.verify_world import bytes_of, log_key, unit_key
 from tiermq.consumequeue.unit import PRE_BLANK
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify import verify_tier
-from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_split import cuts_of
-from tiermq.tier.verify_task import QueueTask
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.queue.tier_queue import TierQueue
+from tiermq.tier.verify.verify import verify_tier
+from tiermq.tier.verify.verify_plan import QueueTask, cuts_of, plan_verify
 
 
 def test_a_long_queue_is_cut_between_records_and_each_byte_belongs_to_one_task(world: TierWorld) -> None:
@@ -34,7 +22,7 @@ def test_a_long_queue_is_cut_between_records_and_each_byte_belongs_to_one_task(w
     for before, after in pairwise(tasks):
         assert (before.log_to, before.unit_to) == (after.log_from, after.unit_from)
         assert before.then is not None
-        assert (before.then.place, before.then.queue_offset) == (after.log_from, after.unit_from)
+        assert (before.then.log_offset, before.then.queue_offset) == (after.log_from, after.unit_from)
     assert tasks[-1].is_last
     assert max(task.size_bytes for task in tasks) < 1400
 
@@ -61,4 +49,4 @@ def test_blank_units_are_stepped_over_when_a_cut_is_looked_for(world: TierWorld)
 
 
 def test_nothing_is_cut_out_of_nothing(world: TierWorld) -> None:
-    assert cuts_of(world.driver, (), ()) == []
+    assert cuts_of(TierQueue(world.driver, log_key(world, 0).queue, (), ())) == []

@@ -8,8 +8,8 @@ from tier.tier_world import BROKER, CLUSTER
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.verify_layout import check_layout
-from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.verify.verify_plan import check_layout
+from tiermq.tier.verify.verify_report import VerifyReport
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
 LOG, UNITS, INDEX = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE, SegmentType.INDEX

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tier.tier_world import TierWorld
-from tier.verify_world import bare, log_key, sound_world
+from tier.verify_world import bare, log_key
 from tiermq.tier.names import INDEX_TOPIC
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_task import QueueTask
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.verify.verify_plan import QueueTask, plan_verify
 
 
 def test_index_files_are_tasks_of_their_own(world: TierWorld) -> None:

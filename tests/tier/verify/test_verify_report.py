@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tiermq.tier.verify_report import FINDINGS_KEPT_MAX, Note, Problem, VerifyReport
+from tiermq.store.readonly.check import FINDINGS_KEPT_MAX
+from tiermq.tier.verify.verify_report import Note, Problem, VerifyReport
 
 
 def test_notes_alone_leave_a_tier_clean() -> None:

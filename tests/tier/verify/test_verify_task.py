@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,18 +12,10 @@ from hypothesis import strategies as st
 from tier.tier_world import TierWorld
 from tier.verify_world import bytes_of, kinds, log_key, sound_world, unit_key
 from tiermq.errors import TierError
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify import join_verify, run_verify_task, verify_tier
-from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_report import VerifyReport
-from tiermq.tier.verify_task import VerifyPlan, VerifyResult
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.verify.verify import join_verify, run_verify_task, verify_tier
+from tiermq.tier.verify.verify_plan import VerifyPlan, VerifyResult, plan_verify
+from tiermq.tier.verify.verify_report import VerifyReport
 
 
 def sent(plan: VerifyPlan) -> VerifyPlan:

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.filtering.sql_parser import NESTING_MAX, parse
-from tiermq.broker.filtering.sql_values import NotComparable
+from tiermq.broker.group.subscription import EXPRESSION_CHARACTERS_MAX
+from tiermq.broker.pull.sql_filter import (
+    EXPRESSION_TERMS_MAX,
+    SQL_NESTING_MAX,
+    Kind,
+    parse,
+    parse_counted,
+    tokenize,
+)
+from tiermq.broker.pull.sql_nodes import NotComparable
 from tiermq.errors import BadExpression
 
 
@@ -111,8 +119,8 @@ def test_what_an_expression_says_of_a_message(expression: str, properties: dict[
         "a + 1 = 2",
         "TRUE = 5",
         "NOT",
-        "(" * (NESTING_MAX + 1) + "TRUE" + ")" * (NESTING_MAX + 1),
-        "NOT " * (NESTING_MAX + 1) + "TRUE",
+        "(" * (SQL_NESTING_MAX + 1) + "TRUE" + ")" * (SQL_NESTING_MAX + 1),
+        "NOT " * (SQL_NESTING_MAX + 1) + "TRUE",
     ],
 )
 def test_what_is_no_expression_is_refused(expression: str) -> None:
@@ -181,3 +189,94 @@ def test_what_decides_a_row_is_found_behind_what_is_unknown() -> None:
 def test_comparisons_of_comparisons_without_end_are_refused(test: str) -> None:
     with pytest.raises(BadExpression, match="in a row"):
         parse("a" + test * 250)
+
+
+LONG = [
+    " OR ".join(["(" + "-" * 95 + "1 = k)"] * 6),
+    " OR ".join(["(" + "+" * 95 + "1 = k)"] * 6),
+    " AND ".join(["NOT " * 90 + "a"] * 6),
+    " AND ".join(["a" + " IS NULL" * 90] * 6),
+    " AND ".join(["a" + " CONTAINS 'x'" * 90] * 6),
+    " OR ".join(["(" * 90 + "a = 1" + ")" * 90] * 6),
+]
+
+
+@pytest.mark.parametrize("expression", LONG)
+def test_every_part_of_an_expression_counts_as_a_term_whatever_it_is(expression: str) -> None:
+    joined = " OR " if " OR " in expression else " AND "
+    half = joined.join(expression.split(joined)[:3])
+    assert 270 < parse_counted(half)[1] < 310
+    with pytest.raises(BadExpression, match=f"at most {EXPRESSION_TERMS_MAX} values"):
+        parse(expression)
+
+
+def words(expression: str) -> list[tuple[str, str]]:
+    return [(token.kind.name, token.text) for token in list(tokenize(expression))[:-1]]
+
+
+def test_every_kind_of_word_is_told_apart() -> None:
+    assert words("a_$1 >= 10L and .5e3 <> 'it''s' Or (not x)") == [
+        ("NAME", "a_$1"),
+        ("SIGN", ">="),
+        ("WHOLE", "10L"),
+        ("WORD", "AND"),
+        ("DECIMAL", ".5e3"),
+        ("SIGN", "<>"),
+        ("TEXT", "it's"),
+        ("WORD", "OR"),
+        ("SIGN", "("),
+        ("WORD", "NOT"),
+        ("NAME", "x"),
+        ("SIGN", ")"),
+    ]
+
+
+@pytest.mark.parametrize("number", ["5.", "5.5", "5.5E10", "5.E10", ".5", "5E10", "5e-3"])
+def test_decimal_numbers(number: str) -> None:
+    assert words(number) == [("DECIMAL", number)]
+
+
+def test_comments_and_space_separate_words() -> None:
+    assert words("a -- to the end\n /* and\n * this **/ = \t\f1") == [("NAME", "a"), ("SIGN", "="), ("WHOLE", "1")]
+
+
+def test_a_name_that_begins_like_a_word_is_a_name() -> None:
+    assert words("android notes inX") == [("NAME", "android"), ("NAME", "notes"), ("NAME", "inX")]
+
+
+@pytest.mark.parametrize("expression", ["a = 'open", "a # b", "ä = 1", "a = /* open", '"a"', "a != 1"])
+def test_what_is_no_word_is_refused_with_its_place(expression: str) -> None:
+    with pytest.raises(BadExpression, match=r"at character \d+"):
+        list(tokenize(expression))
+
+
+def test_a_comment_without_an_end_of_line_is_none() -> None:
+    assert words("a --b") == [("NAME", "a"), ("SIGN", "-"), ("SIGN", "-"), ("NAME", "b")]
+
+
+def test_an_expression_that_is_too_long_is_refused() -> None:
+    with pytest.raises(BadExpression, match="at most"):
+        list(tokenize(" " * (EXPRESSION_CHARACTERS_MAX + 1)))
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        tokens = list(tokenize(text))
+    except BadExpression:
+        return
+    assert tokens[-1].kind is Kind.END
+    assert [token.at for token in tokens] == sorted(token.at for token in tokens)
+
+
+@given(st.text())
+def test_any_text_can_be_written_as_a_constant(text: str) -> None:
+    quoted = "'" + text.replace("'", "''") + "'"
+    assert words(quoted) == [("TEXT", text)]
+
+
+def test_a_line_comment_needs_its_end_of_line_and_thousands_of_dashes_are_only_dashes() -> None:
+    assert words("a -- b\n") == words("a")
+    assert words("a -- b\r-") == words("a -")
+    assert words("\n--b") == words("--b") == [("SIGN", "-"), ("SIGN", "-"), ("NAME", "b")]
+    assert len(list(tokenize("-" * EXPRESSION_CHARACTERS_MAX))) == EXPRESSION_CHARACTERS_MAX + 1

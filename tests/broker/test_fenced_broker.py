@@ -1,0 +1,81 @@
+"""A broker whose lease another process took: what clients, operators and the log are told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.brokers import Producer, broker_config, running
+from simulation.manual_clock import ManualClock
+from tiermq.cli.main import cli
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.tier.dispatch.writer import QueueWriter
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.metadata.database import IN_MEMORY
+from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.metadata_store import MetadataStore
+
+OTHER = "host-2:/data/copy"
+
+
+def test_a_fenced_broker_names_the_holder_to_clients_and_operators_and_changes_no_topic(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names:
+        config = broker_config(metrics_port=0, namesrv_addr=f"127.0.0.1:{names.port}")
+        with (
+            running(tmp_path, config=config, tier=tier, tier_lease_term=3_000) as broker,
+            Producer(broker) as producer,
+        ):
+            assert producer.send().code == ResponseCode.SUCCESS
+            assert broker.parts.tiered is not None
+            assert broker.parts.tiered.flush_to_tier(60)
+            BrokerLease(open_driver(tier), "DefaultCluster", "b1", OTHER, term_ms=3_600_000).acquire(force=True)
+            while not broker.parts.local.is_fenced:
+                continue
+            answer = producer.send()
+            assert (answer.code, answer.remark is None) == (ResponseCode.SERVICE_NOT_AVAILABLE, False)
+            assert "another process has its broker" in str(answer.remark)
+            assert OTHER in str(answer.remark)
+            assert "disk" not in str(answer.remark)
+            with pytest.raises(urllib.error.HTTPError) as found:
+                urllib.request.urlopen(f"http://{broker.metrics_address}/ready")
+            assert found.value.code == 503
+            said = json.load(found.value)["problems"]["store"]
+            assert OTHER in said
+            assert "FENCED" not in said
+            made = CliRunner().invoke(cli, ["topic", "create", "new", "--namesrv", f"127.0.0.1:{names.port}"])
+            assert made.exit_code != 0
+            assert "no topic is changed here" in made.output
+            assert OTHER in made.output
+            ended = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": "T"})
+            assert producer.client.request(ended).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert broker.parts.topics.get("new") is None
+            assert broker.parts.topics.get("T") is not None
+
+
+def test_a_lease_that_another_process_holds_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, manual_clock: ManualClock
+) -> None:
+    driver = MemoryDriver()
+    BrokerLease(driver, "c", "b", OTHER, term_ms=3_600_000, clock=manual_clock).acquire()
+    lease = BrokerLease(driver, "c", "b", "me", clock=manual_clock)
+    with MetadataStore(IN_MEMORY) as metadata, caplog.at_level(logging.WARNING):
+        manifests = ManifestStore(driver, "me", lease=lease, clock=manual_clock)
+        writer = QueueWriter(metadata, manifests, lease=lease, clock=manual_clock, renew_ms=1_000)
+        for _ in range(121):
+            writer.claim()
+            manual_clock.advance_ms(1_000)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3  # At 0, 60 and 120 seconds.
+    assert all(OTHER in line for line in lines)
