@@ -145,6 +145,27 @@ def test_whoever_waits_goes_on_when_the_change_is_known(monkeypatch: pytest.Monk
         assert server.route("c").code == 0
 
 
+def test_a_change_beside_the_first_registration_is_waited_for() -> None:
+    topics = Topics("a", "b")
+    look, taken, may_go = topics.registration_snapshot, threading.Event(), threading.Event()
+
+    def look_and_wait() -> TopicSnapshot:
+        found = look()
+        taken.set()
+        assert may_go.wait(PATIENCE_S)
+        return found
+
+    topics.registration_snapshot = look_and_wait  # type: ignore[method-assign]
+    with WatchedNameServer() as server, registering(topics, at(server)) as registration:
+        assert taken.wait(PATIENCE_S)
+        topics.put("c")
+        registration.topics_changed(["c"])
+        assert not registration.wait_told(0.05)
+        may_go.set()
+        assert registration.wait_told(PATIENCE_S)
+        assert server.route("c").code == 0
+
+
 def test_nobody_waits_for_a_name_server_that_is_away_or_after_the_end() -> None:
     topics = Topics("a", "b")
     [port] = free_ports(1)

@@ -205,6 +205,7 @@ class _Session:
         self._noted = 0  # How many notes of changes have come here, and how many of them were accepted.
         self._told = 0
         self._is_registered = False
+        self._is_underway = False
         self._version: DataVersion | None = None
         self._accepted_count = 0
         self._failed_count = 0
@@ -234,7 +235,7 @@ class _Session:
 
     def owes(self, notes: int) -> bool:
         """Whether the name server will still get changes up to this number. Any thread may call."""
-        return self._is_registered and self._told < notes
+        return (self._is_registered or self._is_underway) and self._told < notes
 
     async def end(self) -> None:
         if self._task is not None:
@@ -264,6 +265,14 @@ class _Session:
 
     async def _register(self) -> None:
         """Send what is due: changes if the name server knows this broker, else the whole table."""
+        await self._connected()
+        self._is_underway = True  # From before the snapshot: a name server may soon know less than the broker.
+        try:
+            await self._register_connected()
+        finally:
+            self._is_underway = False
+
+    async def _register_connected(self) -> None:
         changed, self._changed = self._changed, set()
         noted = self._noted
         snapshot = self._owner.source.registration_snapshot()
