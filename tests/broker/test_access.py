@@ -329,7 +329,9 @@ def test_a_light_queue_is_written_by_those_who_may(tmp_path: Path) -> None:
     with guarded(tmp_path, **settings) as broker, signed(broker, "writer") as writer, signed(broker, "root") as root:
         names = "INNER_MULTI_DISPATCH\x01%LMQ%secret\x02UNIQ_KEY\x01K\x02"
         for properties in (names, f"INNER_MULTI_DISPATCH\x01x\x02{names}", f"DELAY\x011\x02{names}"):
-            assert writer.request(send_command("open", b"forged", properties=properties)).code == NO_PERMISSION
+            for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_REPLY_MESSAGE_V2):
+                forged = send_command("open", b"forged", properties=properties, code=code)
+                assert writer.request(forged).code == NO_PERMISSION
         for properties in (names, f"DELAY\x011\x02{names}INNER_MULTI_QUEUE_OFFSET\x011000\x02", names):
             assert root.request(send_command("open", b"allowed", properties=properties)).code == 0
         broker.parts.local.dispatch_now()

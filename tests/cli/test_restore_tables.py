@@ -25,7 +25,14 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
-from tiermq.tier.metadata.broker_state import OFFSETS, TOPICS, StoredTable, load_broker_state, write_broker_state
+from tiermq.tier.metadata.broker_state import (
+    GROUPS,
+    OFFSETS,
+    TOPICS,
+    StoredTable,
+    load_broker_state,
+    write_broker_state,
+)
 from tiermq.tier.names import state_object
 from tiermq.tier.restore.restore import read_manifests
 
@@ -257,6 +264,41 @@ def test_files_that_are_there_are_kept_and_offsets_beyond_the_end_are_cut(world:
     assert ("offset_cut", "group audit, topic orders, queue 2", "1 to 0") in remarks
     offsets = json.loads((config / "consumerOffset.json").read_bytes())[OFFSETS.table]
     assert offsets == {"orders@audit": {"0": 4, "2": 0}}
+
+
+def test_entries_that_no_broker_has_are_left_out_and_the_broker_starts(world: World) -> None:
+    """As a job copies them from a broker that answers anything."""
+    with world.serving():
+        world.fill()
+    world.lose_disk()
+    with world.driver() as driver:
+        lease = BrokerLease(driver, *HOME, "a test")
+        lease.acquire()
+        good = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6, "attributes": {"+reserve.time": "abc"}}
+        topics = {
+            "orders": {**good, "attributes": {"reserve.time": "abc", "reserve.bytes": "9" * 30}},
+            "../../etc": good, "row": 7, "many": {**good, "readQueueNums": 2**31 - 1}, "named": {"topicName": "else"},
+            "odd": {**good, "attributes": {"a": [1]}},
+        }  # fmt: skip
+        offsets = {"orders@audit": {"0": 3, "9" * 5_000: 1, "1": -7}, "orders@list": [1]}
+        state = {
+            TOPICS.name: {TOPICS.table: topics, "dataVersion": "x"},
+            GROUPS.name: {GROUPS.table: {"audit": {"groupName": "audit", "retryMaxTimes": 3}, "../x": {}, "g": [1]}},
+            OFFSETS.name: {OFFSETS.table: offsets, "popOpen": [1]},
+        }
+        encoded = {name: json.dumps(document).encode() for name, document in state.items()}
+        assert len(write_broker_state(driver, lease, *HOME, encoded, "a test")) == 3
+        lease.release()
+    found = json.loads(world.restore("--json", code=1).stdout)
+    odd = {each["where"] for each in found["remarks"] if each["kind"] == "odd_entry"}
+    assert odd == {
+        "topics, '../../etc'", "topics, 'row'", "topics, 'many'", "topics, 'named'", "topics, 'odd'",
+        "groups, '../x'", "groups, 'g'", "group offsets, 'orders@list'",
+    }  # fmt: skip
+    with world.serving():
+        assert [each["queueId"] for each in world.json("topic", "show", "orders")["queues"]] == [0, 1, 2]
+        assert world.bodies(1, "orders", "--group", "audit", "--queue", "0") == ["zero-3"]
+        assert world.bodies(4, "orders", "--group", "audit", "--queue", "1") == [f"one-{each}" for each in range(4)]
 
 
 def test_a_broker_that_is_opened_with_restore_has_its_tables(world: World) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from client.wire_world import filled
 from servers.loopback import free_ports
+from servers.stranger import stranger_with
 from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
 from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.remoting.client import RemotingClient
@@ -43,6 +44,15 @@ def test_a_route_has_every_queue_with_its_broker_s_address(tmp_path: Path) -> No
         assert doing(broker.name_server, lambda cluster: cluster.masters()) == {"broker-a": broker.address}
         with pytest.raises(RemotingError, match="of cluster nowhere"):
             doing(broker.name_server, lambda cluster: cluster.masters("nowhere"))
+
+
+def test_a_route_with_more_queues_than_a_topic_can_have_is_refused(tmp_path: Path) -> None:
+    with (
+        LocalBroker(tmp_path) as broker,
+        stranger_with(broker.name_server, "many", 1_000_000),
+        pytest.raises(RemotingError, match="at most 65536 queues at stranger, found 1000000"),
+    ):
+        doing(broker.name_server, lambda cluster: cluster.find_route("many"))
 
 
 def test_the_second_name_server_is_asked_when_the_first_is_gone(tmp_path: Path) -> None:

@@ -126,6 +126,16 @@ def test_what_pop_gives_back_is_its_topic_s_and_its_group_s() -> None:
     }  # fmt: skip
 
 
+def test_a_retry_topic_of_another_group_is_not_reached_by_a_prefix_of_its_name() -> None:
+    account = Account("a", "s", default_topic=Permission.DENY, default_group=Permission.DENY)
+    account.groups.update(team=Permission.SUB)
+    assert not account.may_use_topic("%RETRY%team_payments", Permission.SUB), "no SUB of a topic `payments`"
+    account.topics.update(orders=Permission.SUB | Permission.PUB)
+    assert account.may_use_topic("%RETRY%team_orders", Permission.SUB)
+    assert not account.may_use_topic("%RETRY%team_orders", Permission.PUB), "brokers alone write POP's copies"
+    assert account.may_use_topic("%RETRY%team", Permission.PUB)
+
+
 def test_dead_letters_are_read_by_those_who_may_read_for_the_group() -> None:
     account = Account("a", "s", default_topic=Permission.PUB | Permission.SUB, default_group=Permission.DENY)
     account.groups.update(billing=Permission.SUB)

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
-from tiermq.message.topic_name import AUTO_CREATE_TOPIC
+from tiermq.message.topic_name import AUTO_CREATE_TOPIC, TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
 from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -200,7 +200,12 @@ class ClusterClient:
                 (readable, PERM_READ, "readQueueNums"),
             ):
                 if perm & bit:
-                    places += (QueuePlace(name, masters[name], each) for each in range(as_int(queue.get(count))))
+                    queues = as_int(queue.get(count))
+                    if queues > TOPIC_QUEUES_MAX:
+                        raise RemotingError(
+                            f"topic {topic}: expected at most {TOPIC_QUEUES_MAX} queues at {name}, found {queues}"
+                        )
+                    places += (QueuePlace(name, masters[name], each) for each in range(queues))
         return Route(topic, tuple(writable), tuple(readable))
 
     async def route(self, topic: str) -> Route:

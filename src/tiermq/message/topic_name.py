@@ -21,6 +21,8 @@ QueueName = tuple[str, int]
 TOPIC_CHARACTERS_MAX = 127
 RETRY_TOPIC_CHARACTERS_MAX = 255
 GROUP_CHARACTERS_MAX = 120
+TOPIC_QUEUES_MAX = 1 << 16
+"""Queues of one topic at one broker: more is an error, and clients poll each of them."""
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"

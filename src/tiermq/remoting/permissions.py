@@ -134,7 +134,7 @@ class Account:
         if granted is not None:
             return bool(granted & wanted)
         if topic.startswith(RETRY_PREFIX):
-            return self._may_use_retry_topic(topic.removeprefix(RETRY_PREFIX))
+            return self._may_use_retry_topic(topic.removeprefix(RETRY_PREFIX), wanted)
         if is_broker_topic(topic):
             return False
         if topic.startswith(DEAD_LETTER_PREFIX):
@@ -144,15 +144,22 @@ class Account:
     def may_use_group(self, group: str) -> bool:
         return self.admin or Permission.SUB in self.groups.get(group, self.default_group)
 
-    def _may_use_retry_topic(self, name: str) -> bool:
-        """POP's retry topics are named group_topic or group+topic, which may be split in several ways."""
+    def _may_use_retry_topic(self, name: str, wanted: Permission) -> bool:
+        """A group's own retry topic needs SUB of the group. POP's copies are named group_topic or group+topic, which
+        may be split in several ways: they are read with SUB of a group and of its topic, unless another split is
+        denied, and only brokers write them.
+        """
         if name in self.groups:
             return Permission.SUB in self.groups[name]
+        if not wanted & Permission.SUB:
+            return Permission.SUB in self.default_group
         splits = [(name[:at], name[at + 1 :]) for at, letter in enumerate(name) if letter in "_+"]
         granted = [self.groups[group] for group, _ in splits if group in self.groups]
         granted += [self.topics[topic] for _, topic in splits if topic in self.topics]
-        is_known = any(group in self.groups for group, _ in splits)
-        return all(Permission.SUB in each for each in granted) and (is_known or Permission.SUB in self.default_group)
+        return all(Permission.SUB in each for each in granted) and (
+            Permission.SUB in self.default_group
+            or any(self.may_use_group(group) and self.may_use_topic(topic, Permission.SUB) for group, topic in splits)
+        )
 
     def require_topic(self, topic: str, wanted: Permission) -> None:
         """Raises RequestRefused with NO_PERMISSION."""

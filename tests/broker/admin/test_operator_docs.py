@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import running
-from tiermq.broker.admin.topic_admin_processor import QUEUES_MAX
 from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE, BrokerConfig
 from tiermq.config import StoreConfig
+from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.settings import settings_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +40,7 @@ def test_settings_that_can_be_changed_are_listed() -> None:
 
 
 def test_numbers_are_those_of_the_program() -> None:
-    assert f"at most {QUEUES_MAX:,} queues" in ADMINISTRATION
+    assert f"at most {TOPIC_QUEUES_MAX:,} queues" in ADMINISTRATION
 
 
 @pytest.mark.parametrize("text", [ADMINISTRATION, POPPING])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consuming import LOCALLY, SIZES, Peer, running
+from servers.stranger import stranger_with
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.assignment_processor import (
@@ -146,6 +147,19 @@ def test_queues_of_other_brokers_are_known_from_the_name_server(tmp_path: Path) 
             expected = [(name, queue_id, "PULL") for name in "ab" for queue_id in range(4)]
             while asked(peer) != expected:  # Until the second broker's topic is known there.
                 second.parts.topics.put(TopicConfig("T", 4, 4))
+
+
+def test_a_route_with_more_queues_than_a_topic_can_have_is_not_used(tmp_path: Path) -> None:
+    config = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="")
+    with NameServer(config) as server:
+        address = f"127.0.0.1:{server.port}"
+        with (
+            running(tmp_path, namesrv_addr=address) as broker,
+            stranger_with(address, "many", 1_000_000),
+            Peer(broker) as peer,
+        ):
+            peer.join("G")
+            assert asked(peer, topic="many") == []
 
 
 def test_a_name_server_that_wants_tls_and_a_signature_is_asked_with_both(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tiermq.broker.topic.topic_table import (
     retention_of,
 )
 from tiermq.errors import RequestRefused, StoreError, TierError
+from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, knows, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -42,8 +43,6 @@ from tiermq.store.durable_end import durable_end
 
 _log = logging.getLogger(__name__)
 
-QUEUES_MAX = 1 << 16
-"""Maximum queues of one topic: more is an operator's error, and clients poll each of them."""
 PERM_MAX = 7
 
 
@@ -257,9 +256,9 @@ def queue_key(parts: BrokerContext, topic: str, queue_id: int) -> dict[str, Any]
 
 
 def _check_queues(name: str, count: int) -> None:
-    if not 0 <= count <= QUEUES_MAX:
+    if not 0 <= count <= TOPIC_QUEUES_MAX:
         raise RequestRefused(
-            f"{name}: expected 0 to {QUEUES_MAX} queues, found {count}", ResponseCode.INVALID_PARAMETER
+            f"{name}: expected 0 to {TOPIC_QUEUES_MAX} queues, found {count}", ResponseCode.INVALID_PARAMETER
         )
 
 

@@ -29,7 +29,7 @@ from tiermq.broker.pop.pop_waiting import ANY_QUEUE
 from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.message.topic_name import RETRY_PREFIX
+from tiermq.message.topic_name import RETRY_PREFIX, TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import PERM_READ
 from tiermq.remoting.access import ADMINISTRATOR, reaches, require_group, require_topic, serves
 from tiermq.remoting.client import parse_name_servers
@@ -179,8 +179,12 @@ def _queues_in_route(topic: str, route: dict[str, Any]) -> Shares:
     for each in route.get("queueDatas") or []:
         table = object_in(each, "an element of queueDatas")
         if int32_in(table, "perm") & PERM_READ:
-            broker = text_in(table.get("brokerName"), "brokerName")
-            found += [MessageQueue(topic, broker, queue_id) for queue_id in range(int32_in(table, "readQueueNums"))]
+            broker, count = text_in(table.get("brokerName"), "brokerName"), int32_in(table, "readQueueNums")
+            if count > TOPIC_QUEUES_MAX:
+                raise RequestRefused(
+                    f"topic {topic}: expected at most {TOPIC_QUEUES_MAX} queues at {broker[:300]}, found {count}"
+                )
+            found += [MessageQueue(topic, broker, queue_id) for queue_id in range(count)]
     return found
 
 

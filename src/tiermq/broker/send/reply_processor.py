@@ -27,13 +27,14 @@ from tiermq.broker.send.send_checks import (
     completed,
     no_such_topic,
     queue_of,
+    writes_with_light_queues,
 )
 from tiermq.broker.send.send_processor import message_to_store
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendRequest
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.properties import REPLY_TO_CLIENT, get_property, with_property
-from tiermq.remoting.access import serves, writes
+from tiermq.remoting.access import serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -57,8 +58,8 @@ class ReplyProcessor:
         self._pushing = 0
         parts.hooks.busy_while(lambda: self._pushing > 0)
 
-    @serves(RequestCode.SEND_REPLY_MESSAGE, access=writes("topic"), large_body=True)
-    @serves(RequestCode.SEND_REPLY_MESSAGE_V2, access=writes("b"), large_body=True)
+    @serves(RequestCode.SEND_REPLY_MESSAGE, access=writes_with_light_queues("topic", "properties"), large_body=True)
+    @serves(RequestCode.SEND_REPLY_MESSAGE_V2, access=writes_with_light_queues("b", "i"), large_body=True)
     def reply(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Push a reply on. The answer comes later. Raises RequestRefused."""
         request = send_request_of(command)

@@ -113,7 +113,7 @@ def altered_attributes(
 def _check_value(name: str, value: str) -> None:
     if name in RETENTION:
         digits = value.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and -1 <= int(value) <= LONG_MAX):
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and -1 <= int(value) <= LONG_MAX):
             raise RequestRefused(f"value is not in range(-1, {LONG_MAX}): {value[:40]}")
     elif value not in _CHOICES[name]:
         raise RequestRefused(f"value is not in set: [{', '.join(_CHOICES[name])}]")
@@ -121,8 +121,20 @@ def _check_value(name: str, value: str) -> None:
 
 def retention_of(attributes: Mapping[str, str]) -> tuple[int, int]:
     """A topic's retention in hours and bytes from its attributes; -1 for the broker's setting."""
-    hours, size = (int(attributes.get(name, -1)) for name in RETENTION)
-    return hours if hours > 0 else -1, size if size > 0 else -1
+    hours, size = (_limit(name, attributes.get(name)) for name in RETENTION)
+    return hours, size
+
+
+def _limit(name: str, value: str | None) -> int:
+    """An attribute of a file that was edited, or restored, may be anything."""
+    if value is None:
+        return -1
+    try:
+        _check_value(name, value)
+    except RequestRefused as error:
+        _log.error("the attribute %s of a topic is ignored: %s", name, error)
+        return -1
+    return max(int(value), 0) or -1
 
 
 def with_retention(attributes: Mapping[str, str], hours: int, max_bytes: int) -> dict[str, str]:

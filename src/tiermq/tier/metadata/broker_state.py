@@ -31,6 +31,8 @@ from tiermq.errors import FutureManifest, ManifestConflict, StoreDamaged, TierEr
 from tiermq.files.config_file import decode_lenient_json
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import is_seal_broken
+from tiermq.message.topic_name import TOPIC_QUEUES_MAX, group_problem, topic_problem
+from tiermq.settings import LONG_MAX
 from tiermq.store.table_journal import TableJournal
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.document import (
@@ -299,6 +301,36 @@ def decode_table(data: bytes, name: str, kind: StateKind) -> StoredTable:
         )
     except (ValueError, TypeError, LookupError) as error:
         refuse_document(name, f"a body that is not the table {kind.name} ({error})", REMEDY)
+
+
+def entry_problem(kind: StateKind, name: str, entry: object) -> str | None:
+    """Why an entry of a table is none that a broker has; None: it may be. A job copies what a broker answers."""
+    if kind is SETTINGS:
+        return None
+    if kind is DELAY_OFFSETS:
+        return None if is_natural(entry) else "no offset"
+    if not isinstance(entry, dict):
+        return f"{type(entry).__name__} in place of an object"
+    if kind is TOPICS:
+        return topic_problem(name) or _topic_problem(name, entry)
+    return group_problem(name) if kind is GROUPS else None
+
+
+def _topic_problem(name: str, entry: Mapping[str, Any]) -> str | None:
+    if entry.get("topicName", name) != name:
+        return "the entry of another topic"
+    counts = [entry[key] for key in ("readQueueNums", "writeQueueNums") if key in entry]
+    if not all(is_natural(count) and count <= TOPIC_QUEUES_MAX for count in counts):
+        return f"expected at most {TOPIC_QUEUES_MAX} queues, found {str(counts)[:60]}"
+    attributes = entry.get("attributes") or {}
+    if not (isinstance(attributes, dict) and all(isinstance(value, str) for value in attributes.values())):
+        return "attributes that are no texts"
+    return None
+
+
+def is_natural(value: object) -> bool:
+    """Whether a value of JSON is a number that an offset or a count can be."""
+    return type(value) is int and 0 <= value <= LONG_MAX
 
 
 def state_kind_at(name: str) -> StateKind | None:

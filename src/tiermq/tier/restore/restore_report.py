@@ -31,6 +31,7 @@ class Finding(enum.Enum):
     UNKNOWN_TOPIC_IN_INDEX = "index entries with the id of no known topic; key queries will not find their messages"
     CORRUPT_STATE = "a damaged table of the broker, which was not restored"
     FUTURE_STATE = "a table of the broker that a newer TierMQ wrote, which was not restored"
+    ODD_ENTRY = "an entry of a table that no broker has, which was left out"
     FILE_KEPT = "a file that was there already, and was kept"
     OFFSET_CUT = "an offset beyond the end of its queue in the tier, cut to the end"
     TOPIC_ADDED = "a topic that is newer than the table of topics, added"

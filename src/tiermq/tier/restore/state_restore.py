@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tiermq.errors import FutureManifest, TierError
 from tiermq.files.config_file import BACKUP_SUFFIX
 from tiermq.files.file_access import FileAccess
-from tiermq.message.topic_name import SCHEDULE_TOPIC, is_system_topic
+from tiermq.message.topic_name import SCHEDULE_TOPIC, TOPIC_QUEUES_MAX, is_system_topic
 from tiermq.settings import escaped_property
 from tiermq.store.table_journal import SUFFIX as JOURNAL_SUFFIX
 from tiermq.tier.driver.contract import TierDriver
@@ -37,6 +37,8 @@ from tiermq.tier.metadata.broker_state import (
     TOPICS,
     StateKind,
     StoredTable,
+    entry_problem,
+    is_natural,
     load_broker_state,
 )
 from tiermq.tier.metadata.metadata_store import MetadataStore
@@ -54,6 +56,7 @@ WITHOUT = {
 NEVER_RESTORED = ("accounts", "messages of delay levels")
 """What no tier has."""
 READ_WRITE = 6
+QUEUE_ID_DIGITS_MAX = len(str(TOPIC_QUEUES_MAX))
 
 
 @dataclass(slots=True)
@@ -158,8 +161,23 @@ class _Fitting:
             empty: dict[str, Any] = {"dataVersion": version, TOPICS.table: {}}
             fitted[TOPICS.name] = self._topics(StoredTable(TOPICS, empty, self._now_ms, 0, ""))
         for name, table in found.items():
-            fitted[name] = ways.get(name, _as_it_is)(table)
+            fitted[name] = ways.get(name, _as_it_is)(self._sound(table))
         return fitted
+
+    def _sound(self, table: StoredTable) -> StoredTable:
+        """The table without entries that a start would refuse."""
+        kind, document = table.kind, table.document
+        problems = {name: entry_problem(kind, name, entry) for name, entry in document[kind.table].items()}
+        for name, problem in problems.items():
+            if problem is not None:
+                self._note(Finding.ODD_ENTRY, f"{kind.words}, {name[:100]!r}", problem[:300])
+        document = document | {
+            kind.table: {name: entry for name, entry in document[kind.table].items() if problems[name] is None}
+        }
+        version = document.get("dataVersion")
+        if not (isinstance(version, dict) and all(map(is_natural, version.values()))):
+            document.pop("dataVersion", None)
+        return replace(table, document=document)
 
     def _is_chosen(self, topic: str) -> bool:
         return not self._chosen or topic in self._chosen
@@ -184,7 +202,7 @@ class _Fitting:
             if entry is None:
                 topics[name] = _topic(name, count)
                 self._note(Finding.TOPIC_ADDED, f"topic {name}", f"with {count} queues")
-            elif isinstance(entry, dict) and self._has_grown(name, entry, table.taken_ms):
+            elif self._has_grown(name, entry, table.taken_ms):
                 topics[name] = {**entry, "readQueueNums": count, "writeQueueNums": count}
                 self._note(Finding.TOPIC_GREW, f"topic {name}", f"{count} queues")
         return _encoded({**table.document, TOPICS.table: topics})
@@ -199,11 +217,12 @@ class _Fitting:
     def _offsets(self, table: StoredTable) -> bytes:
         kept: dict[str, dict[str, int]] = {}
         groups: dict[str, list[str]] = {}
-        opened = table.document.get("popOpen") or {}  # TierMQ's own, see `broker/group/consumer_offsets`.
+        opened = table.document.get("popOpen")  # TierMQ's own, see `broker/group/consumer_offsets`.
+        opened = opened if isinstance(opened, dict) else {}
         for key, queues in self._chosen_of(table).items():
             topic, _, group = key.partition("@")
             ends = self._ends.offsets.get(topic)
-            if not isinstance(queues, dict) or (ends is None and is_system_topic(topic)):
+            if ends is None and is_system_topic(topic):
                 continue
             kept[key] = self._cut(
                 f"group {group}, topic {topic}", {**queues, **_before(queues, opened.get(key))}, ends or {}
@@ -225,7 +244,7 @@ class _Fitting:
     def _cut(self, whose: str, offsets: dict[str, Any], ends: Mapping[int, int]) -> dict[str, int]:
         kept = {}
         for queue_id, offset in offsets.items():
-            if type(offset) is not int or not queue_id.isdecimal():
+            if not (is_natural(offset) and queue_id.isdecimal() and len(queue_id) <= QUEUE_ID_DIGITS_MAX):
                 continue
             end = ends.get(int(queue_id), 0)
             kept[queue_id] = min(offset, end)
