@@ -181,10 +181,12 @@ class StoreConfig(Configuration):
             )
         _ = self.delete_hours, self.delay_levels_ms  # Both are parsed here so that errors are reported at start.
 
-    @property
-    def unkept(self) -> list[str]:
-        """What these settings require that a local store does not provide, as texts."""
-        entries = {SETTINGS[name].property_name: SETTINGS[name].render(getattr(self, name)) for name in UNKEPT}
+    def unkept(self, *, with_replication: bool = False) -> list[str]:
+        """What these settings require that a local store does not provide, as texts; `with_replication`: its owner
+        copies the log to slaves, or from a master.
+        """
+        names = UNKEPT.keys() - ({"broker_role"} if with_replication else set())
+        entries = {SETTINGS[name].property_name: SETTINGS[name].render(getattr(self, name)) for name in sorted(names)}
         return unkept_promises(entries, PROMISES)
 
     @property
@@ -245,12 +247,12 @@ SETTINGS = settings_of(StoreConfig)
 UNKEPT = {
     "broker_role": Promise(
         lambda value: value.strip() != BrokerRole.ASYNC_MASTER.name,
-        "there is no replication, so no replica confirms a message and none is received from a master",
-        "leave it out or write ASYNC_MASTER; flushDiskType=SYNC_FLUSH keeps messages through a power cut",
+        "a store alone has no replication, so no replica confirms a message and none is received from a master",
+        "leave it out or write ASYNC_MASTER, or let a broker open the store",
     ),
     "duplication_enable": Promise(
         is_true,
-        "there is no replication, so messages do not keep the offsets and store times that they bring along",
+        "messages that are put do not keep the offsets and store times that they bring along",
         "leave it out",
     ),
 }
@@ -259,8 +261,7 @@ PROMISES = {SETTINGS[name].property_name: promise for name, promise in UNKEPT.it
 # Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
 # in the local store. A test keeps this list true.
 WITHOUT_EFFECT = {
-    "slave_timeout": "there is no replication yet",
-    "offset_check_in_slave": "there is no replication yet",
+    "offset_check_in_slave": "offsets of a slave's queues are always checked",
     "enable_running_flags_in_flush": "an I/O error while flushing always stops puts",
     "bit_map_length_consume_queue_ext": "bit maps are made by a broker's filters",
     "travel_cq_file_num_when_get_message": "a get ends with its queue file",

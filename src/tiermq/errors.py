@@ -47,6 +47,10 @@ class ReadOnlyStore(StoreError):
     """The directory cannot be written by this process."""
 
 
+class ReplicationError(StoreError):
+    """A master's log and a slave's do not fit together, or a peer of replication broke the protocol."""
+
+
 class IllegalMessage(TierMQError, ValueError):
     """A message value that no record can hold (wrong type, wrong range)."""
 

@@ -30,10 +30,10 @@ def test_defaults_are_rocketmq_s() -> None:
 
 def test_a_broker_conf_is_read_by_rocketmq_s_names() -> None:
     config, ignored = BrokerConfig.from_properties(
-        "brokerClusterName=C\nbrokerName=b\nbrokerIP1=10.0.0.1\nlistenPort=20911\nnamesrvAddr=a:1;b:2\nhaListenPort=3\n"
+        "brokerClusterName=C\nbrokerName=b\nbrokerIP1=10.0.0.1\nlistenPort=20911\nnamesrvAddr=a:1;b:2\ndeleteWhen=3\n"
     )
     assert (config.broker_cluster_name, config.broker_name, config.broker_ip1) == ("C", "b", "10.0.0.1")
-    assert (config.listen_port, config.namesrv_addr, ignored) == (20911, "a:1;b:2", ["haListenPort"])
+    assert (config.listen_port, config.namesrv_addr, ignored) == (20911, "a:1;b:2", ["deleteWhen"])
     assert BrokerConfig.from_properties(config.to_properties()) == (config, [])
 
 

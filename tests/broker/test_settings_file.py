@@ -42,6 +42,7 @@ def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_told() -> No
         "broker_name": "broker-a",
         "broker_id": "0",
         "message_delay_level": "1s 5s",
+        "ha_listen_port": "10912",
         "listen_port": "20911",
         "auto_create_topic_enable": "false",
     }
@@ -58,7 +59,7 @@ def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_told() -> No
         "broker_name": "broker-a",
         "tiered_store_file_path": "/tier",
     }
-    assert (found.namesrv, found.ignored) == ({}, ("slaveTimeout", "haListenPort", "rocketmqHome"))
+    assert (found.namesrv, found.ignored) == ({}, ("rocketmqHome",))
     assert found.unknown == ("listenPrt (did you mean listenPort?)",)
     assert found.unkept() == []
 
@@ -165,11 +166,8 @@ ASKING = {
     "aclEnable": "true",
     "authenticationEnabled": "true",
     "authorizationEnabled": "TRUE",
-    "brokerRole": "SLAVE",
-    "brokerId": "1",
-    "inSyncReplicas": "2",
-    "minInSyncReplicas": "2",
     "totalReplicas": "3",
+    "haFlowControlEnable": "true",
     "allAckInSyncStateSet": "true",
     "enableDLegerCommitLog": "true",
     "enableControllerMode": "true",
@@ -191,9 +189,9 @@ ASKING = {
 }
 HARMLESS = {
     "aclEnable": "false",
-    "brokerRole": "ASYNC_MASTER",
-    "brokerId": "0",
-    "inSyncReplicas": "1",
+    "brokerRole": "SLAVE",
+    "brokerId": "1",
+    "inSyncReplicas": "2",
     "storeType": "default",
     "configManagerVersion": "V1",
     "messageStorePlugIn": "",
@@ -215,8 +213,7 @@ def test_what_asks_for_safety_that_is_not_provided_is_found_in_either_kind_of_fi
 
 def test_ordinary_values_of_the_same_settings_ask_for_nothing() -> None:
     assert settings_in_properties("".join(f"{name}={value}\n" for name, value in HARMLESS.items())).unkept() == []
-    assert settings_in_toml('broker_role = "ASYNC_MASTER"').unkept() == []
-    assert settings_in_toml('broker_role = "SYNC_MASTER"').unkept() != []
+    assert settings_in_toml('broker_role = "SYNC_MASTER"').unkept() == []
 
 
 def test_every_setting_of_rocketmq_has_one_meaning() -> None:

@@ -36,6 +36,7 @@ from tiermq.remoting.access import ADMINISTRATOR
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_object
 from tiermq.remoting.permissions import AccessFile, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import make_self_signed, trusting_client_context
@@ -282,8 +283,8 @@ SECURED = """
 brokerName=broker-a
 aclEnable=true
 authenticationEnabled=true
-brokerRole=SYNC_MASTER
-inSyncReplicas=2
+enableControllerMode=true
+totalReplicas=2
 storeType=defaultRocksDB
 messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore
 tls.server.mode=enforcing
@@ -298,7 +299,9 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     assert str(config) in line
     assert "--accept-weaker" in line
     assert len(line.splitlines()) == 1 + 7 + 1, "each has a line of its own"
-    names = "aclEnable=true authenticationEnabled=true brokerRole=SYNC_MASTER inSyncReplicas=2 storeType=defaultRocksDB"
+    names = (
+        "aclEnable=true authenticationEnabled=true enableControllerMode=true totalReplicas=2 storeType=defaultRocksDB"
+    )
     for name in [*names.split(), "messageStorePlugIn=org.apache", "tls.server.mode=enforcing"]:
         assert name in line
     assert not (tmp_path / "store").exists()
@@ -307,10 +310,12 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     kept = ("--acl", accounts, "--tier", (tmp_path / "tier").as_uri(), "--tls", "enforcing")
     line = refusal(tmp_path / "store", "-c", config, *FREE, *kept)
     assert [
-        name for name in ("aclEnable", "messageStore", "tls.", "brokerRole", "inSync", "storeType") if name in line
+        name
+        for name in ("aclEnable", "messageStore", "tls.", "enableController", "totalRepl", "storeType")
+        if name in line
     ] == [
-        "brokerRole",
-        "inSync",
+        "enableController",
+        "totalRepl",
         "storeType",
     ]
     with serving(tmp_path / "store", "-c", config, *FREE, "--accept-weaker") as (process, ready):
@@ -550,3 +555,43 @@ def test_a_tier_that_no_later_moment_makes_right_is_refused_without_another_way(
     assert word in str(refused.value)
     assert "--tier-later" not in str(refused.value)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_master_and_a_slave_are_made_by_their_files_and_the_slave_is_killed_and_goes_on(tmp_path: Path) -> None:
+    files = {
+        "master": "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=600000\nhaListenPort=0\nbrokerName=a\n",
+        "slave": "brokerRole=SLAVE\nbrokerId=1\nbrokerName=a\nmasterSyncInterval=100\n",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.conf").write_text(text + SMALL_PROPERTIES)
+    with serving(tmp_path / "master", "-c", tmp_path / "master.conf", *FREE) as (_, ready):
+        assert (ready["role"], ready["weaker"], bool(ready["haAddress"])) == ("SYNC_MASTER", [], True)
+        slave = (tmp_path / "slave", "-c", tmp_path / "slave.conf", "--port", "0", "--namesrv", ready["nameServer"])
+        with at(ready["address"]) as client:
+            first, copy = started(*slave)
+            try:
+                assert copy["role"] == "SLAVE"
+                confirmed(client)
+            finally:
+                first.kill()
+                first.communicate()
+            with serving(*slave):
+                confirmed(client)
+                status = decode_object(client.request(RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)).body)
+                assert [each["diff"] for each in status["haConnectionInfo"]] == [0]
+    logs = [b"".join(each.read_bytes() for each in sorted(tmp_path.glob(f"{name}/commitlog/0*"))) for name in files]
+    assert logs[0] == logs[1]
+
+
+def started(*words: str | Path) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """The command in a process that the caller ends."""
+    command = [sys.executable, "-m", "tiermq.cli", "serve", *map(str, words), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
+
+
+def confirmed(client: BlockingClient) -> None:
+    """Send until a slave has confirmed a message."""
+    while client.request(send_command()).code != ResponseCode.SUCCESS:
+        pass

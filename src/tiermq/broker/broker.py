@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tiermq.broker.admin.rates import Rates
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.broker_context import BrokerContext, BrokerHooks, config_directory
+from tiermq.broker.broker_context import BrokerContext, BrokerHooks, config_directory, local_half
 from tiermq.broker.delivery.delivery_services import DeliveryServices
 from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
@@ -38,10 +38,13 @@ from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
 from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
+from tiermq.broker.replication.metadata_sync import MetadataSync
+from tiermq.broker.replication.replication import NO_HA_SOCKET, HaSocket, Replication, check_role, ha_socket
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic.topic_table import RETENTION, TopicTable, retention_of, with_retention
 from tiermq.clock import Clock, SystemClock
+from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, StoreError
 from tiermq.metrics import Registry
@@ -50,7 +53,7 @@ from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
-from tiermq.remoting.tls import TlsSettings
+from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
@@ -75,6 +78,7 @@ from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pull.cold_flow import ColdFlowProcessor
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.query_processor import QueryProcessor
+from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, HaProcessor
 from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
 from tiermq.broker.send.send_back_processor import SendBackProcessor
@@ -86,6 +90,7 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     ColdFlowProcessor,
     EndTransactionProcessor,
     GroupAdminProcessor,
+    HaProcessor,
     LockProcessor,
     OffsetAdminProcessor,
     OffsetProcessor,
@@ -103,6 +108,8 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     UnservedProcessor,
 )
 """In the order of their names; each is made with the broker's context and declares what it serves (`@serves`)."""
+MASTER_ONLY = frozenset({PopProcessor, RecallProcessor, ReplyProcessor, SendBackProcessor})
+"""What a slave does not run: it stores messages, and its master's log has them."""
 _log = logging.getLogger(__name__)
 TOLD_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
@@ -127,6 +134,7 @@ class Broker:
         credentials: Credentials | None = None,
         name_server_tls: ssl.SSLContext | None = None,
         listening: BoundSockets | None = None,
+        ha: HaSocket = NO_HA_SOCKET,
         settings_file: Path | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
@@ -159,6 +167,7 @@ class Broker:
         self._hooks.every(FLUSH_PERIOD_S, self._flush_tables)
         self._hooks.on_stop(self._last_flush)
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
+        self.replication = Replication(local_half(store), config, clock, ha, metrics)
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -173,6 +182,7 @@ class Broker:
             given_rates=Rates(clock),
             cold_flow=ColdFlow(clock),
             timers=self.delivery.timers,
+            replication=self.replication,
             hooks=self._hooks,
             wait_registered=self._wait_registered,
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
@@ -181,9 +191,25 @@ class Broker:
         register_broker_metrics(self.parts, self._name_servers)
         topics.listeners.append(self._tell_queue_types)
         self._connect_tier()
-        self.processors: list[object] = [kind(self.parts) for kind in PROCESSORS]
+        self._make_processors()
+
+    def _make_processors(self) -> None:
+        self.metadata_sync: MetadataSync | None = None
+        """Of a slave: copies the master's tables."""
+        is_slave = self.replication.is_slave
+        kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
+        self.processors: list[object] = [kind(self.parts) for kind in kinds]
         for processor in self.processors:
-            server.serve(processor)
+            self.parts.server.serve(processor)
+        if is_slave:
+            self._become_slave()
+
+    def _become_slave(self) -> None:
+        """Copy the master's tables, and refuse to change them."""
+        [ha] = (each for each in self.processors if isinstance(each, HaProcessor))
+        self.parts.server.refuse(SLAVE_REFUSES, ha.refuse)
+        self.metadata_sync = MetadataSync(self.parts, self.processors)
+        self._hooks.run(self.metadata_sync)
 
     @classmethod
     def open(
@@ -211,11 +237,23 @@ class Broker:
         and what opening the store raises.
         """
         config = config or BrokerConfig()
-        settings = {"message_delay_level": config.message_delay_level, "accept_weaker": accept_weaker, **settings}
+        role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
+        check_role(config, role, has_tier=tier is not None)
+        settings = {
+            "message_delay_level": config.message_delay_level,
+            "accept_weaker": accept_weaker,
+            "with_replication": True,
+            **settings,
+        }
         with contextlib.ExitStack() as undo:
             listening = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
             undo.callback(listening.close)
-            host = store_host(config.broker_ip1, listening.main.getsockname()[1])
+            port = listening.main.getsockname()[1]
+            host = store_host(config.broker_ip1, port)
+            is_guarded = acl is not None or (tls is not None and tls.mode is TlsMode.ENFORCING)
+            ha = ha_socket(config, role, port, is_guarded=is_guarded)
+            if ha.socket is not None:
+                undo.callback(ha.socket.close)
             store: Store
             if tier is None:
                 broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
@@ -237,6 +275,7 @@ class Broker:
                 credentials=credentials,
                 name_server_tls=name_server_tls,
                 listening=listening,
+                ha=ha,
                 settings_file=settings_file,
             )
             undo.pop_all()
@@ -280,6 +319,7 @@ class Broker:
             self._thread.stop()
             self._thread = None
             raise
+        self.replication.start()
         if servers := parse_name_servers(self.config.namesrv_addr):
             self.register_at(servers)
 
@@ -310,6 +350,7 @@ class Broker:
             name=config.broker_name,
             address=self.address,
             broker_id=config.broker_id,
+            ha_address=self.replication.ha_address,
         )
         self._registration = BrokerRegistration(
             identity,
@@ -318,7 +359,8 @@ class Broker:
             period_s=config.register_name_server_period / 1000,
             credentials=self._credentials,
             tls=self._name_server_tls,
-            on_order_topics=self.parts.topics.set_order,
+            on_order_topics=None if self.replication.is_slave else self.parts.topics.set_order,
+            on_master=self.replication.follow if self.replication.is_slave else None,
         )
         self.parts.topics.listeners.append(self._registration.topics_changed)
         self._registration.start()
@@ -416,7 +458,10 @@ class Broker:
     def problems(self) -> dict[str, str]:
         """What keeps clients from being sent here; nothing when all is well."""
         found = {}
-        if why_not := self.parts.local.why_not_writeable:
+        if self.replication.is_slave:
+            if problem := self.replication.problem:
+                found["replication"] = f"expected to copy a master's log, found: {problem}"
+        elif why_not := self.parts.local.why_not_writeable:
             found["store"] = f"expected a store that takes messages, found it closed to them: {why_not}"
         states = self._name_servers()
         if states and not any(each.is_registered for each in states):
@@ -428,9 +473,16 @@ class Broker:
         return found
 
     def warnings(self) -> dict[str, str]:
-        """What is wrong and keeps clients from nothing: a tier that does not answer, whose uploads wait."""
+        """What is wrong and keeps clients from nothing: a tier that does not answer, whose uploads wait; tables of a
+        master that a slave cannot copy.
+        """
+        found = {}
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
-        return {} if trouble is None or isinstance(trouble, TIER_REFUSALS) else {"tier": str(trouble)}
+        if trouble is not None and not isinstance(trouble, TIER_REFUSALS):
+            found["tier"] = str(trouble)
+        if self.metadata_sync is not None and self.metadata_sync.problem:
+            found["tables"] = self.metadata_sync.problem
+        return found
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Leave the name servers, answer what was asked, close the store. Twice does no harm."""
@@ -438,6 +490,7 @@ class Broker:
         if thread is None:
             if self._listening is not None:
                 self._listening.close()
+            self.replication.stop()
             self._close_store()
             return
         if self._registration is not None:
@@ -445,6 +498,7 @@ class Broker:
         if self._endpoint is not None:
             self._endpoint.stop()
         thread.run(self._close(drain_s))
+        self.replication.stop()  # Behind the drain: open sends may wait for slaves.
         thread.stop()
         self._hooks.stop()
         self._close_store()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import ipaddress
 import socket
 from collections.abc import Mapping
 from typing import ClassVar
@@ -23,7 +24,18 @@ DEFAULT_PORT = 10911
 BROKER_NAME_BYTES_MAX = 255
 """Maximum length of a broker's name: POP receipts hold it, and sends reserve space for them in their properties."""
 FIXED_WHILE_RUNNING = frozenset(
-    {"broker_cluster_name", "broker_name", "broker_id", "broker_ip1", "listen_port", "bind_address", "fast_listen_port"}
+    {
+        "broker_cluster_name",
+        "broker_name",
+        "broker_id",
+        "broker_ip1",
+        "broker_ip2",
+        "listen_port",
+        "bind_address",
+        "fast_listen_port",
+        "ha_listen_port",
+        "ha_bind_address",
+    }
 )
 """Settings that a running broker does not change: name and addresses."""
 CHANGEABLE_OF_BROKER = frozenset(
@@ -75,7 +87,7 @@ class BrokerConfig(Configuration):
     TABLE: ClassVar[str] = "broker"
     DOCUMENT: ClassVar[str] = "docs/broker.md"
     AT_TOP: ClassVar[bool] = True
-    ACRONYMS: ClassVar[Mapping[str, str]] = {"Ip1": "IP1"}
+    ACRONYMS: ClassVar[Mapping[str, str]] = {"Ip1": "IP1", "Ip2": "IP2"}
 
     # Name and addresses.
     broker_cluster_name: str = "DefaultCluster"
@@ -160,6 +172,37 @@ class BrokerConfig(Configuration):
     transaction_op_msg_max_size: int = whole(4_096, low=1, high=1 << 20)
     transaction_op_batch_interval: int = whole(3_000, low=1)
 
+    # Replication. Roles and `slaveTimeout` are settings of the store.
+    ha_listen_port: int = whole(-1, low=-1, high=65_535)
+    """Where slaves copy this master's log. -1: the port above `listenPort`; 0: a free one."""
+    ha_bind_address: str = ""
+    """Where that port listens. Empty: `bind_address`."""
+    ha_allowed_addresses: str = ""
+    """Addresses and networks of slaves, separated by commas. Empty: every machine that reaches the port."""
+    broker_ip2: str = ""
+    """The address at which slaves find that port. Empty: `broker_ip1`."""
+    ha_master_address: str = ""
+    """Of a slave: the master's HA port. Empty: what the name server knows."""
+    master_address: str = ""
+    """Of a slave: the master's address for clients, which topics, groups and offsets are copied from. Empty: what the
+    name server knows."""
+    master_sync_interval: int = whole(10_000, low=1)
+    """How often a slave copies them."""
+    ha_send_heartbeat_interval: int = whole(5_000, low=1)
+    ha_housekeeping_interval: int = whole(20_000, low=1)
+    ha_transfer_batch_size: int = whole(32_768, low=1, high=4_000_000)
+    ha_max_gap_not_in_sync: int = whole(268_435_456)
+    sync_from_last_file: bool = False
+    """Whether an empty slave gets only the newest file of the log, as from RocketMQ, and not all of it."""
+    in_sync_replicas: int = whole(1, low=1)
+    """Of a SYNC_MASTER: how many replicas have a message before it is acknowledged, the master included."""
+    min_in_sync_replicas: int = whole(1, low=1)
+    """Of a SYNC_MASTER: with fewer replicas in sync, sends are refused."""
+    enable_auto_in_sync_replicas: bool = False
+    """Whether `in_sync_replicas` goes down to what is in sync, and at most to `min_in_sync_replicas`."""
+    slave_read_enable: bool = False
+    """Whether consumers that are far behind are sent to a slave."""
+
     # Metrics and health over HTTP; -1: off, 0: a free port.
     metrics_port: int = whole(-1, low=-1, high=65_535)
     metrics_host: str = ""
@@ -181,6 +224,21 @@ class BrokerConfig(Configuration):
         if not self.broker_ip1:
             loopback = self.bind_address in (LOOPBACK, "localhost")
             object.__setattr__(self, "broker_ip1", LOOPBACK if loopback else outward_address())
+        if self.min_in_sync_replicas > self.in_sync_replicas:
+            raise BadConfig(
+                f"minInSyncReplicas: expected at most inSyncReplicas ({self.in_sync_replicas}), found "
+                f"{self.min_in_sync_replicas}"
+            )
+        _ = self.allowed_slaves  # Parsed here so that errors are reported at start.
+
+    @property
+    def allowed_slaves(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """The networks of `ha_allowed_addresses`. Raises BadConfig."""
+        try:
+            pieces = [piece.strip() for piece in self.ha_allowed_addresses.split(",") if piece.strip()]
+            return tuple(ipaddress.ip_network(piece, strict=False) for piece in pieces)
+        except ValueError as error:
+            raise BadConfig(f"haAllowedAddresses: expected addresses and networks, found {error}") from error
 
 
 def outward_address() -> str:

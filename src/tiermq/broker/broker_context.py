@@ -29,6 +29,7 @@ from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.pull.cold_flow import ColdFlow
+from tiermq.broker.replication.replication import Replication
 from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import Clock
 from tiermq.delivery.redeliver import QueueFor, within_topic
@@ -125,6 +126,8 @@ class BrokerContext:
     """How much of the tier each group may read."""
     timers: TimerService | None
     """Keeps messages for a time of their own; None where the wheel is switched off, and on a slave."""
+    replication: Replication
+    """The broker's role: its slaves, or its master."""
     hooks: BrokerHooks
     wait_registered: Callable[[], bool]
     """Waits in the pool until the name servers have accepted topic changes; False after a timeout."""

@@ -44,8 +44,8 @@ ALIASES = {
 PROM_PORT = 5557
 _EXPORTERS = {"0": "DISABLE", "1": "OTLP_GRPC", "2": "PROM", "3": "LOG"}
 
-_NO_REPLICA = "there is no replication, so no other broker has a copy"
-_ONE_BROKER = "leave it out; flushDiskType=SYNC_FLUSH and --tier protect what one broker has"
+_NO_CONTROLLER = "there is no controller and no election: roles are set by brokerRole"
+_BY_ROLE = "leave it out; docs/replication.md describes masters and slaves"
 _ACCOUNTS = "requests would not be checked: there are no accounts"
 _GIVE_ACCOUNTS = "give --acl with plain_acl.yml, or accounts in TOML"
 _NO_ROCKSDB = "there is no RocksDB here, and what RocketMQ keeps in one is not read"
@@ -53,8 +53,8 @@ _TO_FILES = "leave it out, and let RocketMQ convert a store that has one: docs/c
 _FIND_SERVERS = "name servers are not looked up: this broker would not be registered at them"
 
 
-def _replica(asks: Any = is_true) -> Promise:
-    return Promise(asks, _NO_REPLICA, _ONE_BROKER)
+def _role(asks: Any = is_true) -> Promise:
+    return Promise(asks, _NO_CONTROLLER, _BY_ROLE)
 
 
 def _names_changeable(value: str) -> bool:
@@ -65,7 +65,7 @@ def _names_changeable(value: str) -> bool:
 
 
 PROMISES: Mapping[str, Promise] = {
-    **STORE_PROMISES,
+    **{name: promise for name, promise in STORE_PROMISES.items() if name != "brokerRole"},
     # Access control.
     "aclEnable": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
     "authenticationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
@@ -93,19 +93,15 @@ PROMISES: Mapping[str, Promise] = {
     "tls.server.certPath": Promise(is_given, "this certificate would not be used", "give --tls-cert", CERTIFICATE),
     "tls.server.keyPath": Promise(is_given, "this key would not be used", "give --tls-key", CERTIFICATE),
     "tls.test.mode.enable": Promise(is_false, "a certificate would be made up", "give --tls-cert", CERTIFICATE),
-    # Copies on other machines.
-    "brokerId": _replica(above(0)),
-    "inSyncReplicas": _replica(above(1)),
-    "minInSyncReplicas": _replica(above(1)),
-    "totalReplicas": _replica(above(1)),
-    "allAckInSyncStateSet": _replica(),
-    "enableAutoInSyncReplicas": _replica(),
-    "enableDLegerCommitLog": _replica(),
-    "enableControllerMode": _replica(),
-    "enableSlaveActingMaster": _replica(),
-    "enableRemoteEscape": _replica(),
-    "asyncLearner": _replica(),
-    "haMasterAddress": _replica(is_given),
+    # Roles that change by themselves.
+    "totalReplicas": _role(above(1)),
+    "allAckInSyncStateSet": _role(),
+    "enableDLegerCommitLog": _role(),
+    "enableControllerMode": _role(),
+    "enableSlaveActingMaster": _role(),
+    "enableRemoteEscape": _role(),
+    "asyncLearner": _role(),
+    "haFlowControlEnable": Promise(is_true, "replication is not throttled", "leave it out"),
     # Where things are kept.
     "storeType": Promise(lambda value: value.strip() not in ("", "default"), _NO_ROCKSDB, _TO_FILES),
     "configManagerVersion": Promise(lambda value: value.strip().lower() not in ("", "v1"), _NO_ROCKSDB, _TO_FILES),
@@ -149,7 +145,7 @@ NAMES = frozenset(
     authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
     batchDispatchRequestThreadPoolNums bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
     broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
-    brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
+    brokerHeartbeatInterval brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
     checkCommitLogOffsetOnRecover checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
@@ -166,7 +162,7 @@ NAMES = frozenset(
     defaultPopShareQueueNum delayOffsetUpdateVersionStep disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAcceleratedRecovery enableAsyncReput
-    enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
+    enableBatchPush enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction enableConnectionMetrics enableControllerMode
     enableCreateSysGroup enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
     enableLiteEventMode enableLitePopLog enableLmqQuota enableLmqStats
@@ -180,10 +176,10 @@ NAMES = frozenset(
     endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
     fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
     flushConsumerOffsetHistoryInterval forceRegister forwardTimeout globalColdReadThreshold haFlowControlEnable
-    haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
-    haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+    haMaxTimeSlaveNotCatchup
+    heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
     highSpeedMode indexFileReadEnable indexFileWriteEnable indexRocksDBEnable initAuthenticationUser
-    initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials inSyncReplicas isolateLogEnable
+    initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials isolateLogEnable
     isScanAvailableNameSrv iteratorWhenUseRocksdbConsumeQueue liteEventCheckInterval liteEventFullDispatchDelayTime
     liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable liteLagLatencyCollectEnable
     liteLagLatencyMetricsEnable liteLagLatencyTopK litePullMessageEnable litePullMessageThreadPoolNums
@@ -197,7 +193,7 @@ NAMES = frozenset(
     maxStatsIdleTimeInMinutes maxTopicLength memTableFlushIntervalMs metricGrpcExporterIntervalInMills
     metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    migrateAuthFromV1Enabled minInSyncReplicas minLiteTTl msgTraceTopicName persistConsumerOffsetIncrementally
+    migrateAuthFromV1Enabled minLiteTTl msgTraceTopicName persistConsumerOffsetIncrementally
     popCkOffsetMaxQueueSize popCkStayBufferTime popConsumerFSServiceInit popConsumerKVServiceEnable
     popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
     popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
@@ -215,12 +211,12 @@ NAMES = frozenset(
     serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
     serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum shutdownWaitTimeSeconds skipPreOnline
-    skipWhenCKRePutReachMaxTimes slaveReadEnable socksProxyConfig spinLockCollisionRetreatOptimalDegree
+    skipWhenCKRePutReachMaxTimes socksProxyConfig spinLockCollisionRetreatOptimalDegree
     splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statefulAuthenticationCacheExpiredSecond
     statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
     statRocksDBCQIntervalSec storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile storeType
     subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
-    syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
+    syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
     timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerGetMessageThreadNum
     timerInterceptDelayLevel timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
     timerRecallToTimelineEnable timerRecallToTimeWheelEnable timerReputServiceCorePoolSize

@@ -30,7 +30,7 @@ from tiermq.cli.server_process import (
     say_event,
     security_options,
 )
-from tiermq.config import StoreConfig
+from tiermq.config import BrokerRole, StoreConfig
 from tiermq.errors import TIER_REFUSALS, BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
@@ -197,6 +197,8 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
         "address": broker.address,
         "vipAddress": None if broker.fast_port is None else f"{config.broker_ip1}:{broker.fast_port}",
         "whyNoVip": broker.why_no_fast_port or None,
+        "role": broker.replication.role.name,
+        "haAddress": broker.replication.ha_address or None,
         "tier": tier,
         **_retention(broker),
         "metrics": broker.metrics_address,
@@ -295,6 +297,10 @@ def _ready_line(ready: dict[str, Any]) -> str:
         f"tier {ready['tier'] or 'none'}"
         + (f", history kept {ready['retention']['words']}" if "retention" in ready else ""),
     ]
+    if ready["role"] == BrokerRole.SLAVE.name:
+        parts.append("a slave")
+    if ready["haAddress"]:
+        parts.append(f"slaves copy it at {ready['haAddress']}")
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
     if ready["whyNoVip"]:

@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import StoreConfig
-from tiermq.errors import CorruptRecord, DiskFull, StoreError, TooManyOpenFiles
+from tiermq.errors import CorruptRecord, DiskFull, ReplicationError, StoreError, TooManyOpenFiles
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.kernel import Appender, Message, PutResult, PutResults, QueueHandle, Refusal, Stop, scan
@@ -71,6 +71,9 @@ class CommitLog:
         self._light_lock = threading.Lock()
         self._gate_lock = threading.Lock()
         self._closed = False
+        self._wake = wake
+        self.copied_store_ms = 0
+        """Of a slave: store time of the newest record that was dispatched."""
         self.appender = Appender(
             store_host,
             slow_path=self._put_slowly,
@@ -93,6 +96,11 @@ class CommitLog:
     def max_offset(self) -> int:
         """The end of readable records."""
         return self.files.max_offset
+
+    @property
+    def newest_store_ms(self) -> int:
+        """Store time of the newest record, of a slave the newest that was dispatched; 0 before the first."""
+        return max(self.appender.last_store_timestamp_ms, self.copied_store_ms)
 
     def open_for_append(self) -> None:
         """Continue at the end that recovery found. The gate stays unchanged.
@@ -269,6 +277,51 @@ class CommitLog:
             found.append((name, self.queue(name, 0) if is_light else None))
         return found
 
+    # A slave's log
+
+    def append_data(self, offset: int, data: memoryview) -> None:
+        """Append bytes of a master's log that begin at `offset` there. They may end within a record.
+
+        Only for a log that takes no puts; one thread calls. Raises ReplicationError, with nothing written, for bytes
+        that do not continue this log within one file, and DiskFull.
+        """
+        with self._room:
+            if self._closed:
+                raise ReplicationError(f"expected an open log for bytes at {offset}, found it closing")
+            file = self._file_for_data(offset, len(data))
+            file.append(data)
+        if self.appender.reput_idle:
+            self.appender.reput_idle = False
+            self._wake()
+
+    def _file_for_data(self, offset: int, length: int) -> MappedFile:
+        last, size = self.files.last(), self.files.file_size
+        if last is not None and offset != self.files.max_wrote_offset:
+            raise ReplicationError(
+                f"expected bytes from physical offset {self.files.max_wrote_offset} on, where this log ends, found "
+                f"some from {offset} on: this log is not a copy of that master's"
+            )
+        starts_file = last is None or last.is_full
+        if (starts_file and offset % size) or offset % size + length > size:
+            raise ReplicationError(
+                f"expected bytes of one commit-log file of {size} bytes, found {length} from {offset} on: the master's "
+                "mappedFileSizeCommitLog is different; set the same here, and start with an empty store"
+            )
+        if last is not None and not starts_file:
+            return last
+        if last is not None:
+            last.store_timestamp_ms = self.newest_store_ms
+        following = self.files.create_next(offset)
+        self.appender.attach(following.tail)
+        return following
+
+    def cut(self, offset: int) -> None:
+        """Drop everything from `offset` on, durably. No put and no flush may run."""
+        self.files.truncate_dirty(offset)
+        last = self.files.last()
+        if last is not None and offset < last.from_offset + last.size:
+            last.zero_from(offset - last.from_offset)
+
     # Space
 
     def _make_room(self, record_bytes: int) -> PutStatus:
@@ -313,7 +366,7 @@ class CommitLog:
 
     def _roll_to(self, following: MappedFile, active: MappedFile | None) -> None:
         if active is not None:
-            active.store_timestamp_ms = self.appender.last_store_timestamp_ms
+            active.store_timestamp_ms = self.newest_store_ms
         self.appender.roll(following.tail)
         self.files.add(following)
 

@@ -244,7 +244,7 @@ class Flusher:
         if self.failure is not None:
             return True
         files, appender = self._log.files, self._log.appender
-        newest_ms = appender.last_store_timestamp_ms  # Before the flush: later puts may not be durable.
+        newest_ms = self._log.newest_store_ms  # Before the flush: later puts may not be durable.
         # Read after the time, so that its record is below; not from the last file, which may not be listed yet.
         tail = appender.tail
         wrote = files.max_wrote_offset if tail is None else tail.base + tail.position

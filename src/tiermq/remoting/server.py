@@ -18,7 +18,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
@@ -27,7 +27,7 @@ from typing import Any, Protocol, cast
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import FastSendPath, SendRequest
-from tiermq.remoting.access import Access, Declaration, Handler, declared_by
+from tiermq.remoting.access import ANY_ACCOUNT, Access, Declaration, Handler, declared_by
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import NOBODY, Connection, RoundRobin, TakeSends
@@ -198,6 +198,12 @@ class RemotingServer:
         if declared.large_body:
             self._large_bodies.add(code)
         self.register(code, usual, declared.access, in_pool=in_pool)
+
+    def refuse(self, codes: Iterable[int], handler: Handler) -> None:
+        """Let `handler`, which raises RequestRefused, answer these requests, also those that are served already."""
+        for code in codes:
+            self._long[code] = handler
+            self.register(code, handler, self._access.get(code, ANY_ACCOUNT))
 
     def register(self, code: int, handler: Handler, access: Access, *, in_pool: bool = False) -> None:
         """Requests of `code` go to `handler`, on the loop or in a thread of the pool; `access` declares who may send.

@@ -20,13 +20,14 @@ from typing import Protocol
 
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.dispatch_request import DispatchRequest, request_at
-from tiermq.config import StoreConfig
+from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.consumequeue.queue_units import AppendOutcome
 from tiermq.errors import CorruptRecord
 from tiermq.index.index_service import IndexService
 from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
+from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
 from tiermq.message.topic_name import SCHEDULE_TOPIC, QueueName, is_light_queue, may_multi_dispatch
@@ -74,6 +75,8 @@ class Dispatch:
         self.dispatchers: list[Dispatcher] = []
         self.listeners: list[ArrivalListener] = []
         self.recovering = False
+        # A slave's log ends within a record while the rest of it is on the way.
+        self._follows_master = config.broker_role is BrokerRole.SLAVE
         self.gap_count = 0
         self.advanced: dict[QueueName, int] = {}  # Where `LocalStore.advance_queue` left offsets without messages.
         self.conflict_count = 0
@@ -168,7 +171,7 @@ class Dispatch:
         end = min(limit - view.base, view.position)
         position, stop = self.walk(view, start, end, budget=CHUNK_BYTES)
         self._finish(view, start, position)
-        if stop is Stop.CORRUPT:
+        if stop is Stop.CORRUPT and not (self._follows_master and _is_unfinished(view, position, end)):
             self._offset = view.base + position
             raise CorruptRecord(
                 f"expected a record at physical offset {self._offset}, found none: the commit log changed under a "
@@ -224,7 +227,8 @@ class Dispatch:
     def _append_unit(self, request: DispatchRequest) -> None:
         queue = self._queues.find_or_create(request.topic, request.queue_id)
         outcome = queue.append(request)
-        if outcome is AppendOutcome.CONFLICT and self.recovering and request.queue_offset == 0:
+        is_replayed = self.recovering or self._follows_master
+        if outcome is AppendOutcome.CONFLICT and is_replayed and request.queue_offset == 0:
             # The topic was deleted and began again: the log's older records of it belong to no queue.
             self._builder.remove(request.topic, request.queue_id)
             queue.destroy()
@@ -286,3 +290,12 @@ class Dispatch:
             self._builder.index.detach()
             self._builder.index = None
             self._indexed_file = None
+
+
+def _is_unfinished(view: WriteCursor, position: int, end: int) -> bool:
+    """Whether the record at `position` continues beyond `end`: its size and magic are there or still missing."""
+    if end - position < SIZE_AND_MAGIC.size:
+        return True
+    head = view.read(position, SIZE_AND_MAGIC.size)
+    size, magic = SIZE_AND_MAGIC.unpack(head) if head is not None else (0, 0)
+    return magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) and end - position < size <= view.size - position

@@ -24,6 +24,7 @@ from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.consumequeue.queue_units import Boundary
 from tiermq.consumequeue.unit import UNIT, is_real
 from tiermq.errors import CorruptRecord, IllegalMessage, StoreClosed, StoreError
+from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.kernel import (
     Appender,
     Collected,
@@ -49,6 +50,7 @@ from tiermq.store.dispatch import ArrivalListener
 from tiermq.store.reader import PULL_BYTES_MAX, QueryPage, query_by_key, record_at
 from tiermq.store.running_flags import Flag
 from tiermq.store.store_lifecycle import StoreLifecycle
+from tiermq.store.wiring import wake_reput
 
 
 class LocalStore(StoreLifecycle):
@@ -406,6 +408,50 @@ class LocalStore(StoreLifecycle):
         """Check every record of the log, body CRCs included; how many. Raises CorruptRecord at the first bad one."""
         self._ensure_running()
         return self._parts.log.verify()
+
+    # Replication: the log as bytes
+
+    @property
+    def confirm_offset(self) -> int:
+        """Everything below this physical offset is committed: as durable and as replicated as the settings require."""
+        return self._parts.confirm_offset()
+
+    def require_replicas(self, replicated_where: Callable[[], int]) -> None:
+        """From now on a message is committed only below what this returns; `replicas_moved` follows each rise."""
+        self._parts.replicated_where = replicated_where
+
+    def replicas_moved(self) -> None:
+        """Replicas have more of the log than before, so that more may be dispatched. Any thread may call."""
+        wake_reput(self._parts)
+
+    def set_few_replicas(self, detail: str) -> None:
+        """Refuse puts while fewer replicas are in sync than required, with this detail; accept them without one."""
+        flags = self._parts.flags
+        if detail:
+            flags.set(Flag.FEW_REPLICAS, detail)
+        else:
+            flags.clear(Flag.FEW_REPLICAS)
+
+    def add_growth_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` soon after puts, on any thread; once for many. It must not block."""
+        self._parts.reput.on_idle.append(listener)
+
+    def log_bytes(self, offset: int, length_max: int) -> SelectedBuffer | None:
+        """Bytes of the log from physical `offset` on, of one file, without a copy; None when there are none.
+
+        Release what was returned: its file is not deleted before.
+        """
+        file = self._parts.log.files.find(offset)
+        if file is None:
+            return None
+        position = offset - file.from_offset
+        length = min(length_max, file.read_position - position)
+        return file.select(position, length) if length > 0 else None
+
+    def append_data(self, offset: int, data: memoryview) -> None:
+        """Append bytes of a master's log to a slave's; see `CommitLog.append_data`."""
+        self._ensure_running()
+        self._parts.log.append_data(offset, data)
 
     # Copying: for a tier, which takes messages queue by queue
 

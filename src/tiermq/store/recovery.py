@@ -34,13 +34,13 @@ from tiermq.commitlog.recovery import (
     verify_log,
     walk_log,
 )
-from tiermq.config import StoreConfig
+from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
-from tiermq.kernel import KERNEL, Stop, WriteCursor
+from tiermq.kernel import KERNEL, Stop, WriteCursor, scan
 from tiermq.message.topic_name import QueueName
 from tiermq.store.checkpoint import CLEAN_MARKER, SAFETY_MS, Checkpoint, CleanMarker
 from tiermq.store.dispatch import Dispatch
@@ -213,8 +213,24 @@ class Recovery:
             whole = hole_at is None or physical <= hole_at
             return store_ms <= vouched_ms and whole and self._index_vouches(physical)
 
+        start = start_file(files, vouched)
+        if self._config.broker_role is BrokerRole.SLAVE:
+            self._look_before_changing(files, start)
+            self._drop_last_record(files, start)
         # A unit may be torn (its page came to the disk only in part), so units that the log can rebuild are dropped.
-        return self._walk_until_whole("abnormal", files, start_file(files, vouched), cut_queues=True)
+        return self._walk_until_whole("abnormal", files, start, cut_queues=True)
+
+    def _drop_last_record(self, files: Sequence[MappedFile], start: int) -> None:
+        """A slave receives records in parts, and topic and properties have no checksum: the last record may lack its
+        last bytes, and look whole. Its master sends it again.
+        """
+        end, _ = verify_log(files, start, self._crc_mode, self._find_torn)
+        file = self._log.files.find(end.offset)
+        if file is None:
+            return
+        last = scan(file.view, 0, end.offset - file.from_offset, 0)[3]
+        if last >= 0:
+            file.zero_from(last)
 
     def _index_vouches(self, physical: int) -> bool:
         """Whether a scan from `physical` on rebuilds everything that the index lacks."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Flag(enum.IntFlag):
-    """A reason. The store is writable when none of the bits 1 to 6 is set."""
+    """A reason. The store is writable when only NOT_READABLE is set, or none. The last two are TierMQ's own."""
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 1 << 1
@@ -17,6 +17,8 @@ class Flag(enum.IntFlag):
     DISK_FULL = 1 << 4
     FENCED = 1 << 5
     LOGIC_DISK_FULL = 1 << 6
+    SLAVE = 1 << 16
+    FEW_REPLICAS = 1 << 17
 
 
 _FORBIDS_WRITING = (
@@ -26,17 +28,21 @@ _FORBIDS_WRITING = (
     | Flag.DISK_FULL
     | Flag.FENCED
     | Flag.LOGIC_DISK_FULL
+    | Flag.SLAVE
+    | Flag.FEW_REPLICAS
 )
 
 
 _WORDS = {
     Flag.NOT_READABLE: "it may not be read",
-    Flag.NOT_WRITEABLE: "its log could not be written, or it is a slave's",
+    Flag.NOT_WRITEABLE: "its log could not be written",
     Flag.WRITE_LOGICS_QUEUE_ERROR: "a consume queue could not be written",
     Flag.WRITE_INDEX_FILE_ERROR: "its key index could not be written",
     Flag.DISK_FULL: "its disk is full",
     Flag.FENCED: "another process has its broker, and it takes messages again only once it is started again",
     Flag.LOGIC_DISK_FULL: "the disk of its consume queues is full",
+    Flag.SLAVE: "it is a slave, which copies its master: send to the master",
+    Flag.FEW_REPLICAS: "fewer replicas are in sync than minInSyncReplicas",
 }
 
 

@@ -64,6 +64,7 @@ class StoreLifecycle:
         background: bool = True,
         accept_weaker: bool = False,
         with_tier: bool = False,
+        with_replication: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path`, creating it if missing, and recover it.
@@ -72,6 +73,7 @@ class StoreLifecycle:
         a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
         setting, and for one that asks for safety which is not provided (a replica), unless `accept_weaker`.
         StoreDamaged also when its numbering continues in a tier, unless `with_tier`: then the caller handles that.
+        `with_replication`: the caller serves the role of `broker_role`, and copies the log.
 
         `background=False` starts no thread: only `dispatch_now`, `flush`, `flush_queues`, `clean_now` and
         `close` dispatch, flush or clean. For simulations, which must be deterministic.
@@ -80,8 +82,9 @@ class StoreLifecycle:
         if path is not None:
             settings["store_path_root_dir"] = str(Path(path).absolute())
         config = config.with_settings(**settings)
-        if config.unkept and not accept_weaker:
-            raise BadConfig("\n".join([*config.unkept, "To open the store without: accept_weaker=True"]))
+        unkept = config.unkept(with_replication=with_replication)
+        if unkept and not accept_weaker:
+            raise BadConfig("\n".join([*unkept, "To open the store without: accept_weaker=True"]))
         access = access or OsFileAccess()
         root = str(config.root_path)
         require_no_rocksdb(root, access)
@@ -126,7 +129,7 @@ class StoreLifecycle:
         register_metrics(self.metrics, parts)
         self._lifecycle.advance(State.RUNNING)
         if parts.config.broker_role is BrokerRole.SLAVE:
-            parts.flags.set(Flag.NOT_WRITEABLE)  # Only a master's stream may write here, and there is none.
+            parts.flags.set(Flag.SLAVE)  # Only a master's stream writes here.
         parts.log.set_writeable(parts.flags.writeable)
 
     def _end_of(self, topic: str, queue_id: int) -> int:
@@ -207,6 +210,7 @@ class StoreLifecycle:
     def _finish(self) -> bool:
         """Stop the services and make everything durable; True when nothing was left undone."""
         parts = self._parts
+        parts.replicated_where = None  # The next start takes the whole log: a master keeps what slaves lack.
         parts.housekeeping.stop()
         if parts.commit_service is not None:
             parts.commit_service.stop()
@@ -219,6 +223,9 @@ class StoreLifecycle:
         try:
             if not paused:
                 self._dispatch_the_rest()
+            is_slave = parts.config.broker_role is BrokerRole.SLAVE
+            if is_slave and parts.dispatch.offset < parts.log.files.max_wrote_offset:
+                parts.log.cut(parts.dispatch.offset)  # The rest of the record comes again: ask for it from its start.
             parts.queue_flush.flush_all()
             behind = parts.log.files.max_wrote_offset - parts.dispatch.offset
             parts.dispatch.close()
@@ -228,7 +235,8 @@ class StoreLifecycle:
             parts.allocator.shutdown()
         parts.checkpoint.flush()
         flushed = parts.log.files.flushed_where >= parts.log.files.max_wrote_offset
-        if behind > 0 or parts.flusher.failure is not None or not flushed:
+        # A slave may have all records of a file, and not all of the blank behind them.
+        if behind != 0 or parts.flusher.failure is not None or not flushed:
             return False
         self._write_marker()
         return True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.flush_services import Flusher, GroupCommit, PageRelease, RealTimeCommit, RealTimeFlush
-from tiermq.config import FlushDiskType, StoreConfig
+from tiermq.config import BrokerRole, FlushDiskType, StoreConfig
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.errors import CorruptRecord
 from tiermq.files.allocator import FileAllocator, Preparation, TransientPool
@@ -52,6 +52,9 @@ class Reput(Service):
         # Under SYNC_FLUSH every put would wake it, which costs a put more than its dispatch does.
         self._gather_s = SYNC_GATHER_S if config.flush_disk_type is FlushDiskType.SYNC_FLUSH else 0.0
         self.paused = False
+        self.on_idle: list[Callable[[], None]] = []
+        """Called when everything was dispatched that may be; what is put from then on wakes this thread."""
+        self._follows_master = config.broker_role is BrokerRole.SLAVE
         self._log = log
         self._dispatch = dispatch
         self._limit = limit
@@ -68,7 +71,11 @@ class Reput(Service):
             self._on_damage(error)
             raise
         appender = self._log.appender
+        if self._follows_master:  # No put has set it. The flusher notes it once everything that is written is durable.
+            self._log.copied_store_ms = self._dispatch.last_store_timestamp_ms
         appender.reput_idle = True
+        for call in self.on_idle:
+            call()
         if self._limit() > self._dispatch.offset:  # A put arrived between the last check and setting idle.
             appender.reput_idle = False
             return 0.0
@@ -180,12 +187,17 @@ class StoreComponents:
     reput: Reput
     queue_flush: QueueFlush
     housekeeping: Housekeeping
+    replicated_where: Callable[[], int] | None = None
+    """Where the log ends that enough replicas have, with sync replication; None without."""
 
     def confirm_offset(self) -> int:
-        """Records below may be dispatched: what is durable under SYNC_FLUSH, what is readable otherwise."""
+        """Records below are committed, and may be dispatched: what is durable under SYNC_FLUSH, else what is readable,
+        as far as enough replicas have it.
+        """
+        end = self.log.max_offset
         if self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH and not self.config.read_un_committed:
-            return min(self.log.files.flushed_where, self.log.max_offset)
-        return self.log.max_offset
+            end = min(self.log.files.flushed_where, end)
+        return end if self.replicated_where is None else min(end, self.replicated_where())
 
 
 def assemble(
@@ -227,7 +239,7 @@ def assemble(
         log,
         note_durable=lambda store_ms: setattr(checkpoint, "physic_msg_timestamp_ms", store_ms),
         on_failure=lambda _error: _stop_writing(flags),
-        on_progress=lambda: _wake_reput(box[0]),
+        on_progress=lambda: wake_reput(box[0]),
     )
     group_commit = GroupCommit(config, flusher)
     reader = Reader(config, log, queues, _physical_memory_bytes())
@@ -251,7 +263,7 @@ def assemble(
         flusher=flusher,
         group_commit=group_commit,
         flush_service=group_commit if sync else RealTimeFlush(config, flusher, clock),
-        commit_service=None if pool is None else RealTimeCommit(config, flusher, clock, lambda: _wake_reput(box[0])),
+        commit_service=None if pool is None else RealTimeCommit(config, flusher, clock, lambda: wake_reput(box[0])),
         reput=Reput(config, log, dispatch, lambda: box[0].confirm_offset(), _note_damage(flags)),
         queue_flush=QueueFlush(config, queues, dispatch, checkpoint, clock),
         housekeeping=_housekeeping(config, cleaner, checkpoint, log, reader, statistics, dispatch, clock),
@@ -283,8 +295,8 @@ def raise_descriptor_limit() -> None:
 
 
 def _pool(config: StoreConfig) -> TransientPool | None:
-    if not config.transient_store_pool_enable:
-        return None
+    if not config.transient_store_pool_enable or config.broker_role is BrokerRole.SLAVE:
+        return None  # A slave has no puts to answer from memory, as in RocketMQ.
     return TransientPool(config.transient_store_pool_size, config.mapped_file_size_commit_log)
 
 
@@ -394,11 +406,14 @@ def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
 
 def _wake_after_put(parts: StoreComponents) -> None:
     parts.reput.wake()
+    for call in parts.reput.on_idle:
+        call()
     if parts.commit_service is not None and parts.config.wake_commit_when_put_message:
         parts.commit_service.wake()  # Neither readers nor reput can read it before it is committed.
 
 
-def _wake_reput(parts: StoreComponents) -> None:
+def wake_reput(parts: StoreComponents) -> None:
+    """More may be dispatched than before: it was flushed, committed or replicated."""
     appender = parts.log.appender
     if appender.reput_idle:
         appender.reput_idle = False

@@ -125,7 +125,13 @@ def lease_owner(config: TierConfig) -> str:
 
 
 def open_local(
-    config: StoreConfig, clock: Clock, around: Environment, store_host: str, background: bool, accept_weaker: bool
+    config: StoreConfig,
+    clock: Clock,
+    around: Environment,
+    store_host: str,
+    background: bool,
+    accept_weaker: bool,
+    with_replication: bool,
 ) -> LocalStore:
     return LocalStore.open(
         config=config,
@@ -135,6 +141,7 @@ def open_local(
         background=background,
         accept_weaker=accept_weaker,
         with_tier=True,
+        with_replication=with_replication,
     )
 
 

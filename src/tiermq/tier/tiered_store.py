@@ -126,6 +126,7 @@ class TieredStore(TieredReading):
         surroundings: Environment | None = None,
         accept_weaker: bool = False,
         standby: bool = False,
+        with_replication: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
@@ -139,7 +140,8 @@ class TieredStore(TieredReading):
         for simulations.
 
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
-        opens it read-only. Raises BadConfig, BadTierUrl, TierCredentials, and `LocalStore`'s.
+        opens it read-only. `with_replication` is that of `LocalStore.open`. Raises BadConfig, BadTierUrl,
+        TierCredentials, and `LocalStore`'s.
         """
         clock = clock or SystemClock()
         names = given_names(tier_config, settings)
@@ -152,7 +154,7 @@ class TieredStore(TieredReading):
             if driver is None:
                 driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock)
                 undo.callback(driver.close)
-            local = open_local(local_config, clock, around, store_host, background, accept_weaker)
+            local = open_local(local_config, clock, around, store_host, background, accept_weaker, with_replication)
             undo.callback(local.close)
             lock = lock_tier(tier_config, around)
             if lock is not None:

@@ -285,8 +285,9 @@ def test_a_flush_that_takes_too_long_is_told(
 
 
 def test_a_slave_ends_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
-    store = {"broker_role": "SLAVE", "accept_weaker": True}
-    with running(tmp_path, clock=manual_clock, store=store) as broker, Peer(broker) as peer:
+    store = {"broker_role": "SLAVE"}
+    of: dict[str, Any] = {"broker_id": 1, "ha_master_address": "127.0.0.1:1"}
+    with running(tmp_path, clock=manual_clock, store=store, **of) as broker, Peer(broker) as peer:
         fields: dict[str, Any] = {
             "producerGroup": "PG",
             "tranStateTableOffset": 0,

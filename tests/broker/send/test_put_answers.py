@@ -9,6 +9,7 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from tiermq.broker.send.put_answers import STORED, DurableAnswers, answers_with, code_of, refusal_of
+from tiermq.config import StoreConfig
 from tiermq.errors import RequestRefused
 from tiermq.kernel import Frame, FrameReader, SendRequest, send_answer
 from tiermq.remoting.codes import ResponseCode
@@ -90,8 +91,7 @@ class Disk:
     def __init__(self) -> None:
         self.asked: list[tuple[int, Callable[[PutStatus], None]]] = []
         self.answers: list[bytes] = []
-        self.config = self
-        self.sync_flush_timeout = 5_000
+        self.config = StoreConfig(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=5_000)  # type: ignore[arg-type]
         self.flushed_where = 0
 
     def when_durable(self, offset: int, call: Callable[[PutStatus], None]) -> None:
@@ -113,7 +113,7 @@ def made(disk: Disk, clock: ManualClock | None = None) -> DurableAnswers:
 
 
 def add(answers: DurableAnswers, disk: Disk, end_offset: int, name: bytes, sends: int = 1) -> None:
-    answers.add(end_offset, cast(Connection, disk), name, lambda: name + b" late", sends)
+    answers.add(end_offset, cast(Connection, disk), name, lambda _status: name + b" late", sends)
 
 
 def test_nothing_is_answered_before_it_is_durable_and_one_flush_answers_all_below_it() -> None:

@@ -2,7 +2,6 @@
 
     28   a table of texts by RocketMQ's names, of what is measured here; rates over 10, 60 and 600 seconds
     315  how much a topic was sent (TOPIC_PUT_NUMS) or a group given of a topic (GROUP_GET_NUMS): minute, hour and day
-    907  replication as a master without slaves sees it
     306, 329   delete now what is past its time; queues follow the log
 
 There are no thread pools by request type, so their queue sizes are 0; what waits for the single pool is
@@ -80,17 +79,6 @@ class RuntimeProcessor:
             put = self._parts.put_rates.grown(topic, window)
             grown = put if name == PUT_NUMS else self._parts.given_rates.grown((group, topic), window)
             body[member] = {"sum": grown.total, "tps": grown.per_second}
-        return command.respond(body=encode_body(body))
-
-    @serves(RequestCode.GET_BROKER_HA_STATUS, access=ADMINISTRATOR)
-    def ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        body = {
-            "haClientRuntimeInfo": {"activated": False},
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": True,
-            "masterCommitLogMaxOffset": self._parts.local.max_physical_offset,
-        }
         return command.respond(body=encode_body(body))
 
     # The parts of the table.

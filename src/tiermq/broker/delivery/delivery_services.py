@@ -48,9 +48,11 @@ class DeliveryServices:
         )
         self.timers: TimerService | None = None
         self.tiered_timers: TieredTimerService | None = None
-        hooks.run(self.delay_levels)
+        is_slave = local.config.broker_role is BrokerRole.SLAVE  # Its master delivers, and the log brings it here.
+        if not is_slave:
+            hooks.run(self.delay_levels)
         register_delay_metrics(metrics, self.delay_levels)
-        if not config.timer_wheel_enable or local.config.broker_role is BrokerRole.SLAVE:
+        if not config.timer_wheel_enable or is_slave:
             return
         if tiered is not None:
             from tiermq.broker.delivery.tiered_timers import tiered_timer_service

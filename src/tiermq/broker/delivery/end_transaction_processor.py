@@ -19,7 +19,6 @@ from tiermq.broker.group.client_processor import ACCOUNT
 from tiermq.broker.send.put_answers import LOOK_S, DurableAnswers, code_of
 from tiermq.broker.send.send_checks import Destination, stored_destination
 from tiermq.clock import HOUR_MS
-from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, TransactionRules
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, OpLog, Outcome
@@ -38,7 +37,6 @@ from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, in
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.permissions import Account, Permission
-from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +64,7 @@ class EndTransactionProcessor:
         self._config = config = parts.config
         local = parts.local
         self._levels = len(local.config.delay_levels_ms)
-        self._sync = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._is_slave = local.config.broker_role is BrokerRole.SLAVE
+        self._is_slave = parts.replication.is_slave
         self._turn = itertools.count()
         self.unanswerable_count = 0
         self.ops = OpLog(
@@ -82,7 +79,7 @@ class EndTransactionProcessor:
         self.check = TransactionCheck(
             local, self.ops, parts.offsets, parts.clock, self._rules, self._ask, self._make_discard_topic
         )
-        self.durable = DurableAnswers(local, parts.server, parts.clock)
+        self.durable = DurableAnswers(local, parts.server, parts.clock, parts.replication.waiting_master)
         self._owner = (config.broker_cluster_name, "broker", config.broker_name)
         self._ended = {
             Outcome.COMMIT: parts.metrics.counter(
@@ -172,17 +169,16 @@ class EndTransactionProcessor:
         return RequestRefused(remark, code)
 
     def _answer(self, connection: Connection, command: RemotingCommand, ended: Ended) -> RemotingCommand | None:
-        if not self._sync or ended.end_offset < 0:
+        if not self.durable.waits or ended.end_offset < 0:
             return command.respond()
         if command.is_oneway:
             self.durable.flush_soon(ended.end_offset)
             return None
-        late_code, late_remark = code_of(PutStatus.FLUSH_DISK_TIMEOUT)
         self.durable.add(
             ended.end_offset,
             connection,
             encode_frame(command.respond()),
-            lambda: encode_frame(command.respond(late_code, late_remark)),
+            lambda status: encode_frame(command.respond(*code_of(status))),
         )
         return None
 

@@ -118,11 +118,23 @@ class AssignmentProcessor:
         check_topic_name(topic)
         check_group_name(group)
         with self._lock:
-            modes = {**self._modes, (topic, group): _mode_in(table)}
-            self._access.make_directories(os.path.dirname(self._path))
-            self._access.write_config(self._path, encode_modes(modes))
-            self._modes = modes
+            self._write({**self._modes, (topic, group): _mode_in(table)})
         return command.respond()
+
+    def _write(self, modes: dict[tuple[str, str], GroupMode]) -> None:
+        self._access.make_directories(os.path.dirname(self._path))
+        self._access.write_config(self._path, encode_modes(modes))
+        self._modes = modes
+
+    @serves(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, access=ADMINISTRATOR)
+    def all_modes(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.respond(body=encode_modes(self._modes))
+
+    def follow(self, modes: dict[tuple[str, str], GroupMode]) -> None:
+        """Take the modes of a master. Raises OSError."""
+        with self._lock:
+            if modes != self._modes:
+                self._write(modes)
 
     # Assignments.
 

@@ -93,6 +93,15 @@ class ConsumerOffsets:
         queues = self._table.get(key)
         return NONE if queues is None else queues.get(queue_id, NONE)
 
+    def follow(self, table: Offsets) -> None:
+        """Take the offsets of a master, over those that this broker has."""
+        with self._lock:
+            for key, queues in table.items():
+                own = self._table.setdefault(key, {})
+                if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
+                    self._table[key] = {**own, **queues}
+                    self._changed = True
+
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """Queue id → committed offset."""
         return dict(self._table.get(f"{topic}@{group}", {}))

@@ -200,6 +200,14 @@ class GroupTable(StoredTable[SubscriptionGroup]):
         with self._lock:
             self._change({each.name: each for each in groups})
 
+    def follow(
+        self, table: Mapping[str, SubscriptionGroup], forbidden: dict[str, dict[str, int]], version: DataVersion
+    ) -> None:
+        """Take the table of a master, with its version. Raises OSError."""
+        with self._lock:
+            self._forbidden = forbidden
+            self._take_over(table, version)
+
     def set_forbidden(self, name: str, topic: str, permission: int) -> None:
         """Which permission bits a group lacks for a topic; 0 lifts it. Durable when it returns."""
         with self._lock:

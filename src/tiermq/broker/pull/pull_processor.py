@@ -118,6 +118,7 @@ class PullProcessor:
         self._tiered = parts.tiered
         self._local = parts.local
         self._end_of = parts.store.max_offset
+        self._slave = parts.replication.slave
         self._failures = ReadFailures(parts.clock)
         self._cold_waiting = 0
         self._hot_given = 0
@@ -185,6 +186,9 @@ class PullProcessor:
         except PullForbidden as error:
             told = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=told)
+        if self._slave is not None and not self._parts.config.slave_read_enable:
+            self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
+            return None
         if pull.flags & FLAG_COMMIT:
             commit_for_client(self._parts, pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         self._ask(pull, admitted, may_hold=bool(pull.flags & FLAG_SUSPEND))
@@ -328,12 +332,22 @@ class PullProcessor:
             admitted.message_count += page.count
             admitted.byte_count += len(page.data)
             self._offsets.pulled(pull.group, pull.topic, pull.queue_id, page.next_offset)
-            self._send(pull, _SUCCESS, "FOUND", page.next_offset, page.min_offset, page.max_offset, page.data)
+            bounds = page.next_offset, page.min_offset, page.max_offset
+            self._send(pull, _SUCCESS, "FOUND", *bounds, page.data, self._better_broker(admitted, page))
             return
         code = _code_of(page, pull.offset)
+        if code == _NOT_FOUND and self._slave is not None and self._slave.is_connected:
+            code = _RETRY  # The consumer has caught up: its next pull goes to the master.
         if code == _NOT_FOUND and may_hold and self._hold(pull, page):
             return
         self._send(pull, code, page.status.name, page.next_offset, page.min_offset, page.max_offset, page.data)
+
+    def _better_broker(self, admitted: Admitted, page: Page) -> int:
+        """The id of the broker that the group's next pull should go to: a slave while it is far behind."""
+        if not self._parts.config.slave_read_enable:
+            return MASTER_ID
+        group = admitted.group
+        return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
 
     def _hold(self, pull: Pull, page: Page) -> bool:
         config = self._parts.config
@@ -352,6 +366,7 @@ class PullProcessor:
         min_offset: int,
         max_offset: int,
         data: bytes | memoryview = b"",
+        broker_id: int = MASTER_ID,
     ) -> None:
         command = pull.command
         if command.flag & FLAG_ONEWAY:
@@ -362,7 +377,7 @@ class PullProcessor:
             code,
             VERSION,
             remark,
-            MASTER_ID,
+            broker_id,
             next_offset,
             max(0, min_offset),
             max_offset,

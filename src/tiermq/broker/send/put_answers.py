@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiermq.clock import Clock
+from tiermq.config import FlushDiskType
 from tiermq.errors import RequestRefused
 from tiermq.kernel import SendRequest
 from tiermq.kernel.frame_reader import LENGTHS
@@ -15,6 +16,9 @@ from tiermq.remoting.command import FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.frame import decode_frame, encode_frame
 from tiermq.remoting.server import RemotingServer
+from tiermq.replication.ha_master import HaMaster
+from tiermq.replication.replica_acks import ReplicaState
+from tiermq.settings import LONG_MAX
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
@@ -34,8 +38,14 @@ _CODES: dict[PutStatus, tuple[ResponseCode, str | None]] = {
         ResponseCode.FLUSH_DISK_TIMEOUT,
         "the message is stored, but whether it is on disk is not known yet",
     ),
-    PutStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "the slave has not confirmed the message yet"),
-    PutStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, "the message is stored, but there is no slave"),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        "the message is stored, but too few slaves have confirmed it yet",
+    ),
+    PutStatus.SLAVE_NOT_AVAILABLE: (
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        "the message is stored, but too few slaves are in sync to confirm it",
+    ),
     PutStatus.SERVICE_NOT_AVAILABLE: (
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "the store takes no messages now: its disk may be full, or it is closing",
@@ -119,32 +129,48 @@ class _Waiting:
     since_s: float
     connection: Connection
     answer: bytes
-    late: Callable[[], bytes]
+    late: Callable[[PutStatus], bytes]
     sends: int
 
 
 class DurableAnswers:
-    """Answers to sends that wait until what was sent is on disk (SYNC_FLUSH).
+    """Answers to sends that wait until what was sent is on disk (SYNC_FLUSH) and on enough replicas (SYNC_MASTER).
 
-        add ─► line ─► one flush is asked for at a time ─► everything that is durable then ─► answered, in order
-                         ▲                                        │ more came meanwhile
-                         └────────────────────────────────────────┘
+        add ─► line ─► one flush is asked for at a time ─► what is durable then, and replicated ─► answered, in order
+                         ▲                                        │ more came meanwhile       ▲
+                         └────────────────────────────────────────┘         reports of slaves ┘
 
-    Invariants: nothing is answered SUCCESS before it is durable; each is answered once; no send waits longer than the
-    flush timeout, after which the answer is FLUSH_DISK_TIMEOUT and the client knows that its message may or may not
-    survive a power cut. All state belongs to the loop's thread.
+    Invariants: nothing is answered SUCCESS before it is durable and replicated as the settings require; each is
+    answered once; no send waits longer than the flush timeout for the disk, nor than the slave timeout for slaves: then
+    the answer is FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT. While too few replicas are in sync to confirm anything, it
+    is SLAVE_NOT_AVAILABLE, at once. In each of these cases the message is stored. All state belongs to the loop's
+    thread.
     """
 
-    def __init__(self, local: LocalStore, server: RemotingServer, clock: Clock) -> None:
+    def __init__(
+        self, local: LocalStore, server: RemotingServer, clock: Clock, replicas: HaMaster | None = None
+    ) -> None:
+        """`replicas`: the HA port of a master whose sends wait for slaves."""
         self.timed_out = 0
+        self.flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._local = local
         self._server = server
         self._clock = clock
-        self._timeout_s = local.config.sync_flush_timeout / 1000
+        self._replicas = replicas
+        self._flush_timeout_s = local.config.sync_flush_timeout / 1000
+        self._slave_timeout_s = local.config.slave_timeout / 1000
         self._line: deque[_Waiting] = deque()
         self._waiting = 0
         self._asked_to = -1
         self._newest_end = -1
+        self._flushed_to = -1 if self.flushes else LONG_MAX
+        if replicas is not None:
+            replicas.listeners.append(self._replicas_changed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether sends wait at all."""
+        return self.flushes or self._replicas is not None
 
     @property
     def waiting(self) -> int:
@@ -152,20 +178,29 @@ class DurableAnswers:
         return self._waiting
 
     def add(
-        self, end_offset: int, connection: Connection, answer: bytes, late: Callable[[], bytes], sends: int = 1
+        self,
+        end_offset: int,
+        connection: Connection,
+        answer: bytes,
+        late: Callable[[PutStatus], bytes],
+        sends: int = 1,
     ) -> None:
-        """Answer `sends` sends of a connection by `answer` once everything below `end_offset` is durable, or by what
-        `late` gives if that takes too long.
+        """Answer `sends` sends of a connection by `answer` once everything below `end_offset` is durable and
+        replicated, or by what `late` gives for another status.
         """
         self._line.append(_Waiting(end_offset, self._clock.monotonic(), connection, answer, late, sends))
         self._waiting += sends
         self.flush_soon(end_offset)
+        if not self.flushes:
+            self._release()
 
     def flush_soon(self, end_offset: int) -> None:
-        """Make everything below `end_offset` durable; no caller waits for it."""
+        """Make everything below `end_offset` durable and replicated; no caller waits for it."""
         self._newest_end = max(self._newest_end, end_offset)
-        if self._asked_to < 0:
+        if self.flushes and self._asked_to < 0:
             self._ask()
+        if self._replicas is not None:
+            self._replicas.wake()
 
     def _ask(self) -> None:
         self._asked_to = end = self._newest_end
@@ -173,22 +208,46 @@ class DurableAnswers:
 
     def _flushed(self, end_offset: int, status: PutStatus) -> None:
         self._asked_to = -1
+        line = self._line
         if status is PutStatus.PUT_OK:  # A flush takes along what was stored after it was asked for.
             end_offset = max(end_offset, self._local.flushed_where)
-        line = self._line
-        # The log is appended in order, and so is the queue: sends after the first waiting one wait too.
-        while line and line[0].end_offset <= end_offset:
+            self._flushed_to = max(self._flushed_to, end_offset)
+            if self._replicas is not None:
+                self._replicas.wake()
+            self._release()
+        while status is not PutStatus.PUT_OK and line and line[0].end_offset <= end_offset:
             self._answer(line.popleft(), status)
         if self._newest_end > end_offset:
             self._ask()
 
+    def _replicas_changed(self, _state: ReplicaState) -> None:
+        """On the thread of the HA port."""
+        if self._line:
+            self._server.call_threadsafe(self._release)
+
+    def _release(self) -> None:
+        """Answer what is durable and replicated, or durable and without a replica that could confirm it."""
+        line, replicas = self._line, self._replicas
+        replicated = LONG_MAX if replicas is None else replicas.replicated_where()
+        committed = min(self._flushed_to, replicated)
+        # The log is appended in order, and so is the queue: sends after the first waiting one wait too.
+        while line and line[0].end_offset <= committed:
+            self._answer(line.popleft(), PutStatus.PUT_OK)
+        if replicas is not None and not replicas.state.is_available:
+            while line and line[0].end_offset <= self._flushed_to:
+                self._answer(line.popleft(), PutStatus.SLAVE_NOT_AVAILABLE)
+
     def answer_late(self) -> int:
-        """Answer FLUSH_DISK_TIMEOUT to sends that wait too long; returns their number. Called periodically."""
-        oldest_s = self._clock.monotonic() - self._timeout_s
+        """Answer sends that wait too long, for the disk or for slaves; returns their number. Called periodically."""
+        now_s = self._clock.monotonic()
         count = 0
-        while self._line and self._line[0].since_s < oldest_s:
+        while self._line:
+            waited_s, is_flushed = now_s - self._line[0].since_s, self._line[0].end_offset <= self._flushed_to
+            if waited_s <= (self._slave_timeout_s if is_flushed else self._flush_timeout_s):
+                break
             count += self._line[0].sends
-            self._answer(self._line.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
+            status = PutStatus.FLUSH_SLAVE_TIMEOUT if is_flushed else PutStatus.FLUSH_DISK_TIMEOUT
+            self._answer(self._line.popleft(), status)
         return count
 
     def _answer(self, waiting: _Waiting, status: PutStatus) -> None:
@@ -197,4 +256,4 @@ class DurableAnswers:
             waiting.connection.send_bytes(waiting.answer)
         else:
             self.timed_out += waiting.sends
-            waiting.connection.send_bytes(waiting.late())
+            waiting.connection.send_bytes(waiting.late(status))

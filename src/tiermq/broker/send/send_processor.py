@@ -1,15 +1,16 @@
 """SendProcessor: sends (10, 310), batches (320), of producers and of consumers that give messages back by sending.
 
     reads of plain sends ─► kernel.FastSendPath ─► answers                      never seen here, see `fast_path`
-                                 └─► a store that flushes first: answers of the read once all of it is durable
+                                 └─► a store that flushes or replicates first: answers once all of the read is committed
     send ─► plain: FastSendPath ─► answer
         └─► otherwise: checks ─► destination ─► append ─► answer
                           └─► the topic or the group must be made first: in the pool, sends wait in their topic's line
 
-Invariants: the loop never waits for the disk; sends of one connection to one topic are stored in the order of their
-arrival, also when the topic must be made first; under SYNC_FLUSH a send is answered SUCCESS once it is durable, unless
-its producer set WAIT=false. Sends that wait are bounded: beyond `send_thread_pool_queue_capacity` they are answered
-SYSTEM_BUSY, with nothing stored. All state belongs to the loop's thread.
+Invariants: the loop never waits for the disk or for a slave; sends of one connection to one topic are stored in the
+order of their arrival, also when the topic must be made first; under SYNC_FLUSH a send is answered SUCCESS once it is
+durable, by a SYNC_MASTER once enough replicas have it, unless its producer set WAIT=false. Sends that wait are bounded:
+beyond `send_thread_pool_queue_capacity` they are answered SYSTEM_BUSY, with nothing stored.
+All state belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from tiermq.broker.broker_config import BrokerConfig
@@ -58,7 +60,6 @@ from tiermq.broker.send.send_checks import (
     writes_with_light_queues,
 )
 from tiermq.broker.topic.topic_table import DLQ_QUEUES, TopicTable
-from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
 from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements, with_inner_num
@@ -85,7 +86,6 @@ BATCH_QUEUE = "BatchCQ"
 PLACE_CHARACTERS = 16
 """A message id is the store's address, then the physical offset in this number of hexadecimal digits."""
 _PUT_OK = PutStatus.PUT_OK
-_LATE = PutStatus.FLUSH_DISK_TIMEOUT
 LABELS = ("cluster", "node_type", "node_id", "topic", "message_type", "is_system")
 
 
@@ -109,8 +109,7 @@ class SendProcessor:
         self._local = parts.local
         self._append = parts.local.append
         self._find = parts.topics.get
-        self._sync = parts.local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._is_slave = parts.local.config.broker_role is BrokerRole.SLAVE
+        self._is_slave = parts.replication.is_slave
         self._levels = len(parts.local.config.delay_levels_ms)
         self._added = broker_properties(config)
         self._region = config.region_id
@@ -126,7 +125,8 @@ class SendProcessor:
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
-        self.durable = DurableAnswers(parts.local, parts.server, parts.clock)
+        self.durable = DurableAnswers(parts.local, parts.server, parts.clock, parts.replication.waiting_master)
+        self._sync = self.durable.waits
         parts.hooks.busy_while(lambda: self.waiting > 0)
         parts.hooks.every(LOOK_S, self._look_for_late)
         parts.topics.listeners.append(self._forget)
@@ -175,7 +175,7 @@ class SendProcessor:
         assert tail is not None  # The fast path has put something.
         end_offset = tail.base + tail.position  # Of the last of them, or of later puts.
         if answers:
-            self.durable.add(end_offset, connection, answers, lambda: answers_with(answers, _LATE), sends)
+            self.durable.add(end_offset, connection, answers, partial(answers_with, answers), sends)
         else:
             self.durable.flush_soon(end_offset)
 
@@ -350,7 +350,7 @@ class SendProcessor:
         if request.is_oneway or not waits:
             self.durable.flush_soon(stored.end_offset)
             return answer(_PUT_OK)
-        self.durable.add(stored.end_offset, connection, answer(_PUT_OK), lambda: answer(_LATE))
+        self.durable.add(stored.end_offset, connection, answer(_PUT_OK), answer)
         return None
 
     def _require_room(self) -> None:
@@ -358,7 +358,7 @@ class SendProcessor:
         if self._has_no_room:
             self.counts.refused += 1
             raise RequestRefused(
-                f"{self.waiting} sends wait for the disk already: try again, or another broker",
+                f"{self.waiting} sends wait for the disk or for slaves already: try again, or another broker",
                 ResponseCode.SYSTEM_BUSY,
             )
 

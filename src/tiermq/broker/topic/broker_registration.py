@@ -41,6 +41,8 @@ REST_FIRST_S = 1.0
 PART_TOPICS = 5_000
 """Topics of one request."""
 OrderTopics = Callable[[Mapping[str, str]], None]
+OnMaster = Callable[[str, str], None]
+"""(HA address, address) of a slave's master, as a name server knows it; either may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class BrokerRegistration:
         credentials: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         on_order_topics: OrderTopics | None = None,
+        on_master: OnMaster | None = None,
     ) -> None:
         self.identity = identity
         self.source = source
@@ -114,6 +117,7 @@ class BrokerRegistration:
         self.credentials = credentials
         self.tls = tls
         self.on_order_topics = on_order_topics
+        self.on_master = on_master
         self._sessions = [_Session(self, address) for address in name_servers]
         self._thread: LoopThread | None = None
         self._changed: set[str] = set()
@@ -187,8 +191,10 @@ class BrokerRegistration:
         return [session.status() for session in self._sessions]
 
     def accepted(self, answer: RemotingCommand) -> None:
-        """A whole registration was accepted; the name server may have sent the ordered topics."""
+        """A whole registration was accepted; the name server may have sent the ordered topics, and a slave's master."""
         self._registered.set()
+        if self.on_master is not None:
+            self.on_master(answer.ext.get("haServerAddr") or "", answer.ext.get("masterAddr") or "")
         if self.on_order_topics is not None and len(answer.body):
             table = decode_object(answer.body).get("table")
             self.on_order_topics(text_map_in({} if table is None else table, "ORDER_TOPIC_CONFIG"))

@@ -154,6 +154,12 @@ class StoredTable(ABC, Generic[Entry]):
             self._table.pop(name, None)
         self.data_version = version
 
+    def _take_over(self, table: Mapping[str, Entry], version: DataVersion) -> None:
+        """Replace everything by a master's table. Durable first, then visible. Under the lock."""
+        self._file.write(version, self._encoded(table, version))
+        self._table = dict(table)
+        self.data_version = version
+
     def _replay(self) -> None:
         """Apply the journal of a broker that was killed."""
         changes = self._file.changes_since(self.data_version, self._table.__contains__, self._decoded_entry)

@@ -231,6 +231,16 @@ class TopicTable(StoredTable[TopicConfig]):
             self._tell(gone)
         return gone
 
+    def follow(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        """Take the table of a master, with its version; this broker's own system topics stay. Raises OSError."""
+        with self._lock:
+            own = {name: each for name, each in self._table.items() if self.is_system(name) and name not in table}
+            before = self._table
+            self._take_over({**table, **own}, version)
+            changed = {name for name in before.keys() | self._table.keys() if before.get(name) != self._table.get(name)}
+        if changed:
+            self._tell(changed)
+
     def for_send(self, name: str, default_topic: str, queues: int, unit_mode: bool = False) -> TopicConfig | None:
         """The topic, created from `default_topic` if allowed; None if it does not exist and may not be created."""
         found = self._table.get(name)

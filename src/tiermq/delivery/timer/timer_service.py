@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from tiermq.clock import Clock
 from tiermq.delivery.redeliver import QueueFor, as_named
-from tiermq.delivery.timer.timer_checkpoint import NO_SUM, TimerProgress
+from tiermq.delivery.timer.timer_checkpoint import NO_SUM, TimerProgress, encode_progress
 from tiermq.delivery.timer.timer_dequeue import TimerDequeue
 from tiermq.delivery.timer.timer_destination import TIMER_QUEUE, TimerDestination, delete_key, place_timer
 from tiermq.delivery.timer.timer_enqueue import TimerEnqueue
@@ -222,6 +222,14 @@ class TimerService(Service):
         if self._tiered is not None:
             self._tiered.written_down(read_ms, queue_offset)
         self._flushed_ms = now_ms
+
+    def checkpoint_bytes(self) -> bytes:
+        """The values of the last check point, as RocketMQ's slaves ask for them. Any thread may call."""
+        return encode_progress(self._checkpoint.progress)[0]
+
+    def metrics_bytes(self) -> bytes:
+        """How many timers wait for each topic, as in the file. Any thread may call."""
+        return self._state.metrics.encode(self._clock.now_ms())
 
     def _has_news(self, progress: TimerProgress) -> bool:
         """Whether a checkpoint is worth writing: an idle wheel gets one every IDLE_CHECKPOINT_MS only."""

@@ -1,0 +1,125 @@
+"""HaProcessor: what slaves and operators ask about replication.
+
+    60   timer check point, 56 bytes          61   timers by topic, JSON         asked by RocketMQ's slaves
+    906  a master's HA address                907  replication as `mqadmin haStatus` shows it
+
+A master reports its slaves, a slave its connection to the master. What a slave would have to change is refused, with
+where to go instead (`SLAVE_REFUSES`): a slave's tables and log are its master's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.errors import RequestRefused
+from tiermq.remoting.access import ADMINISTRATOR, serves
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.json_dialect import encode_body
+
+SLAVE_REFUSES = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.POP_MESSAGE,
+    RequestCode.NOTIFICATION,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+)
+
+
+class HaProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerContext) -> None:
+        self._parts = parts
+        self._start_offset = parts.local.max_physical_offset
+
+    @serves(RequestCode.GET_TIMER_CHECK_POINT, access=ADMINISTRATOR)
+    def timer_check_point(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        if self._parts.timers is None:
+            raise RequestRefused("The checkpoint is null")
+        return command.respond(body=self._parts.timers.checkpoint_bytes())
+
+    @serves(RequestCode.GET_TIMER_METRICS, access=ADMINISTRATOR)
+    def timer_metrics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        if self._parts.timers is None:
+            raise RequestRefused("The timerMessageStore is null")
+        return command.respond(body=self._parts.timers.metrics_bytes())
+
+    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO, access=ADMINISTRATOR)
+    def exchange_ha_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """A slave asks where to copy from. A request that makes this broker a slave of another is refused."""
+        if command.ext.get("masterHaAddress"):
+            raise RequestRefused(
+                "expected a question, found a master that announces itself: this broker takes its master from its "
+                "settings or its name server",
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            )
+        replication, config = self._parts.replication, self._parts.config
+        if replication.is_slave:
+            return command.respond()
+        ext = {
+            "masterAddress": f"{config.broker_ip1}:{self._parts.server.port}",
+            "masterFlushOffset": str(self._start_offset),
+            "masterHaAddress": replication.ha_address,
+        }
+        return command.respond(ext={name: value for name, value in ext.items() if value})
+
+    @serves(RequestCode.GET_BROKER_HA_STATUS, access=ADMINISTRATOR)
+    def ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        replication, local = self._parts.replication, self._parts.local
+        body: dict[str, Any] = {
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": not replication.is_slave,
+            "masterCommitLogMaxOffset": 0 if replication.is_slave else local.max_physical_offset,
+        }
+        if (master := replication.master) is not None:
+            end = local.max_physical_offset
+            slaves = master.slaves()
+            body["inSyncSlaveNums"] = sum(each.is_in_sync for each in slaves)
+            body["haConnectionInfo"] = [
+                {
+                    "addr": each.address,
+                    "diff": end - each.ack,
+                    "inSync": each.is_in_sync,
+                    "slaveAckOffset": each.ack,
+                    "transferFromWhere": each.sent_to,
+                    "transferredByteInSecond": each.bytes_per_second,
+                }
+                for each in slaves
+            ]
+        slave = replication.slave
+        body["haClientRuntimeInfo"] = {
+            "activated": slave is not None and slave.is_connected,
+            "lastReadTimestamp": 0 if slave is None else slave.last_read_ms,
+            "lastWriteTimestamp": 0 if slave is None else slave.last_write_ms,
+            "masterAddr": "" if slave is None else slave.master,
+            "masterFlushOffset": 0,
+            "maxOffset": local.max_physical_offset if slave is not None else 0,
+            "transferredByteInSecond": 0 if slave is None else slave.bytes_per_second(),
+        }
+        return command.respond(body=encode_body(body))
+
+    def refuse(self, _connection: Connection, _command: RemotingCommand) -> RemotingCommand:
+        """Of a slave: raises RequestRefused."""
+        raise RequestRefused(
+            f"expected a master, found a slave of {self._parts.replication.master_address or 'an unknown master'}: "
+            "topics, groups, offsets and messages are changed at the master"
+        )

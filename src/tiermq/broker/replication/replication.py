@@ -1,0 +1,212 @@
+"""Replication: the role of a broker, by its settings, and the streams that belong to it.
+
+    ASYNC_MASTER   HA port; sends do not wait for slaves
+    SYNC_MASTER    HA port; sends are committed once `inSyncReplicas` replicas have them, the master included
+    SLAVE          copies log and tables of its master; takes no messages
+
+Roles do not change while a broker runs. What would change them (a controller, elections, acting masters) is refused at
+the start: see `rocketmq_settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.listen_address import bound_socket
+from tiermq.clock import Clock
+from tiermq.config import BrokerRole, FlushDiskType
+from tiermq.errors import BadConfig
+from tiermq.message.hosts import LOOPBACK
+from tiermq.metrics import Registry
+from tiermq.namesrv.route_table import MASTER_ID
+from tiermq.replication.ha_master import HaMaster, HaMasterSettings
+from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
+from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
+from tiermq.store.local_store import LocalStore
+
+
+class HaSocket(NamedTuple):
+    """The bound socket of a master's HA port, or why there is none."""
+
+    socket: socket.socket | None
+    why_not: str = ""
+
+
+NO_HA_SOCKET = HaSocket(None, "no port was bound")
+
+
+def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool) -> None:
+    """Raises BadConfig for a role that cannot be served with these settings."""
+    if role is BrokerRole.SLAVE:
+        if config.broker_id == MASTER_ID:
+            raise BadConfig("brokerRole=SLAVE: expected a brokerId above 0, found 0, which is the master's")
+        if has_tier:
+            raise BadConfig(
+                "brokerRole=SLAVE: expected no tier, found one: the master uploads, and a slave does not read the tier "
+                "yet; leave --tier out"
+            )
+        if not config.ha_master_address and not config.namesrv_addr:
+            raise BadConfig(
+                "brokerRole=SLAVE: expected haMasterAddress, or namesrvAddr to find the master, found neither"
+            )
+        return
+    if config.broker_id != MASTER_ID:
+        raise BadConfig(f"brokerId: expected 0 for brokerRole={role.name}, found {config.broker_id}: write SLAVE")
+    if role is not BrokerRole.SYNC_MASTER and config.in_sync_replicas > 1:
+        raise BadConfig(
+            f"inSyncReplicas={config.in_sync_replicas}: expected brokerRole=SYNC_MASTER, found {role.name}, which "
+            "waits for no replica"
+        )
+
+
+def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: bool) -> HaSocket:
+    """The socket of the HA port beside the broker's `port`. Raises OSError when one that is needed cannot be had.
+
+    The HA protocol has no accounts and no TLS: a broker that `is_guarded` by either opens the port only if its settings
+    name it or the slaves' addresses. A broker on a port of the system's choice opens it only if they name the port.
+    """
+    if role is BrokerRole.SLAVE:
+        return HaSocket(None, "this broker is a slave")
+    host = config.ha_bind_address or config.bind_address
+    if config.ha_listen_port >= 0:
+        return HaSocket(bound_socket(host, config.ha_listen_port))
+    is_needed = role is BrokerRole.SYNC_MASTER
+    if is_guarded and not config.ha_allowed_addresses and not is_needed:
+        return HaSocket(None, "this port has no accounts and no TLS: set haListenPort or haAllowedAddresses")
+    if config.listen_port == 0:
+        return HaSocket(bound_socket(host, 0)) if is_needed else HaSocket(None, "the port was chosen freely")
+    try:
+        return HaSocket(bound_socket(host, port + 1))
+    except (OSError, OverflowError) as error:
+        if is_needed:
+            raise
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+        return HaSocket(None, f"cannot listen at {port + 1}: {reason}")
+
+
+class Replication:
+    """See the module. Made, started and stopped with its broker; the figures may be read by any thread."""
+
+    def __init__(self, local: LocalStore, config: BrokerConfig, clock: Clock, ha: HaSocket, metrics: Registry) -> None:
+        self.role = local.config.broker_role
+        self.why_no_port = ha.why_not
+        self.master: HaMaster | None = None
+        self.slave: HaSlave | None = None
+        self.master_address = config.master_address
+        """Of a slave: its master's address for clients; empty while it is not known."""
+        self._local = local
+        self._config = config
+        flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        if self.role is BrokerRole.SLAVE:
+            source = "" if config.bind_address in ("0.0.0.0", "::") else config.bind_address  # noqa: S104 - compared
+            settings = HaSlaveSettings(
+                flushes=flushes,
+                heartbeat_s=config.ha_send_heartbeat_interval / 1000,
+                housekeeping_s=config.ha_housekeeping_interval / 1000,
+                source="" if source in (LOOPBACK, "localhost") else source,
+            )
+            self.slave = HaSlave(local, settings, clock)
+            self.slave.set_master(config.ha_master_address)
+        elif ha.socket is not None:
+            self.master = self._make_master(ha.socket, flushes, clock)
+        self._register_metrics(metrics)
+
+    def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock) -> HaMaster:
+        config, local = self._config, self._local
+        is_sync = self.role is BrokerRole.SYNC_MASTER
+        rules = ReplicaRules(
+            in_sync_replicas=config.in_sync_replicas if is_sync else 1,
+            min_in_sync_replicas=config.min_in_sync_replicas if is_sync else 1,
+            auto=is_sync and config.enable_auto_in_sync_replicas,
+            gap_bytes_max=config.ha_max_gap_not_in_sync,
+        )
+        settings = HaMasterSettings(
+            file_bytes=local.config.mapped_file_size_commit_log,
+            only_flushed=flushes,
+            batch_bytes=config.ha_transfer_batch_size,
+            heartbeat_s=config.ha_send_heartbeat_interval / 1000,
+            housekeeping_s=config.ha_housekeeping_interval / 1000,
+            from_last_file=config.sync_from_last_file,
+            allowed=config.allowed_slaves,
+        )
+        master = HaMaster(local, rules, settings, listening, clock)
+        if rules.waits:
+            local.require_replicas(master.replicated_where)
+            master.listeners.append(self._replicas_changed)
+            self._replicas_changed(master.state)
+        local.add_growth_listener(master.wake)
+        return master
+
+    def _replicas_changed(self, state: ReplicaState) -> None:
+        """On the thread of the HA port: committed messages become readable; too few replicas stop sends."""
+        least = self._config.min_in_sync_replicas
+        self._local.set_few_replicas(f"{state.in_sync} of {least}" if state.in_sync < least else "")
+        self._local.replicas_moved()
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role is BrokerRole.SLAVE
+
+    @property
+    def waiting_master(self) -> HaMaster | None:
+        """The HA port of a master whose sends wait for slaves; None of any other broker."""
+        return self.master if self.master is not None and self.master.rules.waits else None
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves copy this master's log; empty where they cannot."""
+        if self.master is None:
+            return ""
+        host = self._config.broker_ip2 or self._config.broker_ip1
+        return f"[{host}]:{self.master.port}" if ":" in host else f"{host}:{self.master.port}"
+
+    @property
+    def problem(self) -> str:
+        """Why a slave does not copy its master, as text; empty where all is well."""
+        if self.slave is None or self.slave.is_connected:
+            return ""
+        return self.slave.problem or ("" if self.slave.master else "no name server knows the address of a master")
+
+    def follow(self, ha_address: str, address: str) -> None:
+        """What a name server knows of the master; settings take precedence. Any thread may call."""
+        if self.slave is not None and ha_address and not self._config.ha_master_address:
+            self.slave.set_master(ha_address)
+        if address and not self._config.master_address:
+            self.master_address = address
+
+    def start(self) -> None:
+        for each in (self.master, self.slave):
+            if each is not None:
+                each.start()
+
+    def stop(self) -> None:
+        """Twice does no harm, also before a start."""
+        for each in (self.master, self.slave):
+            if each is not None:
+                each.stop()
+
+    def _register_metrics(self, metrics: Registry) -> None:
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        counters: dict[str, tuple[str, Callable[[], float]]] = {}
+        if (master := self.master) is not None:
+            gauges["tiermq_slaves"] = ("connections of slaves", lambda: len(master.slaves()))
+            gauges["tiermq_replicas_in_sync"] = ("replicas in sync, with this one", lambda: master.state.in_sync)
+            gauges["tiermq_replication_behind_bytes"] = (
+                "bytes that the slave furthest behind lacks",
+                lambda: max((self._local.max_physical_offset - each.ack for each in master.slaves()), default=0),
+            )
+            counters["tiermq_slaves_refused_total"] = (
+                "connections refused at the HA port",
+                lambda: master.refused_count,
+            )
+        if (slave := self.slave) is not None:
+            gauges["tiermq_slave_connected"] = ("1 while this slave copies its master", lambda: slave.is_connected)
+            counters["tiermq_slave_received_bytes_total"] = ("log bytes of the master", lambda: slave.received_bytes)
+        for name, (text, read) in gauges.items():
+            metrics.gauge(name, text, (), read)
+        for name, (text, read) in counters.items():
+            metrics.counter(name, text, (), read)

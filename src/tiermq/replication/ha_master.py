@@ -1,0 +1,343 @@
+"""HaMaster: the HA port of a master, from which slaves of TierMQ and RocketMQ copy the commit log.
+
+    listener ─► _Slave   reports ─► ReplicaAcks ─► `state` ─► listeners: reput, waiting sends
+                         frames  ◄─ LocalStore.log_bytes       mapped bytes, as they are in the file
+
+One thread with one loop serves all slaves; it owns everything here except `state`, which is immutable and read by any
+thread. `wake` only sets a flag and a call.
+
+Invariants: nothing is sent before the first report; bytes that a power cut could still take from a SYNC_FLUSH master
+are not sent; a report beyond the end of this log is ignored, and a first one ends the connection, because that log is
+no copy of this one; a connection that reports nothing for the housekeeping interval is closed. An address that is not
+allowed is not served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiermq.clock import Clock
+from tiermq.files.mapped_file import SelectedBuffer
+from tiermq.replication.ha_stream import BODY_BYTES_MAX, HEADER, REPORT, REPORT_BYTES
+from tiermq.replication.replica_acks import Replica, ReplicaRules, ReplicaState, state_of
+from tiermq.settings import LONG_MAX
+
+_log = logging.getLogger(__name__)
+
+WATCH_S = 1.0
+REPORTS_BYTES = 64 * 1024
+SLAVES_MAX = 64
+"""Connections at once: each one copies the whole log."""
+
+
+class ReplicatedLog(Protocol):
+    """The master's log. The names are `LocalStore`'s."""
+
+    @property
+    def min_physical_offset(self) -> int: ...
+    @property
+    def max_physical_offset(self) -> int: ...
+    @property
+    def flushed_where(self) -> int: ...
+    def log_bytes(self, offset: int, length_max: int) -> SelectedBuffer | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaMasterSettings:
+    """Intervals are seconds. `allowed`: addresses or networks of slaves; none: every one that reaches the port."""
+
+    file_bytes: int
+    only_flushed: bool = False
+    batch_bytes: int = 32 * 1024
+    heartbeat_s: float = 5.0
+    housekeeping_s: float = 20.0
+    from_last_file: bool = False
+    allowed: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveStatus:
+    """One connected slave, for operators."""
+
+    address: str
+    ack: int
+    sent_to: int
+    bytes_per_second: int
+    is_in_sync: bool
+
+
+class HaMaster:
+    """See the module. `start` and `stop` are called by one thread."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        rules: ReplicaRules,
+        settings: HaMasterSettings,
+        listening: socket.socket,
+        clock: Clock,
+    ) -> None:
+        """`listening` is a bound socket, and this object's from now on."""
+        self.rules = rules
+        self.settings = settings
+        self.log = log
+        self.clock = clock
+        self.state = state_of(rules, log.max_physical_offset, (), log.max_physical_offset)
+        self.listeners: list[Callable[[ReplicaState], None]] = []
+        """Called on the thread of the port when `state` has changed."""
+        self.refused_count = 0
+        self.has_idle_slave = False
+        self._listening = listening
+        self._slaves: list[_Slave] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
+    def start(self) -> None:
+        self._listening.listen()
+        self._listening.setblocking(False)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="ha-master", daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self) -> None:
+        """Close the port and every connection. Twice does no harm."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None and self._ending is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            thread.join()
+        self._listening.close()
+
+    # Any thread.
+
+    def replicated_where(self) -> int:
+        """Where the log ends that enough replicas have; everything, while none but the master is needed."""
+        state = self.state
+        return LONG_MAX if state.needed <= 1 else state.confirmed
+
+    def wake(self) -> None:
+        """The log has grown."""
+        if self.has_idle_slave and self._loop is not None:
+            self.has_idle_slave = False
+            with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile: there are no slaves to wake.
+                self._loop.call_soon_threadsafe(self._wake_slaves)
+
+    def slaves(self) -> list[SlaveStatus]:
+        """Of a moment ago."""
+        end, gap = self.log.max_physical_offset, self.rules.gap_bytes_max
+        return [
+            SlaveStatus(each.address, each.ack, each.position, each.rate, 0 <= end - each.ack <= gap)
+            for each in tuple(self._slaves)
+            if each.ack >= 0
+        ]
+
+    # The thread of the port.
+
+    async def _run(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._ending = asyncio.Event()
+        self._started.set()
+        tasks = {loop.create_task(self._accept()), loop.create_task(self._watch())}
+        await self._ending.wait()
+        tasks |= {each.task for each in self._slaves if each.task is not None}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, peer = await loop.sock_accept(self._listening)
+            except OSError as error:  # No descriptor left, or the peer has gone: others are served.
+                _log.warning("a slave could not be accepted: %s", error)
+                await asyncio.sleep(WATCH_S)
+                continue
+            host = str(peer[0]).removeprefix("::ffff:")
+            if not self._is_allowed(host) or len(self._slaves) >= SLAVES_MAX:
+                self.refused_count += 1
+                _log.warning(
+                    "HA port: %s was refused: %s", host, "too many slaves" if self._is_allowed(host) else "not allowed"
+                )
+                connection.close()
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            slave = _Slave(self, connection, host, f"{host}:{peer[1]}")
+            self._slaves.append(slave)
+            slave.task = loop.create_task(self._serve(slave))
+
+    def _is_allowed(self, host: str) -> bool:
+        allowed = self.settings.allowed
+        return not allowed or any(ipaddress.ip_address(host.partition("%")[0]) in each for each in allowed)
+
+    async def _serve(self, slave: _Slave) -> None:
+        try:
+            await slave.run()
+        except (OSError, EOFError) as error:
+            _log.warning("slave %s: disconnected at %d: %s", slave.address, slave.ack, error)
+        except Exception:  # noqa: BLE001 - the connection's outermost edge: other slaves go on
+            _log.exception("slave %s: serving it failed", slave.address)
+        finally:
+            slave.connection.close()
+            self._slaves.remove(slave)
+            self.update()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now_s = self.clock.monotonic()
+            for slave in tuple(self._slaves):
+                slave.take_rate()
+                if slave.task is not None and now_s - slave.read_s > self.settings.housekeeping_s:
+                    _log.warning(
+                        "slave %s: closed, it has not reported for %g s", slave.address, self.settings.housekeeping_s
+                    )
+                    slave.task.cancel()
+            self.update()
+
+    def _wake_slaves(self) -> None:
+        for slave in self._slaves:
+            slave.grown.set()
+
+    def update(self) -> None:
+        """Derive `state` from what the slaves have reported."""
+        before, end = self.state, self.log.max_physical_offset
+        confirmed = end if before.needed <= 1 else before.confirmed
+        replicas = [Replica(each.host, each.ack) for each in self._slaves if each.ack >= 0]
+        self.state = state = state_of(self.rules, end, replicas, confirmed)
+        if state != before:
+            for listener in self.listeners:
+                listener(state)
+
+    def readable_end(self) -> int:
+        """Up to where slaves may have the log."""
+        return self.log.flushed_where if self.settings.only_flushed else self.log.max_physical_offset
+
+
+class _Slave:
+    """One connection of a slave. Everything happens on the master's loop."""
+
+    def __init__(self, master: HaMaster, connection: socket.socket, host: str, address: str) -> None:
+        self.connection = connection
+        self.host = host
+        self.address = address
+        self.ack = -1
+        self.position = -1
+        self.rate = 0
+        self.grown = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.read_s = master.clock.monotonic()
+        self._master = master
+        self._sent_bytes = self._counted_bytes = 0
+        self._has_warned = False
+
+    async def run(self) -> None:
+        """Serve it until one side ends. Raises OSError and EOFError."""
+        sending = asyncio.get_running_loop().create_task(self._send_log())
+        try:
+            await self._read_reports(sending)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    def take_rate(self) -> None:
+        self.rate, self._counted_bytes = self._sent_bytes - self._counted_bytes, self._sent_bytes
+
+    async def _read_reports(self, sending: asyncio.Task[None]) -> None:
+        loop, rest = asyncio.get_running_loop(), b""
+        while True:
+            data = await loop.sock_recv(self.connection, REPORTS_BYTES)
+            if not data:
+                raise EOFError("it closed the connection")
+            if sending.done():
+                sending.result()  # Raises what ended it.
+            self.read_s = self._master.clock.monotonic()
+            rest += data
+            whole = len(rest) - len(rest) % REPORT_BYTES
+            if whole:
+                (offset,) = REPORT.unpack_from(rest, whole - REPORT_BYTES)  # The last of several counts.
+                rest = rest[whole:]
+                self._reported(offset)
+
+    def _reported(self, offset: int) -> None:
+        end = self._master.log.max_physical_offset
+        if not 0 <= offset <= end:
+            if self.position < 0:
+                raise EOFError(
+                    f"its log ends at {offset} and this one at {end}: it is no copy of this log; compare them, and "
+                    "empty the slave's store if this log is the right one"
+                )
+            if not self._has_warned:
+                self._has_warned = True
+                _log.error("slave %s: its report of %d is ignored, this log ends at %d", self.address, offset, end)
+            return
+        if self.position < 0:
+            self.position = self._start_of(offset)
+            _log.info("slave %s: has the log up to %d, sent from %d on", self.address, offset, self.position)
+            self.grown.set()
+        if offset > self.ack:
+            self.ack = offset
+            self._master.update()
+
+    def _start_of(self, offset: int) -> int:
+        """Where an empty slave begins, or one that has the log up to `offset`."""
+        log, size = self._master.log, self._master.settings.file_bytes
+        first, end = max(0, log.min_physical_offset), log.max_physical_offset
+        if offset == 0:
+            return max(first, end - end % size) if self._master.settings.from_last_file else first
+        if offset < first:
+            raise EOFError(f"it asks for bytes from {offset} on, and this log begins at {first}: empty its store")
+        return offset
+
+    async def _send_log(self) -> None:
+        master, loop = self._master, asyncio.get_running_loop()
+        batch = min(master.settings.batch_bytes, BODY_BYTES_MAX)
+        while self.position < 0:
+            self.grown.clear()
+            await self.grown.wait()
+        await loop.sock_sendall(self.connection, HEADER.pack(self.position, 0))  # It knows that it is served.
+        while True:
+            self.grown.clear()
+            master.has_idle_slave = True  # Before the look: what is put after it wakes this slave.
+            length = min(batch, master.readable_end() - self.position)
+            selected = master.log.log_bytes(self.position, length) if length > 0 else None
+            if selected is None:
+                try:
+                    async with asyncio.timeout(master.settings.heartbeat_s):
+                        await self.grown.wait()
+                except TimeoutError:
+                    await loop.sock_sendall(self.connection, HEADER.pack(self.position, 0))
+                continue
+            with selected:
+                await self._send_frame(loop, selected)
+                self.position += selected.size
+                self._sent_bytes += selected.size
+
+    async def _send_frame(self, loop: asyncio.AbstractEventLoop, body: SelectedBuffer) -> None:
+        header = HEADER.pack(self.position, body.size)
+        try:
+            sent = self.connection.sendmsg([header, body.data])
+        except BlockingIOError:
+            sent = 0
+        if sent < len(header):
+            await loop.sock_sendall(self.connection, header[sent:])
+            sent = len(header)
+        if sent - len(header) < body.size:
+            with body.data[sent - len(header) :] as rest:
+                await loop.sock_sendall(self.connection, rest)
+        else:
+            await asyncio.sleep(0)  # Others come between the frames of a slave that is far behind.

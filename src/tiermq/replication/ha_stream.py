@@ -1,0 +1,73 @@
+"""HA stream: the two directions of RocketMQ's default HA protocol, the same from 4.3 to 5.5.
+
+Slave to master, reports of 8 bytes:
+
+    0                8
+    +----------------+
+    | end of the log |      the first one is also the request "send from here"; 0: an empty slave
+    +----------------+
+
+Master to slave, frames:
+
+    0                8           12
+    +----------------+-----------+------------------------------------------+
+    | offset         | body size | commit-log bytes, as in the file         |   big-endian, i64 i32
+    +----------------+-----------+------------------------------------------+
+
+Invariants: a body never crosses a commit-log file, includes the blank at a file's end, and need not end with a record.
+A body of size 0 is a heartbeat; its offset is where the next body begins. There is no handshake, no account and no
+encryption: the master's port is for trusted addresses.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from tiermq.errors import ReplicationError
+
+REPORT = struct.Struct(">q")
+HEADER = struct.Struct(
+    ">"
+    "q"  # offset  physical offset of the body's first byte
+    "i"  # size    bytes of the body; 0 is a heartbeat
+)
+REPORT_BYTES = REPORT.size
+HEADER_BYTES = HEADER.size
+BODY_BYTES_MAX = 4 * 1024 * 1024 - HEADER_BYTES
+"""RocketMQ's slaves have a buffer of 4 MiB for a frame."""
+assert (REPORT_BYTES, HEADER_BYTES) == (8, 12)
+
+
+class FrameBuffer:
+    """Received bytes of a master, cut into frames. Belongs to one thread."""
+
+    def __init__(self, size: int = 2 * (HEADER_BYTES + BODY_BYTES_MAX)) -> None:
+        self._buffer = memoryview(bytearray(size))
+        self._start = self._end = 0
+
+    def free(self) -> memoryview:
+        """Where the next bytes may be received; there is always space."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif len(self._buffer) - self._end < HEADER_BYTES + BODY_BYTES_MAX:
+            left = self._end - self._start
+            self._buffer[:left] = bytes(self._buffer[self._start : self._end])
+            self._start, self._end = 0, left
+        return self._buffer[self._end :]
+
+    def received(self, count: int) -> Iterator[tuple[int, memoryview]]:
+        """(offset, body) of every frame that is whole now. Raises ReplicationError for a body that cannot be."""
+        self._end += count
+        while self._end - self._start >= HEADER_BYTES:
+            offset, size = HEADER.unpack_from(self._buffer, self._start)
+            if not 0 <= size <= BODY_BYTES_MAX or offset < 0:
+                raise ReplicationError(
+                    f"expected a frame of at most {BODY_BYTES_MAX} bytes of a commit log, found offset {offset} and "
+                    f"size {size}: the peer is no master, or one of a controller (its stream has another format)"
+                )
+            body = self._start + HEADER_BYTES
+            if self._end - body < size:
+                return
+            self._start = body + size
+            yield offset, self._buffer[body : body + size]

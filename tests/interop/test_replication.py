@@ -1,0 +1,305 @@
+"""Replication with RocketMQ's own brokers: they follow our master, and our slave follows theirs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from broker.brokers import send_command
+from interop.mqadmin import Mqadmin
+from interop.rocketmq import (
+    BROKER_NAME,
+    CLUSTER_NAME,
+    SMALL_FILES,
+    Cluster,
+    Distribution,
+    Server,
+    Unavailable,
+    fetch,
+    python_names,
+)
+from interop.two_brokers import await_registered, name_server_config
+from servers.loopback import free_ports
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.message.record import decode_records
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_object
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]  # Five real brokers, one after the other.
+LOG_BYTES = int(str(SMALL_FILES["mappedFileSizeCommitLog"]))
+COUNT = 3_000
+QUEUES = 4
+LOOK_S = 0.05
+KEY = "UNIQ_KEY\x01{:032X}\x02KEYS\x01k{}\x02WAIT\x01true\x02"
+
+
+@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
+def release(request: pytest.FixtureRequest) -> Distribution:
+    try:
+        return fetch(request.param)
+    except Unavailable as reason:
+        pytest.skip(f"no real RocketMQ here: {reason}")
+
+
+def until(is_so: Callable[[], object]) -> None:
+    while not is_so():
+        time.sleep(LOOK_S)  # The peer is a process of its own: it reports no event that could be waited for.
+
+
+class Client:
+    """Connects again where the broker closed the connection, which was idle while a real broker started."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._open = partial(BlockingClient, host, int(port), timeout_s=60)
+        self._client = self._open()
+
+    def request(self, command: RemotingCommand) -> RemotingCommand:
+        if not self._client.client.is_open:
+            self._client.close()
+            self._client = self._open()
+        return self._client.request(command, 60)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._client.close()
+
+
+def ask(client: Client, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
+    return client.request(RemotingCommand(code, ext={name: str(value) for name, value in ext.items()}, body=body))
+
+
+def send_many(client: Client, count: int = COUNT, first: int = 0) -> None:
+    for number in range(first, first + count):
+        body = b"%06d" % number + b"." * 1000
+        command = send_command("T", body, queue=number % QUEUES, properties=KEY.format(number, number))
+        while client.request(command).code == ResponseCode.SYSTEM_BUSY:
+            pass
+
+
+def bodies_at(client: Client, queue_id: int, group: str, begin: int = 0) -> list[bytes]:
+    """Every message of a queue from an offset on, pulled from that broker."""
+    found: list[bytes] = []
+    while True:
+        answer = ask(
+            client, RequestCode.PULL_MESSAGE, consumerGroup=group, topic="T", queueId=queue_id,
+            queueOffset=begin + len(found), maxMsgNums=32, sysFlag=4, commitOffset=0, suspendTimeoutMillis=0,
+            subVersion=0, subscription="*", expressionType="TAG",
+        )  # fmt: skip
+        if answer.code != ResponseCode.SUCCESS:
+            return found
+        found += [each.body for each in decode_records(answer.body)]
+
+
+def log_bytes(store: Path, end: int) -> bytes:
+    files = sorted((store / "commitlog").glob("0*"))
+    return b"".join(file.read_bytes() for file in files)[:end]
+
+
+def queue_bytes(store: Path, queue_id: int, units: int) -> bytes:
+    files = sorted((store / "consumequeue" / "T" / str(queue_id)).glob("0*"))
+    return b"".join(file.read_bytes() for file in files)[: units * 20]
+
+
+@contextmanager
+def our_master(path: Path, names: NameServer, **settings: Any) -> Iterator[Broker]:
+    config = BrokerConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        fast_listen_port="ON",  # type: ignore[arg-type]
+        ha_listen_port=0,
+        broker_name=BROKER_NAME,
+        namesrv_addr=f"127.0.0.1:{names.port}",
+        **settings,
+    )
+    role = {"broker_role": "SYNC_MASTER"} if "in_sync_replicas" in settings else {}
+    sizes = {**python_names(SMALL_FILES), **role, "slave_timeout": 600_000}
+    with Broker.open(path / "ours", config=config, **sizes) as broker:
+        if broker.parts.topics.get("T") is None:
+            broker.parts.topics.put(TopicConfig("T", QUEUES, QUEUES))
+        yield broker
+
+
+class JavaSlave:
+    """A slave of RocketMQ, in a process of its own."""
+
+    def __init__(self, distribution: Distribution, path: Path, name_server: int) -> None:
+        self.store, self._home = path / "theirs", path / "home"
+        self._home.mkdir(parents=True, exist_ok=True)
+        [self._port] = free_ports(1)
+        self.address = f"127.0.0.1:{self._port}"
+        settings = {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": BROKER_NAME,
+            "brokerId": 1,
+            "brokerRole": "SLAVE",
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": self._port,
+            "haListenPort": self._port + 1,
+            "namesrvAddr": f"127.0.0.1:{name_server}",
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
+            "timerWheelEnable": "false",
+            "slaveReadEnable": "true",
+            "registerNameServerPeriod": 10_000,
+            **SMALL_FILES,
+        }
+        text = "".join(
+            f"{name}={str(value).lower() if value is False else value}\n" for name, value in settings.items()
+        )
+        (self._home / "broker.conf").write_text(text)
+        command = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(self._home / "broker.conf"))
+        self._command = distribution.java(self._home, *command)
+        self.server: Server | None = None
+
+    def start(self) -> None:
+        self.server = Server(self._command, self._home / "broker.out")
+        self.server.await_boot()
+
+    def stop(self, *, kill: bool = False) -> None:
+        server, self.server = self.server, None
+        if server is not None:
+            server.kill() if kill else server.stop()
+
+
+def slave_end(broker: Broker) -> int:
+    """The end of the only slave's log."""
+    assert broker.replication.master is not None
+    return max((each.ack for each in broker.replication.master.slaves()), default=-1)
+
+
+def test_a_rocketmq_slave_follows_our_master_and_has_the_same_bytes(release: Distribution, tmp_path: Path) -> None:
+    with ExitStack() as world:
+        names = world.enter_context(NameServer(name_server_config()))
+        master = world.enter_context(our_master(tmp_path, names))
+        client = world.enter_context(Client(master.address))
+        send_many(client, COUNT // 2)
+        slave = JavaSlave(release, tmp_path, names.port)
+        world.callback(slave.stop)
+        slave.start()
+        until(lambda: slave_end(master) == master.parts.local.max_physical_offset)
+        slave.stop(kill=True)
+        send_many(client, COUNT // 2, first=COUNT // 2)
+        master.parts.offsets.commit("CG", "T", 1, 42)
+        slave.start()
+        until(lambda: slave_end(master) == master.parts.local.max_physical_offset)
+        end = master.parts.local.max_physical_offset
+        assert end > 3 * LOG_BYTES
+        status = decode_object(ask(client, RequestCode.GET_BROKER_HA_STATUS).body)
+        assert [(each["diff"], each["inSync"]) for each in status["haConnectionInfo"]] == [(0, True)]
+        with Mqadmin(release, tmp_path / "admin", f"127.0.0.1:{names.port}") as mqadmin:
+            shown = mqadmin.run("haStatus", "-b", master.address)
+            assert "#InSyncSlaveNum\t1" in shown
+            assert str(end) in shown
+        with Client(slave.address) as theirs:
+            # A slave of RocketMQ asks for tables a minute after its start.
+            until(lambda: _offset_at(theirs, "CG", 1) == 42)
+            until(lambda: sum(len(bodies_at(theirs, queue, "CG")) for queue in range(QUEUES)) == COUNT)
+            for queue in range(QUEUES):
+                assert bodies_at(theirs, queue, "CG") == bodies_at(client, queue, "CG")
+        slave.stop()
+        assert log_bytes(slave.store, end) == log_bytes(tmp_path / "ours", end)
+        for queue in range(QUEUES):
+            units = master.parts.local.max_offset("T", queue)
+            assert queue_bytes(slave.store, queue, units) == queue_bytes(tmp_path / "ours", queue, units)
+
+
+def _offset_at(client: Client, group: str, queue_id: int) -> int:
+    answer = ask(client, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=queue_id)
+    return int(answer.ext.get("offset", -1)) if answer.code == ResponseCode.SUCCESS else -1
+
+
+def test_a_rocketmq_slave_confirms_the_sends_of_our_sync_master(release: Distribution, tmp_path: Path) -> None:
+    with ExitStack() as world:
+        names = world.enter_context(NameServer(name_server_config()))
+        master = world.enter_context(our_master(tmp_path, names, in_sync_replicas=2))
+        client = world.enter_context(Client(master.address))
+        assert client.request(send_command("T")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        slave = JavaSlave(release, tmp_path, names.port)
+        world.callback(slave.stop)
+        slave.start()
+        port = master.replication.master
+        assert port is not None
+        until(lambda: port.state.in_sync == 2)
+        for number in range(50):
+            answer = client.request(send_command("T", b"%d" % number))
+            assert answer.code == ResponseCode.SUCCESS
+            assert slave_end(master) == master.parts.local.max_physical_offset
+        slave.stop(kill=True)
+        until(lambda: port.state.in_sync == 1)
+        assert client.request(send_command("T")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_our_slave_follows_a_rocketmq_master_and_has_the_same_bytes_and_tables(
+    release: Distribution, tmp_path: Path
+) -> None:
+    with ExitStack() as world:
+        cluster = world.enter_context(Cluster(release, tmp_path / "theirs", tmp_path / "home"))
+        await_registered("127.0.0.1", cluster._name_server_port)
+        client = world.enter_context(Client(cluster.broker_address))
+        topic: dict[str, Any] = {
+            "topic": "T",
+            "defaultTopic": "TBW102",
+            "readQueueNums": QUEUES,
+            "writeQueueNums": QUEUES,
+            "perm": 6,
+        }
+        topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+        assert ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, **topic).code == ResponseCode.SUCCESS
+        send_many(client)
+        config = BrokerConfig(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            broker_id=1,
+            broker_name=BROKER_NAME,
+            namesrv_addr=cluster.name_server,
+            master_sync_interval=100,
+            slave_read_enable=True,
+        )
+        sizes = {**python_names(SMALL_FILES), "broker_role": "SLAVE"}
+        group = {"groupName": "CG", "retryMaxTimes": 5}
+        assert ask(client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode()).code == 0
+        fields: dict[str, Any] = {"consumerGroup": "CG", "topic": "T", "queueId": 2, "commitOffset": 17}
+        assert ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == 0
+        runtime = decode_object(ask(client, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+        with Broker.open(tmp_path / "ours", config=config, **sizes) as slave:
+            local = slave.parts.local
+            until(lambda: local.max_physical_offset >= int(runtime["commitLogMaxOffset"]))
+            send_many(client, 200, first=COUNT)
+            end = int(decode_object(ask(client, RequestCode.GET_BROKER_HA_STATUS).body)["masterCommitLogMaxOffset"])
+            until(lambda: local.max_physical_offset == end)
+            until(lambda: slave.parts.offsets.query("CG", "T", 2) == 17)
+            group_here = slave.parts.groups.get("CG")
+            assert group_here is not None
+            assert group_here.retry_max_times == 5
+            assert slave.parts.topics.get("T") is not None
+            status = decode_object(ask(client, RequestCode.GET_BROKER_HA_STATUS).body)
+            [shown] = status["haConnectionInfo"]
+            until(lambda: slave.replication.problem == "")
+            assert (status["inSyncSlaveNums"], shown["inSync"]) == (1, True)
+            local.flush()
+            local.dispatch_now()
+            begin = local.min_physical_offset
+            with Client(slave.address) as ours:
+                for queue in range(QUEUES):
+                    newest = bodies_at(ours, queue, "CG", local.min_offset("T", queue))
+                    assert newest[-50:] == bodies_at(client, queue, "CG")[-50:]
+            assert local.verify_log() > 0
+        assert begin == 0 or begin % LOG_BYTES == 0
+        theirs = log_bytes(tmp_path / "theirs", end)
+        assert log_bytes(tmp_path / "ours", end - begin) == theirs[begin:end]
