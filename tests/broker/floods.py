@@ -73,7 +73,7 @@ def data_of(body: Any) -> bytes:
 # Name servers
 
 
-def register(count: int, counter: int = 1, /, queue_count: int = 4, **more: Any) -> RemotingCommand:
+def register(count: int, counter: int = 1, /, *, queue_count: int = 4, **more: Any) -> RemotingCommand:
     body = encode_register_body(
         (TopicConfig(f"t{each}", queue_count, queue_count) for each in range(count)), DataVersion(1, counter)
     )

@@ -456,9 +456,13 @@ def test_a_filter_looks_at_fewer_messages_when_they_are_long(tmp_path: Path) -> 
     ],
 )
 def test_registrations_are_bounded_and_known_brokers_renew_at_the_limits(
-    names: BlockingClient, monkeypatch: pytest.MonkeyPatch, limit: str, what: str, more: dict[str, str]
+    names: BlockingClient, monkeypatch: pytest.MonkeyPatch, limit: str, what: str, more: dict[str, Any]
 ) -> None:
-    known = [{}, {"brokerName": "other", "brokerAddr": "127.0.0.1:2"}, {"brokerId": "1", "brokerAddr": "127.0.0.1:4"}]
+    known: list[dict[str, Any]] = [
+        {},
+        {"brokerName": "other", "brokerAddr": "127.0.0.1:2"},
+        {"brokerId": "1", "brokerAddr": "127.0.0.1:4"},
+    ]
     for each in known:
         assert names.request(register(2, **each)).code == 0
     monkeypatch.setattr(route_table, limit, int(what[0]))

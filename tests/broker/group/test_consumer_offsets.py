@@ -191,7 +191,7 @@ def test_the_file_follows_the_journal_after_a_minute_or_when_that_is_as_large(
 ) -> None:
     many.commit("g5", "t", 3, 50)
     many.flush()
-    assert not many.changed
+    assert not many.flush()
     assert isinstance(many.clock, ManualClock)
     many.clock.advance_ms(consumer_offsets.WHOLE_PERIOD_MS)
     assert many.changed
