@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import statistics
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +11,28 @@ from typing import Any
 import pytest
 
 from broker.consuming import Peer, bodies_of, on_loop, part, running, until
-from servers.bystander import Bystander
+from broker.floods import (
+    FLOODS,
+    LISTS,
+    NAME_LISTS,
+    NAMES,
+    Body,
+    acks,
+    consumers,
+    data_of,
+    filter_servers,
+    producers,
+    queues,
+    register,
+    route,
+    subscriptions,
+)
 from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.broker.group.subscription import ExpressionCache
 from tiermq.broker.pop.pop_reader import STEPS_MAX
 from tiermq.broker.pull import long_polling, sql_filter
-from tiermq.broker.pull.cold_flow import THRESHOLDS_MAX
 from tiermq.broker.pull.long_polling import weight_of
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.sql_filter import parse_counted
@@ -31,10 +40,10 @@ from tiermq.broker.send import send_processor as sending
 from tiermq.errors import BadFrame, PeerGone
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.message_filter import TagCodeFilter
+from tiermq.namesrv import route_table
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig, encode_register_body
-from tiermq.remoting.access import ANY_ACCOUNT, declared_by, serves
+from tiermq.remoting.access import ANY_ACCOUNT, declared_by
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -43,69 +52,11 @@ from tiermq.remoting.frame import SEND_CODES, decode_json_header
 from tiermq.remoting.limits import INLINE_BODY_BYTES
 from tiermq.store.reader import FILTER_STEPS_MAX
 
-MANY = 100_000
-SUBSCRIPTION = {"topic": "T", "subString": "*"}
-Body = Callable[[int], Any]
-
-
-def consumers(count: int) -> dict[str, Any]:
-    return {"clientID": "c", "consumerDataSet": [{"groupName": f"g{each}"} for each in range(count)]}
-
-
-def producers(count: int) -> dict[str, Any]:
-    return {"clientID": "c", "producerDataSet": [{"groupName": f"g{each}"} for each in range(count)]}
-
-
-def subscriptions(count: int) -> dict[str, Any]:
-    wanted = [{"topic": f"t{each}", "subString": "*"} for each in range(count)]
-    return {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": wanted}]}
-
-
-def tags(count: int) -> dict[str, Any]:
-    wanted = [{**SUBSCRIPTION, "tagsSet": [f"t{each}" for each in range(count)]}]
-    return {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": wanted}]}
-
-
-def queues(count: int) -> dict[str, Any]:
-    named = [{"topic": "T", "brokerName": "b", "queueId": each} for each in range(count)]
-    return {"consumerGroup": "G", "clientId": "c", "mqSet": named}
-
-
-def acks(count: int) -> dict[str, Any]:
-    return {"acks": [{"c": "G", "t": "T", "q": 0, "so": each, "pt": 1, "b": "AQ=="} for each in range(count)]}
-
-
-FLOODS: list[tuple[int, Body]] = [
-    (34, consumers),
-    (34, producers),
-    (34, subscriptions),
-    (34, tags),
-    (41, queues),
-    (42, queues),
-    (200151, acks),
-    (46, lambda count: {"subscriptionData": {**SUBSCRIPTION, "tagsSet": ["a tag"] * count}}),
-    (400, lambda count: {"topic": "T", "consumerGroup": "G", "clientId": "c", "more": list(range(count))}),
-    (401, lambda count: {"topic": "T", "consumerGroup": "G", "more": list(range(count))}),
-    (200, lambda count: {"groupName": "G", "attributes": {f"a{each}": "v" for each in range(count)}}),
-]
-LISTS: list[tuple[int, Body, int]] = [
-    (18, lambda count: {"topicConfigList": [{"topicName": f"t{each}"} for each in range(count)]}, 5_000),
-    (225, lambda count: {"groupConfigList": [{"groupName": f"g{each}"} for each in range(count)]}, 5_000),
-    (2001, lambda count: "".join(f"g{each}=1\n" for each in range(count)), THRESHOLDS_MAX),
-]
-FLOODS += [(code, body) for code, body, _ in LISTS]
-FLOODS += [(25, lambda count: "".join(f"flushDiskType{each}=1\n" for each in range(count)))]
-NAMES = [f"{code}-{body(1) and number}" for number, (code, body) in enumerate(FLOODS)]
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running(tmp_path_factory.mktemp("floods"), enable_property_filter=True) as made:
         yield made
-
-
-def data_of(body: Any) -> bytes:
-    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
 
 @pytest.mark.parametrize(("code", "body", "most"), LISTS)
@@ -394,14 +345,6 @@ def names(name_server: NameServer) -> Iterator[BlockingClient]:
         yield client
 
 
-def register(count: int, counter: int = 1, queue_count: int = 4, **more: str) -> RemotingCommand:
-    body = encode_register_body(
-        (TopicConfig(f"t{each}", queue_count, queue_count) for each in range(count)), DataVersion(1, counter)
-    )
-    ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "127.0.0.1:1", **more}
-    return RemotingCommand(RequestCode.REGISTER_BROKER, ext=ext, body=body)
-
-
 def test_a_registration_of_many_topics_is_taken_whole(names: BlockingClient) -> None:
     assert names.request(register(3_500)).code == 0
     listed = json.loads(bytes(names.request(RemotingCommand(206)).body))["topicList"]
@@ -429,18 +372,6 @@ def test_routes_and_key_values_are_bounded(names: BlockingClient) -> None:
     assert "at most" in (answer.remark or "")
 
 
-def filter_servers(count: int) -> RemotingCommand:
-    command = register(2)
-    named = json.dumps([f"127.0.0.1:{each}" for each in range(count)]).encode()
-    command.body = bytes(command.body).replace(b'"filterServerList":[]', b'"filterServerList":' + named)
-    return command
-
-
-def route(count: int) -> RemotingCommand:
-    queues = [{"brokerName": f"b{each}"} for each in range(count)]
-    return RemotingCommand(217, ext={"topic": "T"}, body=json.dumps({"queueDatas": queues}).encode())
-
-
 @pytest.mark.parametrize("flood", [filter_servers, route])
 def test_lists_of_a_name_server_are_taken_up_to_their_limits(
     names: BlockingClient, flood: Callable[[int], RemotingCommand]
@@ -448,9 +379,6 @@ def test_lists_of_a_name_server_are_taken_up_to_their_limits(
     answer = names.request(flood(1_001))
     assert (answer.code != 0, "at most 1000" in (answer.remark or "")) == (True, True)
     assert names.request(flood(1_000)).code == 0
-
-
-NAME_LISTS: dict[int, dict[str, str]] = {106: {}, 206: {}, 224: {"cluster": "c"}, 304: {}, 311: {}, 312: {}, 313: {}}
 
 
 @pytest.mark.parametrize("code", NAME_LISTS)
@@ -518,116 +446,45 @@ def test_a_filter_looks_at_fewer_messages_when_they_are_long(tmp_path: Path) -> 
         assert 1 <= int(long.ext["nextBeginOffset"]) <= 25
 
 
-# Beside a bystander
-
-UNSERVED = 9_990
-FLOODS_OF_A_TEST = 11
-RATIO_MAX = 3_000
-"""What a bystander waits longer beside a flood, in requests of an idle server: those take some 0.02 ms on a quiet
-machine, so this is 60 ms there, the bystander's own process included."""
-
-
-def cost_to_a_bystander(
-    port: int, asked: RemotingCommand, flood: Callable[[], RemotingCommand], same_bytes: Callable[[], RemotingCommand]
-) -> tuple[float, str]:
-    """How much longer a bystander waits at worst beside a flood than beside the same bytes that are not handled.
-
-    Floods come one by one, and each gives one sample: the longest wait while it was under way. The result is a number
-    of idle requests, all measured in the same minute: a loaded machine makes all of them slower.
-    """
-    windows = []
-    with Bystander(port, asked) as bystander:
-        for ask in (flood, same_bytes) * FLOODS_OF_A_TEST:
-            began = time.perf_counter()
-            ask()
-            windows.append((began, time.perf_counter()))
-    worst = bystander.worst_waits(windows)
-    beside, beside_bytes, idle = statistics.median(worst[::2]), statistics.median(worst[1::2]), bystander.idle_wait
-    said = f"{beside * 1000:.1f} ms beside a flood, {beside_bytes * 1000:.1f} beside its bytes, {idle * 1000:.3f} alone"
-    return (beside - beside_bytes) / idle, said
-
-
-def cost_of_request(broker: Broker, peer: Peer, code: int, data: bytes) -> tuple[float, str]:
-    asked = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"})
-    return cost_to_a_bystander(broker.port, asked, lambda: peer.ask(code, data), lambda: peer.ask(UNSERVED, data))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "body"), FLOODS, ids=NAMES)
-@pytest.mark.parametrize("count", [2_000, MANY])
-def test_a_bystander_hardly_notices_a_flood(broker: Broker, peer: Peer, code: int, body: Body, count: int) -> None:
-    ratio, said = cost_of_request(broker, peer, code, data_of(body(count)))
-    assert ratio < RATIO_MAX, said
+@pytest.mark.parametrize(
+    ("limit", "what", "more"),
+    [
+        ("BROKERS_MAX", "2 broker names", {"brokerName": "third", "brokerAddr": "127.0.0.1:3"}),
+        ("ADDRESSES_MAX", "2 addresses of broker b", {"brokerId": "2", "brokerAddr": "127.0.0.1:3"}),
+        ("BROKER_TOPICS_MAX", "2 topics of broker b", {"topics": "3"}),
+        ("ROUTES_MAX", "4 topics of all brokers", {"topics": "3"}),
+    ],
+)
+def test_registrations_are_bounded_and_known_brokers_renew_at_the_limits(
+    names: BlockingClient, monkeypatch: pytest.MonkeyPatch, limit: str, what: str, more: dict[str, Any]
+) -> None:
+    known: list[dict[str, Any]] = [
+        {},
+        {"brokerName": "other", "brokerAddr": "127.0.0.1:2"},
+        {"brokerId": "1", "brokerAddr": "127.0.0.1:4"},
+    ]
+    for each in known:
+        assert names.request(register(2, **each)).code == 0
+    monkeypatch.setattr(route_table, limit, int(what[0]))
+    count = int(more.pop("topics", "2"))
+    answer = names.request(register(count, 2, **more))
+    assert (answer.code, f"at most {what}" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), answer
+    assert "Nothing was registered" in (answer.remark or "")
+    assert names.request(RemotingCommand(105, ext={"topic": "t2"})).code == ResponseCode.TOPIC_NOT_EXIST
+    for each in known:
+        assert names.request(register(2, 3, **each)).code == 0
+    leave = {"clusterName": "c", "brokerName": "other", "brokerId": "0", "brokerAddr": "127.0.0.1:2"}
+    assert names.request(RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=leave)).code == 0
+    if limit in ("BROKERS_MAX", "ROUTES_MAX"):
+        assert names.request(register(count, 4, **more)).code == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "size"), [(9_991, 100), (9_992, 1_000_000)])
-def test_a_bystander_notices_a_loop_that_stands_still(broker: Broker, peer: Peer, code: int, size: int) -> None:
-    """What the test above measures is there: a loop that is held for 300 ms, by a request of any size."""
-
-    def hold(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        until_s = time.monotonic() + 0.3
-        while time.monotonic() < until_s:
-            pass
-        return command.respond()
-
-    class Holding:
-        serve = staticmethod(serves(code, access=ANY_ACCOUNT, large_body=True)(hold))
-
-    on_loop(broker, broker.parts.server.serve, Holding())
-    ratio, said = cost_of_request(broker, peer, code, bytes(size))
-    assert ratio > RATIO_MAX, said
-
-
-def permissions(code: int) -> Callable[[int], RemotingCommand]:
-    return lambda _count: RemotingCommand(code, ext={"brokerName": "b"})
-
-
-def settings(count: int) -> RemotingCommand:
-    return RemotingCommand(318, body=b"".join(b"setting%d=1\n" % each for each in range(count)))
-
-
-def version(count: int) -> RemotingCommand:
-    who = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:1"}
-    return RemotingCommand(322, ext=who, body=json.dumps({"counter": 1, "more": list(range(count))}).encode())
-
-
-NAME_FLOODS: dict[str, Callable[[int], RemotingCommand]] = {
-    "103-topics": lambda count: register(count, brokerName="c", brokerAddr="127.0.0.1:2"),
-    "103-filter-servers": filter_servers,
-    "217": route,
-    "318": settings,
-    "322": version,
-    "205": permissions(205),
-    "327": permissions(327),
-}
-
-
-@pytest.fixture(scope="module")
-def names_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a name server in a process of its own, with 70,000 topics of a broker b."""
-    words = [sys.executable, "-m", "tiermq.cli", "namesrv", "--bind", "127.0.0.1", "--port", "0", "--json"]
-    environment = {**os.environ, "HOME": str(tmp_path_factory.mktemp("names"))}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            port = json.loads(process.stdout.readline())["port"]
-            with BlockingClient("127.0.0.1", port, timeout_s=120) as broker:
-                assert broker.request(register(70_000)).code == 0
-                yield port
-        finally:
-            process.terminate()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAME_FLOODS)
-@pytest.mark.parametrize("count", [900, 20_000])
-def test_a_bystander_of_a_name_server_hardly_notices_a_flood(names_process: int, name: str, count: int) -> None:
-    flood = NAME_FLOODS[name](count)
-    same_bytes = RemotingCommand(UNSERVED, body=flood.body)
-    asked = RemotingCommand(105, ext={"topic": "none"})
-    with BlockingClient("127.0.0.1", names_process, timeout_s=120) as names:
-        ratio, said = cost_to_a_bystander(
-            names_process, asked, lambda: names.request(flood), lambda: names.request(same_bytes)
-        )
-    assert ratio < RATIO_MAX, said
+def test_a_topic_of_an_administrator_is_bounded_too(names: BlockingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names.request(register(2)).code == 0
+    monkeypatch.setattr(route_table, "ROUTES_MAX", 2)
+    body = json.dumps({"queueDatas": [{"brokerName": "b"}]}).encode()
+    answer = names.request(RemotingCommand(217, ext={"topic": "T"}, body=body))
+    assert "at most 2 topics of all brokers" in (answer.remark or "")
+    long = names.request(RemotingCommand(217, ext={"topic": "T" * 300}, body=body))
+    assert "at most 255 characters" in (long.remark or "")
+    assert names.request(RemotingCommand(217, ext={"topic": "t1"}, body=body)).code == 0

@@ -114,6 +114,9 @@ class SimulatedRegion:
     def unlock_memory(self) -> bool:
         return False
 
+    def advise_random(self) -> bool:
+        return True
+
     def advise_will_need(self) -> bool:
         return True
 

@@ -273,9 +273,12 @@ class ConsumeQueue:
 
     # Starting, truncating, cleaning
 
-    def load(self) -> None:
-        """Map the files (and those of the ext queue). Follow with `recover`. Raises StoreDamaged."""
-        self.files.load()
+    def load(self, *, lazily: bool = False) -> None:
+        """Map the files (and those of the ext queue). Follow with `recover` or `resume`. Raises StoreDamaged.
+
+        `lazily`: files are mapped when they are used. A store with ten thousand queues uses few of them.
+        """
+        self.files.load(lazily=lazily and self.ext is None)
         if self.ext is not None:
             self.ext.load()
 
@@ -304,8 +307,14 @@ class ConsumeQueue:
         self.correct_min_offset(0)
         return dropped
 
-    def resume(self, min_offset: int, max_offset: int) -> None:
+    def resume(self, min_offset: int, max_offset: int, max_physical_offset: int) -> None:
         """Resume at the end that a clean stop recorded, without reading the queue."""
+        if self.files.resume_at(max_offset * UNIT_BYTES):
+            self.min_logic_offset = min_offset * UNIT_BYTES
+            self.queue_tail.max_physical_offset = max_physical_offset
+            self._gap_before = -1
+            self.queue_tail.tail = None
+            return
         self._cut(max_offset * UNIT_BYTES, erase=False)
         self.files.flushed_where = self.files.committed_where = max_offset * UNIT_BYTES
         self.min_logic_offset = min_offset * UNIT_BYTES

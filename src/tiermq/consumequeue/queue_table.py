@@ -208,7 +208,7 @@ class QueueTable:
             queues = [queue for queues in self._topics.values() for queue in queues.values()]
         exts = (queue.ext for queue in queues if isinstance(queue, ConsumeQueue) and queue.ext is not None)
         # A queue that has no file yet will have one.
-        own = sum(max(1, len(queue.files.files)) for queue in queues) + sum(len(ext.files.files) for ext in exts)
+        own = sum(max(1, queue.files.file_count) for queue in queues) + sum(ext.files.file_count for ext in exts)
         return own + self._other_maps()
 
     def topics(self) -> list[str]:
@@ -228,15 +228,16 @@ class QueueTable:
 
     # Starting
 
-    def load(self) -> None:
+    def load(self, *, lazily: bool = False) -> None:
         """Map the files of every queue in the store directory. Follow with `recover_all`.
 
+        `lazily`: those of most queues are mapped when they are used.
         Raises StoreDamaged when a topic's files are not of the type of its attribute, or a file is foreign.
         """
         loaded: dict[str, dict[int, Queue]] = {}
         try:
             for queue_type in QueueType:
-                self._load_type(queue_type, loaded)
+                self._load_type(queue_type, loaded, lazily)
         except BaseException:
             for queues in loaded.values():
                 for queue in queues.values():
@@ -245,7 +246,7 @@ class QueueTable:
         with self._lock:
             self._topics = loaded
 
-    def _load_type(self, queue_type: QueueType, loaded: dict[str, dict[int, Queue]]) -> None:
+    def _load_type(self, queue_type: QueueType, loaded: dict[str, dict[int, Queue]], lazily: bool) -> None:
         base = os.path.join(self._root, queue_type.directory)
         for topic in self._access.list_directories(base):
             for name in self._access.list_directories(os.path.join(base, topic)):
@@ -260,7 +261,10 @@ class QueueTable:
                         "topic that has messages cannot change; set it back, or delete the topic's queues."
                     )
                 queue = self._make(queue_type, topic, int(name))
-                queue.load()
+                if isinstance(queue, ConsumeQueue):
+                    queue.load(lazily=lazily)
+                else:
+                    queue.load()
                 loaded.setdefault(topic, {})[int(name)] = queue
 
     def _make(self, queue_type: QueueType, topic: str, queue_id: int) -> Queue:

@@ -74,6 +74,9 @@ class Region(Protocol):
     def unlock_memory(self) -> bool:
         """Undo `lock_memory`; False when the system refuses."""
 
+    def advise_random(self) -> bool:
+        """Advise the kernel to read single pages, and nothing ahead; False when it refuses."""
+
     def advise_will_need(self) -> bool:
         """Advise the kernel to read the file ahead; False when it refuses."""
 

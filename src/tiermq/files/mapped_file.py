@@ -283,6 +283,10 @@ class MappedFile:
         """An existing file. It counts as full, committed and flushed until recovery sets its positions."""
         offset_of_path(path)
         region = access.open(path, size, writable)
+        if names is not None:
+            # One of very many files, mostly holes: of each only the first and last pages are read at a start, and
+            # read-ahead would fill the page cache with zeros, megabytes for each file.
+            region.advise_random()
         return cls(
             access,
             region,
@@ -346,8 +350,9 @@ class MappedFile:
     def reserve(self, up_to: int) -> None:
         """Make sure that bytes below `up_to` have disk blocks, and move `tail.limit`; a no-op when they have.
 
-        Reserves whole chunks, or just the pages needed when the disk has no space for a chunk. With a transient
-        buffer the file's blocks are reserved, too, so that a commit never finds the disk full.
+        Reserves whole chunks (smaller ones at the begin of a queue's first file), or just the pages needed when the
+        disk has no space for a chunk. With a transient buffer the file's blocks are reserved, too, so that a commit
+        never finds the disk full.
         """
         tail = self.tail
         if up_to <= tail.limit:
@@ -363,7 +368,9 @@ class MappedFile:
             self._spare_descriptor()
 
     def _reserve_chunk_or_pages(self, start: int, up_to: int) -> int:
-        end = min(self.size, _round_up(up_to, self._reserve_bytes))
+        # The first file of a queue: most queues of many stay small, so each gets twice what it has.
+        chunk = self._reserve_bytes if self._names is None else min(self._reserve_bytes, max(PAGE_BYTES, start))
+        end = min(self.size, _round_up(up_to, chunk))
         try:
             self._region.reserve(start, end - start)
         except DiskFull:

@@ -8,8 +8,8 @@ Invariants: file n+1 begins where file n ends; only the last file is written; fi
 the back (truncation), each removal durable before the next one, so that a power cut never leaves a hole.
 
 Threads: one writer creates files; the owner's cleaning thread deletes them; any thread reads `files` and `segments`,
-which are immutable snapshots replaced under `_lock`. `flushed_where` belongs to the flusher, `committed_where` to the
-committer.
+which are immutable snapshots replaced under `_lock`; files that were loaded lazily are mapped by the first thread that
+reads one of the two. `flushed_where` belongs to the flusher, `committed_where` to the committer.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ class MappedFileQueue:
         self._names = names
         self._lock = threading.RLock()
         self._files: tuple[MappedFile, ...] = ()
+        self._unmapped: tuple[str, ...] = ()
+        """Paths of files that are mapped when one of them is used."""
+        self._unmapped_end = 0
         self._segments = Segments((), file_size)
 
     # Loading and placing files; the multi-path queue overrides these three methods.
@@ -123,11 +126,11 @@ class MappedFileQueue:
     def _directories(self) -> Iterable[str]:
         return (self.directory,)
 
-    def load(self) -> None:
+    def load(self, *, lazily: bool = False) -> None:
         """Map the files that exist. They count as full until recovery sets positions.
 
-        An empty last file, left by a power cut during creation, is deleted. Raises StoreDamaged for a foreign name, a
-        wrong size, or a hole between files.
+        `lazily`: check them, and map them when one is used. An empty last file, left by a power cut during creation, is
+        deleted. Raises StoreDamaged for a foreign name, a wrong size, or a hole between files.
         """
         listed = sorted(self._listed(), key=lambda entry: entry[1].name)
         if listed and listed[-1][1].size == 0 and self._writable:
@@ -136,6 +139,31 @@ class MappedFileQueue:
             self._access.sync_directory(directory)
         paths = [os.path.join(directory, info.name) for directory, info in listed]
         self._check(paths, [info.size for _, info in listed])
+        if lazily and paths:
+            self._unmapped_end = offset_of_path(paths[-1]) + self.file_size
+            self._unmapped = tuple(paths)
+            return
+        self._map_paths(paths)
+
+    def resume_at(self, offset: int) -> bool:
+        """End files that are not mapped yet at `offset`; False, and nothing changed, when there are none, or the last
+        one would be empty."""
+        with self._lock:
+            if not self._unmapped or not 0 < offset - offset_of_path(self._unmapped[-1]) <= self.file_size:
+                return False
+            self._unmapped_end = self.flushed_where = self.committed_where = offset
+        return True
+
+    def _map(self) -> None:
+        """Map what `load` left. Raises StoreDamaged when a file is gone meanwhile."""
+        with self._lock:
+            if not self._unmapped:
+                return
+            self._map_paths(self._unmapped)
+            self._files[-1].set_positions(self._unmapped_end - self._files[-1].from_offset)
+            self._unmapped = ()
+
+    def _map_paths(self, paths: Sequence[str]) -> None:
         loaded: list[MappedFile] = []
         try:
             loaded.extend(map(self._load_file, paths))
@@ -178,12 +206,29 @@ class MappedFileQueue:
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
+        if self._unmapped:
+            self._map()
         return self._files
 
     @property
     def segments(self) -> Segments:
         """Views of the files that are not being deleted."""
+        if self._unmapped:
+            self._map()
         return self._segments
+
+    @property
+    def file_count(self) -> int:
+        """Also of files that are not mapped yet."""
+        return len(self._unmapped) or len(self._files)
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """Where the first file begins and the last one ends; None for an empty queue. Maps nothing."""
+        if unmapped := self._unmapped:
+            return offset_of_path(unmapped[0]), offset_of_path(unmapped[-1]) + self.file_size
+        files = self._files
+        return (files[0].from_offset, files[-1].from_offset + files[-1].size) if files else None
 
     def _publish(self, files: Iterable[MappedFile]) -> None:
         """Replace both snapshots. The caller holds `_lock`."""
@@ -194,19 +239,19 @@ class MappedFileQueue:
         """Take files out of the snapshots, and refresh which remaining files are available."""
         names = set(map(id, gone))
         with self._lock:
-            self._publish(file for file in self._files if id(file) not in names)
+            self._publish(file for file in self.files if id(file) not in names)
 
     def first(self) -> MappedFile | None:
-        files = self._files
+        files = self.files
         return files[0] if files else None
 
     def last(self) -> MappedFile | None:
-        files = self._files
+        files = self.files
         return files[-1] if files else None
 
     def find(self, offset: int, return_first: bool = False) -> MappedFile | None:
         """The file that covers `offset`; with `return_first` the first file when there is none."""
-        files = self._files
+        files = self.files
         if not files:
             return None
         at = (offset - files[0].from_offset) // self.file_size
@@ -220,7 +265,7 @@ class MappedFileQueue:
     @property
     def min_offset(self) -> int:
         """The start of readable bytes, without files that are being deleted. -1 for an empty queue."""
-        files = self._files
+        files = self.files
         for file in files:
             if file.available:
                 return file.from_offset
@@ -229,6 +274,8 @@ class MappedFileQueue:
     @property
     def max_offset(self) -> int:
         """The end of readable bytes; 0 for an empty queue."""
+        if self._unmapped:
+            return self._unmapped_end
         last = self.last()
         return 0 if last is None else last.from_offset + last.read_position
 
@@ -240,7 +287,7 @@ class MappedFileQueue:
 
     @property
     def total_mapped_bytes(self) -> int:
-        return sum(file.size for file in self._files if file.available)
+        return sum(file.size for file in self.files if file.available)
 
     # Growing
 
@@ -262,7 +309,7 @@ class MappedFileQueue:
             )
         file = self._make(offset)
         with self._lock:
-            self._publish((*self._files, file))
+            self._publish((*self.files, file))
         return file
 
     def make_next(self) -> MappedFile:
@@ -276,7 +323,7 @@ class MappedFileQueue:
     def add(self, file: MappedFile) -> None:
         """Append a file from `make_next` to the queue."""
         with self._lock:
-            self._publish((*self._files, file))
+            self._publish((*self.files, file))
 
     def _make(self, offset: int) -> MappedFile:
         path = self._path_of(offset)
@@ -297,7 +344,7 @@ class MappedFileQueue:
 
     def doubt_names(self) -> None:
         """A killed process may have left the files without durable names: the next flush makes them durable."""
-        for file in self._files:
+        for file in self.files:
             file.doubt_name()
 
     def last_or_create(self, start_offset: int = 0) -> MappedFile:
@@ -309,6 +356,8 @@ class MappedFileQueue:
 
     def flush(self, least_pages: int) -> bool:
         """Flush the file that holds `flushed_where`; True when nothing moved. Bytes below it are durable."""
+        if self._unmapped:
+            return True  # Nothing was written.
         file = self._file_at(self.flushed_where)
         if file is None:
             return True
@@ -342,7 +391,7 @@ class MappedFileQueue:
 
         Bytes beyond `offset` stay in that file; `MappedFile.zero_from` erases them.
         """
-        self._remove_newest([file for file in self._files if file.from_offset > offset])
+        self._remove_newest([file for file in self.files if file.from_offset > offset])
         file = self.find(offset)
         if file is not None:
             file.set_positions(offset - file.from_offset)
@@ -385,7 +434,7 @@ class MappedFileQueue:
         """Delete the leading files that are old enough (see `expired_by_time`); how many."""
         if batch_max < 1:
             raise ValueError(f"{self.directory}: expected to delete at least one file per run, found {batch_max}")
-        candidates = expired_by_time(self._files[:-1], self._clock, expired_ms, immediately, veto)
+        candidates = expired_by_time(self.files[:-1], self._clock, expired_ms, immediately, veto)
         count = 0
         for file in candidates:
             if count > 0 and interval_ms > 0:
@@ -409,7 +458,7 @@ class MappedFileQueue:
         `last_unit_physical_offset` reads the last `unit_size` bytes of a file; negative when it is unknown.
         """
         count = 0
-        for file in expired_by_offset(self._files[:-1], min_physical_offset, unit_size, last_unit_physical_offset):
+        for file in expired_by_offset(self.files[:-1], min_physical_offset, unit_size, last_unit_physical_offset):
             if not self._destroy_first(file, destroy_interval_ms):
                 break
             count += 1
@@ -436,14 +485,14 @@ class MappedFileQueue:
 
     def shutdown(self, interval_ms: int = 1000) -> None:
         """Refuse new readers and writers of every file; files on disk stay."""
-        for file in self._files:
+        for file in self.files:
             file.shutdown(interval_ms)
         self._drop(())
 
     def close(self) -> None:
         """Unmap everything, delete nothing. No other thread may use the queue."""
         with self._lock:
-            files = self._files
+            files, self._unmapped = self._files, ()
             self._publish(())
         with ExitStack() as let_go:  # Every file is closed, also when one cannot commit.
             for file in files:
@@ -451,7 +500,7 @@ class MappedFileQueue:
 
     def destroy(self) -> None:
         """Remove every file, and the directories when nothing else is in them."""
-        self._remove_newest(list(self._files))
+        self._remove_newest(list(self.files))
         self.flushed_where = self.committed_where = 0
         for directory in self._directories():
             self._access.remove_directory_if_empty(directory)

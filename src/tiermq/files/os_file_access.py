@@ -18,6 +18,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TypeVar
 
 from tiermq.errors import ReadOnlyStore, StoreClosed, StoreDamaged, StoreError
@@ -164,6 +165,9 @@ class OsRegion:
 
     def unlock_memory(self) -> bool:
         return system_calls.unlock_pages(self.buffer, self.size)
+
+    def advise_random(self) -> bool:
+        return system_calls.advise(self.buffer, 0, self.size, system_calls.MADV_RANDOM)
 
     def advise_will_need(self) -> bool:
         return system_calls.advise(self.buffer, 0, self.size, system_calls.MADV_WILLNEED)
@@ -316,7 +320,7 @@ class OsFileAccess:
             self.make_directories(directory)  # Raises the cause.
         region = self._create(path, size, durable=False)
         # Else the first store to a new page would read megabytes of zeros ahead: milliseconds for each file.
-        system_calls.advise(region.buffer, 0, size, system_calls.MADV_RANDOM)
+        region.advise_random()
         return region
 
     def _create(self, path: str, size: int, durable: bool) -> OsRegion:
@@ -359,11 +363,19 @@ class OsFileAccess:
     def list_files(self, directory: str) -> list[FileInfo]:
         with translated("list a directory", directory):
             try:
-                names = sorted(os.listdir(directory))
-            except FileNotFoundError:
-                return []
-        infos = (self.file_info(os.path.join(directory, name)) for name in names)
-        return [info for info in infos if info is not None]
+                with os.scandir(directory) as entries:
+                    infos = [_info_of(entry.name, entry.stat()) for entry in entries if not entry.is_dir()]
+            except FileNotFoundError:  # The directory, or a file that was removed meanwhile: look at each then.
+                infos = self._list_one_by_one(directory)
+        return infos if len(infos) < 2 else sorted(infos, key=_name_of)
+
+    def _list_one_by_one(self, directory: str) -> list[FileInfo]:
+        try:
+            names = os.listdir(directory)
+        except FileNotFoundError:
+            return []
+        found = (self.file_info(os.path.join(directory, name)) for name in names)
+        return [info for info in found if info is not None]
 
     def list_directories(self, directory: str) -> list[str]:
         with translated("list a directory", directory):
@@ -380,7 +392,7 @@ class OsFileAccess:
             status = os.stat(path)
         except FileNotFoundError:
             return None
-        return FileInfo(os.path.basename(path), status.st_size, status.st_mtime_ns // 1_000_000)
+        return _info_of(os.path.basename(path), status)
 
     def remove(self, path: str) -> None:
         with translated("remove a file", path):
@@ -477,11 +489,18 @@ class OsFileAccess:
         return StoreLock(path)
 
 
+def _info_of(name: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+_name_of = attrgetter("name")
+
+
 def _refuse_deadly_holes(descriptor: int) -> None:
     """On a full tmpfs a read of a hole kills the process, and recovery reads behind the end of data: raise instead."""
     status = os.fstat(descriptor)
     holes = status.st_size - status.st_blocks * 512
-    if holes > 0 and system_calls.is_tmpfs(descriptor):
+    if holes > 0 and system_calls.is_tmpfs(descriptor, status.st_dev):
         disk = os.fstatvfs(descriptor)
         if disk.f_bavail * disk.f_frsize < holes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

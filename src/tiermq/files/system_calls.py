@@ -116,8 +116,19 @@ def sync_pages(buffer: Any, size: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def is_tmpfs(descriptor: int) -> bool:
+_tmpfs_by_device: dict[int, bool] = {}
+"""Asked once for each device: a store opens ten thousand files."""
+
+
+def is_tmpfs(descriptor: int, device: int) -> bool:
     """Whether a file is on tmpfs, where even reading a hole through a map allocates a block."""
+    found = _tmpfs_by_device.get(device)
+    if found is None:
+        found = _tmpfs_by_device[device] = _ask_tmpfs(descriptor)
+    return found
+
+
+def _ask_tmpfs(descriptor: int) -> bool:
     facts = ctypes.create_string_buffer(_STATFS_BYTES)
     if _fstatfs is None or _fstatfs(descriptor, ctypes.addressof(facts)) != 0:
         return False

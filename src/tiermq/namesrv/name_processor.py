@@ -14,7 +14,16 @@ from dataclasses import replace
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
-from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, TOPICS_AT_ONCE, QueueData, Registration, RouteTable
+from tiermq.namesrv.route_table import (
+    BROKER_TIMEOUT_MS,
+    BROKER_TOPICS_MAX,
+    TOPICS_AT_ONCE,
+    ZONE_NAME,
+    QueueData,
+    Registration,
+    RouteTable,
+    check_name,
+)
 from tiermq.namesrv.topic_config import (
     NO_VERSION,
     PERM_READ,
@@ -39,8 +48,6 @@ ROUTE_QUEUES_MAX = 1_000
 
 _log = logging.getLogger(__name__)
 
-ZONE_NAME = "__ZONE_NAME"
-
 
 def _registration_in(request: RemotingCommand) -> Registration:
     """In the pool, also of a short body: it may be compressed. Raises RequestRefused."""
@@ -50,6 +57,9 @@ def _registration_in(request: RemotingCommand) -> Registration:
     compressed = bool_field(request, "compressed", default=False)
     body = decode_register_body(request.body, compressed=compressed, version=request.version)
     check_count("filter servers of a broker", len(body.filter_servers), ROUTE_QUEUES_MAX)
+    check_count("topics of a broker", len(body.topics), BROKER_TOPICS_MAX)
+    for topic in body.topics:
+        check_name("topic", topic.name)
     return Registration(
         cluster=text_field(request, "clusterName"),
         broker_name=text_field(request, "brokerName"),
@@ -109,6 +119,7 @@ class NameProcessor:
         self, connection: Connection, request: RemotingCommand, told: Registration
     ) -> Generator[None, None, RemotingCommand]:
         """A table of many topics is registered in parts: other requests are served in between."""
+        self.table.require_room(told)  # For all parts: what is registered is registered whole.
         is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
         is_changed = self.table.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
         first, rest = told.topics[:TOPICS_AT_ONCE], told.topics[TOPICS_AT_ONCE:]

@@ -11,10 +11,13 @@ Rules of a registration, by RocketMQ's:
 * Queue data are taken when the broker is new, its DataVersion is another than before, or the topic is new for it. So
   permissions that an administrator took away stay away until the broker changes something.
 * Topics that a later registration does not name are kept, unless `delete_missing_topics`.
+* Registrations are bounded, because without accounts any peer may send them: names, addresses, topics of a broker, and
+  all of them together. A broker that is known renews what it has also at the limits.
 
 Invariants: every address of every broker has exactly one liveness entry and the other way round; a broker has at least
-one address; queue data name known brokers only; a topic has at least one of them. Where RocketMQ lets a broker name
-stay in two clusters, or an address that was replaced stay alive, this table keeps the latest word only.
+one address; queue data name known brokers only, each of which lists its topics; a topic has at least one of them. Where
+RocketMQ lets a broker name stay in two clusters, or an address that was replaced stay alive, this table keeps the
+latest word only.
 
 Belongs to one thread (the loop's); it never waits.
 
@@ -33,7 +36,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
@@ -43,14 +46,25 @@ from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import SYSTEM_PREFIX
 from tiermq.namesrv.topic_config import NO_VERSION, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
-from tiermq.remoting.json_dialect import int32_in, object_in, text_in
+from tiermq.remoting.json_dialect import in_order, int32_in, object_in, text_in
 
 MASTER_ID = 0
+ZONE_NAME = "__ZONE_NAME"
+"""The field of a registration with the broker's zone."""
 BROKER_TIMEOUT_MS = 120_000
 MEMBER_TOPIC_PREFIX = SYSTEM_PREFIX + "SYNC_BROKER_MEMBER_"
 LiveKey = tuple[str, str]
 TOPICS_AT_ONCE = 1_000
 """Topics that are changed before others are served."""
+BROKERS_MAX = 5_000
+"""Broker names."""
+ADDRESSES_MAX = 64
+"""Of one broker name: a master and its slaves."""
+BROKER_TOPICS_MAX = 200_000
+ROUTES_MAX = 2_000_000
+"""Topics of all brokers: one that three brokers have counts three times."""
+NAME_CHARACTERS_MAX = 255
+"""Of a cluster, a broker, an address, a zone or a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +202,7 @@ class _Broker:
     addresses: dict[int, str] = field(default_factory=dict)
     acting_master: bool = False
     zone: str | None = None
+    topics: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -227,6 +242,7 @@ class RouteTable:
         self._live: dict[LiveKey, _Live] = {}
         self._by_channel: dict[Hashable, set[LiveKey]] = {}
         self._changes: deque[_PermissionChange] = deque()
+        self._route_count = 0
 
     # Registrations.
 
@@ -235,7 +251,7 @@ class RouteTable:
 
         Unless it `is_whole`, `add_topics` and `drop_missing_topics` follow.
         """
-        _check(told)
+        self.require_room(told)
         self._finish_changes()
         broker = self._brokers.get(told.broker_name)
         known_id = broker is not None and told.broker_id in broker.addresses
@@ -266,6 +282,27 @@ class RouteTable:
         self._note_live(told, channel)
         return self._master_of(broker, told)
 
+    def require_room(self, told: Registration) -> None:
+        """Raises RequestRefused for a registration that is invalid, or would grow the table beyond its limits."""
+        _check(told)
+        broker = self._brokers.get(told.broker_name)
+        if broker is None and len(self._brokers) >= BROKERS_MAX:
+            raise _full("broker names", BROKERS_MAX, f"broker {told.broker_name} is one more")
+        addresses = {} if broker is None else broker.addresses
+        if told.broker_id not in addresses and len(addresses) >= ADDRESSES_MAX:
+            raise _full(f"addresses of broker {told.broker_name}", ADDRESSES_MAX, f"{told.address} is one more")
+        known = set() if broker is None else broker.topics
+        self._require_routes(told.broker_name, known, [topic.name for topic in told.topics])
+
+    def _require_routes(self, broker_name: str, known: set[str], topics: Collection[str]) -> None:
+        if len(known) + len(topics) <= BROKER_TOPICS_MAX and self._route_count + len(topics) <= ROUTES_MAX:
+            return  # Whichever of them are new.
+        new = sum(each not in known for each in topics)
+        if new and len(known) + new > BROKER_TOPICS_MAX:
+            raise _full(f"topics of broker {broker_name}", BROKER_TOPICS_MAX, f"it has {len(known)}, and {new} are new")
+        if new and self._route_count + new > ROUTES_MAX:
+            raise _full("topics of all brokers", ROUTES_MAX, f"there are {self._route_count}, and {new} are new")
+
     def __contains__(self, key: LiveKey) -> bool:
         """Whether a broker of this name is alive at this address."""
         return key in self._live
@@ -279,9 +316,8 @@ class RouteTable:
         is_master, acts = _speaks(told, self._brokers[told.broker_name])
         if self.delete_missing_topics and (is_master or acts):
             named = {topic.name for topic in told.topics}
-            for topic in [each for each, found in self._queues.items() if told.broker_name in found]:
-                if topic not in named:
-                    self._drop_queue(topic, told.broker_name)
+            for topic in self._brokers[told.broker_name].topics - named:
+                self._drop_queue(topic, told.broker_name)
 
     def _take_topics(self, told: Registration, broker: _Broker, *, is_first: bool) -> None:
         is_master, acts = _speaks(told, broker)
@@ -289,12 +325,11 @@ class RouteTable:
             return
         changed = is_first or self.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
         for config in told.topics:
-            queues = self._queues.setdefault(config.name, {})
-            if changed or told.broker_name not in queues:
+            if changed or config.name not in broker.topics:
                 queue = QueueData.of_topic(told.broker_name, config)
                 if acts and broker.acting_master:
                     queue = replace(queue, perm=queue.perm & ~PERM_WRITE)
-                queues[told.broker_name] = queue
+                self._set_queue(config.name, queue)
 
     def _note_live(self, told: Registration, channel: Hashable | None) -> None:
         key = (told.broker_name, told.address)
@@ -325,9 +360,9 @@ class RouteTable:
         self._forget_live((broker_name, address))
         broker.addresses = {each: known for each, known in broker.addresses.items() if known != address}
         if not broker.addresses:
-            del self._brokers[broker_name]
-            for topic in [each for each, found in self._queues.items() if broker_name in found]:
+            for topic in list(broker.topics):
                 self._drop_queue(topic, broker_name)
+            del self._brokers[broker_name]
         elif broker.acting_master and MASTER_ID not in broker.addresses:
             # An acting master is readable, never writable.
             self.wipe_write_permission(broker_name)
@@ -415,21 +450,37 @@ class RouteTable:
 
     def topics(self) -> list[str]:
         """Any thread may call."""
-        return sorted(self._queues)
+        return list(in_order(tuple(self._queues)))
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Any thread may call."""
         names = {name for name, broker in list(self._brokers.items()) if broker.cluster == cluster}
-        return sorted(topic for topic, queues in list(self._queues.items()) if not names.isdisjoint(list(queues)))
+        return self._topics_where(lambda queues: not names.isdisjoint(queues))
 
     def topics_with_flags(self, has: int, lacks: int = 0) -> list[str]:
         """Topics whose system flags have all of `has` and none of `lacks`, as registered by any one broker.
 
         Any thread may call.
         """
-        found = ((topic, list(queues.values())[:1]) for topic, queues in list(self._queues.items()))
-        flags = [(topic, first.sys_flag) for topic, firsts in found for first in firsts]
-        return sorted(topic for topic, flag in flags if flag & has == has and not flag & lacks)
+
+        def is_wanted(queues: dict[str, QueueData]) -> bool:
+            first = next(iter(queues.values()), None)
+            return first is not None and first.sys_flag & has == has and not first.sys_flag & lacks
+
+        return self._topics_where(is_wanted)
+
+    def _topics_where(self, is_wanted: Callable[[dict[str, QueueData]], bool]) -> list[str]:
+        """From any thread: queues of a topic are copied, since the loop may change them meanwhile.
+
+        Nothing that the garbage collector looks at is kept per topic: with a hundred thousand of them it would look at
+        the whole process again, while every thread waits.
+        """
+        found = [
+            topic
+            for topic in tuple(self._queues)
+            if (queues := self._queues.get(topic)) is not None and is_wanted(queues.copy())
+        ]
+        return list(in_order(found))
 
     # What administrators change.
 
@@ -483,15 +534,27 @@ class RouteTable:
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add a topic at those of the brokers that are known; others are left out."""
-        wanted = {queue.broker_name: queue for queue in queues if queue.broker_name in self._brokers}
-        if wanted:
-            self._queues.setdefault(topic, {}).update(wanted)
+        check_name("topic", topic)
+        wanted = [queue for queue in queues if queue.broker_name in self._brokers]
+        for queue in wanted:
+            self._require_routes(queue.broker_name, self._brokers[queue.broker_name].topics, [topic])
+        for queue in wanted:
+            self._set_queue(topic, queue)
 
     # Inside.
+
+    def _set_queue(self, topic: str, queue: QueueData) -> None:
+        queues = self._queues.setdefault(topic, {})
+        if queue.broker_name not in queues:
+            self._brokers[queue.broker_name].topics.add(topic)
+            self._route_count += 1
+        queues[queue.broker_name] = queue
 
     def _drop_queue(self, topic: str, broker_name: str) -> None:
         queues = self._queues[topic]
         del queues[broker_name]
+        self._brokers[broker_name].topics.discard(topic)
+        self._route_count -= 1
         if not queues:
             del self._queues[topic]
 
@@ -523,7 +586,25 @@ def _check(told: Registration) -> None:
     for name, value in (("brokerName", told.broker_name), ("brokerAddr", told.address), ("clusterName", told.cluster)):
         if not value.strip():
             raise RequestRefused(f"expected a {name} in the registration, found none")
+        check_name(name, value)
+    check_name("haServerAddr", told.ha_address)
+    check_name(ZONE_NAME, told.zone or "")
     if told.broker_id < 0:
         raise RequestRefused(f"expected a brokerId of 0 or more, found {told.broker_id}")
     if told.timeout_ms <= 0:
         raise RequestRefused(f"expected a heartbeat timeout above 0, found {told.timeout_ms}")
+
+
+def check_name(what: str, text: str) -> None:
+    """Raises RequestRefused for one that is too long."""
+    if len(text) > NAME_CHARACTERS_MAX:
+        raise RequestRefused(
+            f"expected a {what} of at most {NAME_CHARACTERS_MAX} characters, found {len(text)}: {text[:80]}"
+        )
+
+
+def _full(what: str, most: int, found: str) -> RequestRefused:
+    return RequestRefused(
+        f"expected at most {most} {what} at this name server, found more: {found[:300]}. Nothing was registered. "
+        "Unregister brokers and delete topics that are not used; `--acl` keeps strangers from registering"
+    )

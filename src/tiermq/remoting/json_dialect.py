@@ -1,7 +1,8 @@
 """JSON bodies as RocketMQ's Java writes and reads them (fastjson).
 
-Written: fields in alphabetical order, absent ones left out, enums by name, keys of maps as quoted text, and a map whose
-keys are objects (message queues) with the object as the key, because Java reads it so and no other way:
+Written: fields in alphabetical order (of a table beyond SORTED_MAX in its own), absent ones left out, enums by name,
+keys of maps as quoted text, and a map whose keys are objects (message queues) with the object as the key, because Java
+reads it so and no other way:
 
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":7}}}
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +33,10 @@ KEY_LEVELS = 40
 AT_ONCE_BYTES = 1024 * 1024
 PART_CHARACTERS = 1024
 """The length of an object or array that is parsed in one step."""
+NAMES_AT_ONCE = 1_000
+SORTED_MAX = 10_000
+"""A longer list of names is written as it comes: to sort it would hold the interpreter's lock for tens of
+milliseconds."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$.+-]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -147,7 +152,7 @@ def _write(value: Any, parts: list[str]) -> None:
             _write(each, parts)
         parts.append("}")
     elif isinstance(value, list) and all(type(each) is str for each in value):
-        parts.append(json.dumps(value, separators=(",", ":"), ensure_ascii=False))  # Names by the ten thousand.
+        _write_names(value, parts)
     elif isinstance(value, list | tuple | set | frozenset):
         parts.append("[")
         for number, each in enumerate(sorted(value, key=str) if isinstance(value, set | frozenset) else value):
@@ -158,10 +163,19 @@ def _write(value: Any, parts: list[str]) -> None:
         parts.append(json.dumps(value))
 
 
+def _write_names(names: list[str], parts: list[str]) -> None:
+    """Names by the ten thousand, in parts between which other threads run."""
+    parts.append("[")
+    for begin in range(0, len(names), NAMES_AT_ONCE):
+        text = json.dumps(names[begin : begin + NAMES_AT_ONCE], separators=(",", ":"), ensure_ascii=False)
+        parts.append(f"{',' if begin else ''}{text[1:-1]}")
+    parts.append("]")
+
+
 def _write_object(values: dict[str, Any], parts: list[str]) -> None:
     parts.append("{")
     first = True
-    for name in sorted(values):
+    for name in in_order(values):
         if values[name] is not None:
             parts.append(f"{'' if first else ','}{quoted(name)}:")
             _write(values[name], parts)
@@ -171,6 +185,11 @@ def _write_object(values: dict[str, Any], parts: list[str]) -> None:
 
 def _key(name: object) -> str:
     return name.name if isinstance(name, enum.Enum) else str(name)
+
+
+def in_order(names: Collection[str]) -> Collection[str]:
+    """Sorted, unless there are very many."""
+    return sorted(names) if len(names) <= SORTED_MAX else names
 
 
 def quoted(text: str) -> str:

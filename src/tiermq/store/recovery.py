@@ -138,17 +138,18 @@ class Recovery:
 
     def _has_queues_of(self, marker: CleanMarker) -> bool:
         """Whether the files of every queue exist, up to its last one."""
-        on_disk = {(queue.topic, queue.queue_id): queue for queue in self._queues.all_queues() if queue.files.files}
+        on_disk = {
+            (queue.topic, queue.queue_id): queue for queue in self._queues.all_queues() if queue.files.file_count
+        }
         if on_disk.keys() != {(end.topic, end.queue_id) for end in marker.queues}:
             return False
         for end in marker.queues:
             queue = on_disk[end.topic, end.queue_id]
-            first, last = queue.files.first(), queue.files.last()
-            if isinstance(queue, ConsumeQueue) and first is not None and last is not None:
-                end_byte = end.max_offset * UNIT_BYTES
-                if not last.from_offset <= end_byte <= last.from_offset + last.size:
+            span = queue.files.span
+            if isinstance(queue, ConsumeQueue) and span is not None:
+                if not span[1] - queue.files.file_size <= end.max_offset * UNIT_BYTES <= span[1]:
                     return False
-                if first.from_offset > end.min_offset * UNIT_BYTES:
+                if span[0] > end.min_offset * UNIT_BYTES:
                     return False
         return True
 
@@ -178,13 +179,14 @@ class Recovery:
             if queue is None:
                 return False
             if isinstance(queue, ConsumeQueue) and queue.ext is None:
-                queue.resume(end.min_offset, end.max_offset)
+                queue.resume(end.min_offset, end.max_offset, end.max_physical_offset)
                 continue
             queue.recover(last_exit_ok=True)
             if queue.max_offset != end.max_offset:
                 return False
         self._end_log_at(marker.log_end, erase=False)
-        self._settle_queues()
+        if max(0, self._log.files.min_offset) != marker.log_begin:
+            self._settle_queues()
         return True
 
     # A clean stop without a marker: RocketMQ's

@@ -141,7 +141,7 @@ class StoreLifecycle:
         self._lifecycle.advance(State.LOAD_BEGIN)
         parts.log.files.load()
         self._lifecycle.advance(State.LOAD_COMMITLOG_OK)
-        parts.queues.load()
+        parts.queues.load(lazily=clean and marker is not None)
         self._lifecycle.advance(State.LOAD_CONSUME_QUEUE_OK)
         self._index_from: int | None = None
         if parts.index is not None:
@@ -254,10 +254,11 @@ class StoreLifecycle:
         ends = [
             QueueEnd(q.topic, q.queue_id, type(q).__name__, q.min_offset, q.max_offset, q.max_physical_offset)
             for q in parts.queues.all_queues()
-            if q.files.files
+            if q.files.file_count
         ]
         index_names = [] if parts.index is None else [file.name for file in parts.index.files]
-        marker = CleanMarker(parts.log.max_offset, parts.checkpoint.encoded().hex(), ends, index_names)
+        checkpoint, log_begin = parts.checkpoint.encoded().hex(), max(0, parts.log.files.min_offset)
+        marker = CleanMarker(parts.log.max_offset, checkpoint, ends, index_names, log_begin)
         write_marker(parts.access, root, marker)
         parts.access.remove(f"{root}/abort")
         parts.access.sync_directory(root)

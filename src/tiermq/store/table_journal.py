@@ -45,6 +45,8 @@ class JournalChanges:
     """After the last change; None when the file's own counts."""
     put: dict[str, Any] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    is_of_older: bool = False
+    """Whether the file is older than the journal's base."""
 
 
 class _Line(NamedTuple):
@@ -63,6 +65,8 @@ class TableJournal:
         self.path = path + SUFFIX
         self._access = access
         self._descriptor = -1
+        self.bytes = 0
+        """Appended since the file was written."""
         self.has_failed = False
         """Whether an append failed: what follows a torn line would be torn with it, so the file must be written."""
 
@@ -82,6 +86,7 @@ class TableJournal:
         is_ours = version in known
         is_older = bool(lines) and version[1] < lines[0].version[1]
         takes_all = is_ours or is_older
+        changes.is_of_older = is_older and not is_ours
         if lines and not is_ours:
             added = "all its changes are made" if is_older else "what that lacks is added"
             _log.warning("%s: belongs to another version of its table file; %s", self.path, added)
@@ -132,6 +137,7 @@ class TableJournal:
         if os.write(self._descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, f"{self.path}: expected to write {len(line)} bytes, wrote less")
         os.fdatasync(self._descriptor)
+        self.bytes += len(line)
         self.has_failed = False
 
     @property
@@ -145,6 +151,7 @@ class TableJournal:
             os.close(self._descriptor)
             self._descriptor = -1
         self._access.remove(self.path)
+        self.bytes = 0
         self.has_failed = False
 
 

@@ -98,15 +98,19 @@ class QueueFlush(Service):
         self._checkpoint = checkpoint
         self._clock = clock
         self._last_thorough_ms = clock.now_ms()
+        self._walked_at = -1
 
     def run_once(self) -> float:
+        """Without new records since the last walk no queue has more to flush: only the thorough walk is made then."""
+        dispatched = self._dispatch.offset
         now_ms = self._clock.now_ms()
         if now_ms >= self._last_thorough_ms + self._config.flush_consume_queue_thorough_interval:
             self._last_thorough_ms = now_ms
             self.flush_all()
-        else:
+        elif dispatched != self._walked_at:
             for queue in self._queues.all_queues():
                 queue.flush(self._config.flush_consume_queue_least_pages)
+        self._walked_at = dispatched
         return self._config.flush_interval_consume_queue / 1000
 
     def flush_all(self) -> None:

@@ -13,6 +13,16 @@ given messages), and resets (offsets that an operator set, which the group's nex
 Invariants: a commit is in memory when it returns and on disk when a later `flush` has; so after a crash a group may
 consume again what it consumed since the last flush, never skip anything. While a reset waits, commits of that queue
 are refused, since they were made in ignorance of it.
+
+A file of up to WHOLE_BYTES_MAX is written whole by each flush, and RocketMQ finds everything in it also after a crash.
+A larger one is not: a flush appends the entries that changed to a journal (`store/table_journal.py`), so that it costs
+as much as was committed, not as much as there is. The file follows each WHOLE_PERIOD_MS, when the journal is as large,
+and at a clean end. Each line of the journal has TierMQ's own values under OWN, a name that is no entry's:
+
+    {"v":[…],"put":{"orders@CG":{"0":12,"1":7},"":{"popLogEnds":[3,0],"crc":2774…}}}
+
+`crc` is that of the file it belongs to. RocketMQ may have written the file under the same version (it counts every
+500th commit): then only entries that the file lacks are taken from the journal.
 """
 
 from __future__ import annotations
@@ -21,12 +31,15 @@ import json
 import logging
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from tiermq.broker.topic.table_file import TableFile, version_after
 from tiermq.clock import Clock
-from tiermq.files.os_file_access import OsFileAccess
+from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
-from tiermq.remoting.json_dialect import as_int, decode_object, encode_body, object_in
+from tiermq.remoting.json_dialect import as_int, decode_object, encode_body, in_order, object_in
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +48,11 @@ SEPARATOR = "@"
 LOG_ENDS = "popLogEnds"
 POP_OPEN = "popOpen"
 NONE = -1
+OWN = ""
+CRC = "crc"
+WHOLE_BYTES_MAX = 1024 * 1024
+"""Some 30,000 offsets."""
+WHOLE_PERIOD_MS = 60_000
 Offsets = dict[str, dict[int, int]]
 
 
@@ -45,13 +63,17 @@ class ConsumerOffsets:
         """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
         self.path = os.path.join(directory, FILE)
         self.clock = clock
-        self._access = OsFileAccess()
+        self._file = TableFile(self.path, WHOLE_BYTES_MAX)
+        self._file_crc = 0
+        self._whole_ms = clock.now_ms()
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._table: Offsets = {}
         self._pulled: Offsets = {}
         self._resets: Offsets = {}
         self._changed = False
+        self._dirty: set[str] = set()
+        """Entries that the disk lacks. Only `add` and `pop` change it, so that commits need no lock."""
         self.on_reset: list[Callable[[str, str, int], None]] = []
         """Called with (group, topic, queue id) of each reset, in its thread."""
         self.before_write: list[Callable[[], None]] = []
@@ -65,8 +87,43 @@ class ConsumerOffsets:
         self.log_ends: list[int] | None = None
         """The stored offset; None: none."""
         self.data_version = NO_VERSION
-        if (found := self._access.read_config(self.path, decode_offsets)) is not None:
+        if (found := self._file.read(self._decoded)) is not None:
             self._table, self.data_version, self.log_ends = found
+        self._replay()
+
+    def _decoded(self, data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]:
+        self._file_crc = zlib.crc32(data)
+        return decode_offsets(data)
+
+    def _replay(self) -> None:
+        """Apply the journal of a broker that was killed. Raises StoreDamaged."""
+        is_ours = True
+
+        def check(name: str, entry: Any) -> None:
+            nonlocal is_ours
+            if name == OWN:
+                is_ours = is_ours and _decoded_own(entry)[1] == self._file_crc
+            else:
+                _decoded_queues(entry, name)
+
+        version = self.data_version
+        changes = self._file.changes_since(version, self._table.__contains__, check)
+        own = changes.put.pop(OWN, None)
+        if not changes.put and not changes.gone and own is None:
+            return
+        is_ours = is_ours or changes.is_of_older
+        if is_ours or changes.version is None:
+            kept, gone = changes.put, changes.gone
+        else:
+            _log.warning("%s: another program wrote it; what it lacks is added from the journal", self.path)
+            kept, gone = {name: each for name, each in changes.put.items() if name not in self._table}, set()
+        for name in gone:
+            self._table.pop(name, None)
+        self._table.update({name: _decoded_queues(each, name) for name, each in kept.items()})
+        if is_ours and changes.version is not None and own is not None:
+            self.log_ends = _decoded_own(own)[0]
+        self.data_version = version_after(changes, version, self.clock.now_ms())
+        self._write_whole(self.data_version, self.log_ends, {})
 
     # Committed offsets.
 
@@ -80,6 +137,7 @@ class ConsumerOffsets:
             with self._lock:
                 queues = self._table.setdefault(key, {})
         queues[queue_id] = offset
+        self._dirty.add(key)
         self._changed = True
         return True
 
@@ -129,6 +187,7 @@ class ConsumerOffsets:
         with self._lock:
             self._table.setdefault(key, {})[queue_id] = offset
             self._resets = {**self._resets, key: {**self._resets.get(key, {}), queue_id: offset}}
+            self._dirty.add(key)
             self._changed = True
         for listener in self.on_reset:
             listener(group, topic, queue_id)
@@ -173,6 +232,7 @@ class ConsumerOffsets:
             if queues is None:
                 return False
             self._table[f"{topic}@{target_group}"] = dict(queues)
+            self._dirty.add(f"{topic}@{target_group}")
             self._changed = True
         return True
 
@@ -194,45 +254,79 @@ class ConsumerOffsets:
                 gone = [key for key in table if is_gone(*_parts(key))]
                 for key in gone:
                     del table[key]
+                    self._dirty.add(key)
                 count = max(count, len(gone))
             self._resets = {key: queues for key, queues in self._resets.items() if not is_gone(*_parts(key))}
             self._changed = self._changed or count > 0
         return count
 
     def snapshot(self) -> Offsets:
-        """All committed offsets, copied."""
-        with self._lock:
-            return {key: dict(queues) for key, queues in self._table.items()}
+        """All committed offsets, copied. Commits go on meanwhile."""
+        keys = tuple(self._table)
+        return {key: dict(queues) for key in keys if (queues := self._table.get(key)) is not None}
 
     # The disk.
 
     @property
     def changed(self) -> bool:
         """Whether there is anything to flush."""
-        return self._changed
+        return self._changed or (self._file.is_behind and self._is_whole_due())
 
-    def flush(self) -> bool:
+    def _is_whole_due(self) -> bool:
+        is_late = self.clock.now_ms() - self._whole_ms >= WHOLE_PERIOD_MS
+        return is_late or self._file.journal_bytes > max(self._file.bytes, WHOLE_BYTES_MAX)
+
+    def flush(self, *, is_last: bool = False) -> bool:
         """Make every commit that returned before this call durable; whether there was anything to write.
 
-        Waits for the disk. Raises OSError and StoreError; then the next flush writes again.
+        With `is_last` everything is in the file on return. Waits for the disk. Raises OSError and StoreError; then the
+        next flush writes again.
         """
         with self._flush_lock:
-            if not self._changed:
+            is_whole = self._file.is_behind and (is_last or self._is_whole_due())
+            if not self._changed and not is_whole:
                 return False
             self._changed = False
+            taken: list[str] = []
             try:
                 ends = None if self.take_log_ends is None else self.take_log_ends()
-                version, table = self.data_version.next(self.clock.now_ms()), self.snapshot()
+                version = self.data_version.next(self.clock.now_ms())
+                is_whole = is_whole or is_last or self._file.bytes <= WHOLE_BYTES_MAX
+                while self._dirty:  # Before their values are read: a later commit of the entry adds it again.
+                    taken.append(self._dirty.pop())
+                table = self.snapshot() if is_whole else self._entries(taken)
                 for call in self.before_write:
                     call()
-                self._access.make_directories(os.path.dirname(self.path))
-                opened = {} if self.take_open is None else self.take_open()
-                self._access.write_config(self.path, encode_offsets(table, version, ends, opened))
+                if is_whole:
+                    self._write_whole(version, ends, {} if self.take_open is None else self.take_open(), table)
+                else:
+                    self._append(version, ends, table, [key for key in taken if key not in table])
                 self.data_version = version
             except BaseException:
+                for key in taken:
+                    self._dirty.add(key)
                 self._changed = True
                 raise
         return True
+
+    def _entries(self, keys: list[str]) -> Offsets:
+        return {key: dict(queues) for key in keys if (queues := self._table.get(key)) is not None}
+
+    def _append(self, version: DataVersion, ends: list[int] | None, table: Offsets, gone: list[str]) -> None:
+        put: dict[str, Any] = {key: {str(each): offset for each, offset in table[key].items()} for key in table}
+        put[OWN] = {CRC: self._file_crc} if ends is None else {CRC: self._file_crc, LOG_ENDS: ends}
+        self._file.save(version, put, gone, lambda: self._encoded(version, ends, {}, self.snapshot()))
+
+    def _write_whole(
+        self, version: DataVersion, ends: list[int] | None, opened: Offsets, table: Offsets | None = None
+    ) -> None:
+        self._file.write(version, self._encoded(version, ends, opened, self._table if table is None else table))
+        self._whole_ms = self.clock.now_ms()
+
+    def _encoded(self, version: DataVersion, ends: list[int] | None, opened: Offsets, table: Offsets) -> bytes:
+        data = encode_offsets(table, version, ends, opened)
+        self._file_crc = zlib.crc32(data)
+        return data
 
 
 def _parts(key: str) -> tuple[str, str]:
@@ -244,7 +338,7 @@ def encode_offsets(
     table: Offsets, version: DataVersion, log_ends: list[int] | None = None, pop_open: Offsets | None = None
 ) -> bytes:
     topics_of: dict[str, list[str]] = {}
-    for key in sorted(table):
+    for key in in_order(table):
         topic, _, group = key.partition(SEPARATOR)
         topics_of.setdefault(group, []).append(topic)
     told, grouped = encode_body(version.to_json()), encode_body(topics_of)
@@ -256,7 +350,7 @@ def encode_offsets(
 
 def _encoded_table(table: Offsets) -> bytes:
     parts = []
-    for key in sorted(table):
+    for key in in_order(table):
         queues = ",".join(f"{queue_id}:{offset}" for queue_id, offset in sorted(table[key].items()))
         parts.append(f"{json.dumps(key, ensure_ascii=False)}:{{{queues}}}")
     return f"{{{','.join(parts)}}}".encode()
@@ -275,3 +369,18 @@ def decode_offsets(data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]
         NO_VERSION if version is None else DataVersion.from_json(version),
         [as_int(each) for each in ends] if isinstance(ends, list) else None,
     )
+
+
+def _decoded_queues(entry: Any, name: str) -> dict[int, int]:
+    """An entry of the journal. Raises RequestRefused for one that no broker writes."""
+    found = {as_int(each): offset for each, offset in object_in(entry, name).items()}
+    if SEPARATOR not in name or not all(type(each) is int for each in found.values()):
+        raise RequestRefused(f"expected offsets of a topic and a group, found them under {name[:80]!r}")
+    return found
+
+
+def _decoded_own(entry: Any) -> tuple[list[int] | None, int]:
+    """End of POP's log and the checksum of the file. Raises RequestRefused."""
+    table = object_in(entry, "TierMQ's own values")
+    ends = table.get(LOG_ENDS)
+    return ([as_int(each) for each in ends] if isinstance(ends, list) else None), as_int(table.get(CRC))

@@ -132,7 +132,7 @@ class OffsetProcessor:
         self._flushing.add_done_callback(_note)
 
     def _last_flush(self) -> None:
-        self._parts.offsets.flush()
+        self._parts.offsets.flush(is_last=True)
 
 
 def _note(flushed: asyncio.Future[bool]) -> None:

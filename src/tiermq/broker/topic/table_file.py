@@ -32,12 +32,15 @@ Decoded = TypeVar("Decoded")
 class TableFile:
     """See the module."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, whole_bytes_max: int = WHOLE_BYTES_MAX) -> None:
+        """A file of up to `whole_bytes_max` is written whole at each change."""
         self.path = path
+        self.bytes = 0
+        """Of the file."""
         self._access = OsFileAccess()
         self._journal = TableJournal(path, self._access)
         self._base: Version = (0, 0, 0)
-        self._bytes = 0
+        self._whole_bytes_max = whole_bytes_max
 
     def read(self, decode: Callable[[bytes], Decoded]) -> Decoded | None:
         """The file, or its backup. Raises StoreDamaged when neither can be read."""
@@ -51,7 +54,7 @@ class TableFile:
         `check(name, entry)` raises a TierMQError for an entry that cannot be. Raises StoreDamaged.
         """
         info = self._access.file_info(self.path)
-        self._bytes = 0 if info is None else info.size
+        self.bytes = 0 if info is None else info.size
         self._base = numbers(version)
         return self._journal.read(self._base, has, check)
 
@@ -59,7 +62,7 @@ class TableFile:
         self, version: DataVersion, put: Mapping[str, Any], gone: Collection[str], whole: Callable[[], bytes]
     ) -> None:
         """One change: `put` as the file has it, and the deleted names. Raises OSError."""
-        if self._bytes <= WHOLE_BYTES_MAX or self._journal.has_failed:
+        if self.bytes <= self._whole_bytes_max or self._journal.has_failed:
             self.write(version, whole())
         else:
             self._journal.append(self._base, numbers(version), put, gone)
@@ -68,13 +71,17 @@ class TableFile:
         """The whole table. Raises OSError."""
         self._access.make_directories(os.path.dirname(self.path))
         self._access.write_config(self.path, data)
-        self._base, self._bytes = numbers(version), len(data)
+        self._base, self.bytes = numbers(version), len(data)
         self._journal.clear()
 
     @property
     def is_behind(self) -> bool:
         """Whether the journal has changes that the file lacks."""
         return self._journal.is_open
+
+    @property
+    def journal_bytes(self) -> int:
+        return self._journal.bytes
 
     def flush(self, version: DataVersion, whole: Callable[[], bytes]) -> bool:
         """Write the file whole where it is behind; whether it was. Raises OSError."""
