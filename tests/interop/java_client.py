@@ -55,7 +55,7 @@ class JavaClient:
                 process.stdin.write(json.dumps({"nameServer": self._name_server, **job}) + "\n")
                 process.stdin.flush()
                 line = process.stdout.readline()
-                assert line, f"the load ended early: {self._errors()}"
+                assert line, f"the load ended early: {self.errors()}"
                 told: Event = json.loads(line)
                 return told
 
@@ -92,9 +92,10 @@ class JavaClient:
                 return
             yield event
         process.wait()
-        raise AssertionError(f"the client ended with {process.returncode}: {self._errors()}")
+        raise AssertionError(f"the client ended with {process.returncode}: {self.errors()}")
 
-    def _errors(self) -> str:
+    def errors(self) -> str:
+        """The end of what its JVMs wrote to their standard error: each failed send with its exception."""
         return (self._scratch / "client.errors").read_text()[-3000:]
 
 

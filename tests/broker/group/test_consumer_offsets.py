@@ -46,6 +46,15 @@ def test_the_file_is_written_as_the_real_broker_writes_it() -> None:
     )
 
 
+def test_fields_that_rocketmq_does_not_know_are_standard_json() -> None:
+    """RocketMQ 5.5.0 refused the whole file for a bare queue number in one of them, and went on with the `.bak`."""
+    version = DataVersion(9, 3, 0)
+    known = encode_offsets({"T@G": {0: 12}}, version).removesuffix(b"}")
+    data = encode_offsets({"T@G": {0: 12}}, version, [3, 0], {"T@G": {0: 9, 1: 4}})
+    own = json.loads(b"{" + data.removeprefix(known + b","))
+    assert own == {"popLogEnds": [3, 0], "popOpen": {"T@G": {"0": 9, "1": 4}}}
+
+
 def test_a_flush_makes_commits_survive_and_says_whether_there_were_any(tmp_path: Path) -> None:
     offsets = offsets_in(tmp_path / "config")
     assert not offsets.flush()

@@ -16,6 +16,7 @@ public final class PopConsumer {
         CountDownLatch left = new CountDownLatch(Integer.parseInt(arguments[3]));
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[1]);
         consumer.setNamesrvAddr(arguments[0]);
+        consumer.setMqClientApiTimeout(Address.PATIENCE_MS);
         consumer.setClientRebalance(false);
         consumer.setPopInvisibleTime(10000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

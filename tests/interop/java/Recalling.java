@@ -30,7 +30,8 @@ public class Recalling {
     private static void work(JSONObject job) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("RECALLING");
         producer.setNamesrvAddr(job.getString("nameServer"));
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(Address.PATIENCE_MS);
+        producer.setMqClientApiTimeout(Address.PATIENCE_MS);
         producer.start();
         String topic = job.getString("topic");
         for (Object body : job.getJSONArray("bodies")) {

@@ -63,6 +63,8 @@ final class Sending {
             transactions = new TransactionMQProducer("interop-transactions");
             transactions.setNamesrvAddr(address.nameServer);
             transactions.setInstanceName("transactions");
+            transactions.setSendMsgTimeout(Address.PATIENCE_MS);
+            transactions.setMqClientApiTimeout(Address.PATIENCE_MS);
             transactions.setTransactionListener(new AsAsked());
             transactions.start();
         }

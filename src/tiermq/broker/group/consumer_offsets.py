@@ -1,12 +1,13 @@
 """ConsumerOffsets: the consumed offset of each group and queue, kept in RocketMQ's `consumerOffset.json`.
 
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},"groupTopicMap":{"CG":["orders"]},
-     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0],"popOpen":{"orders@CG":{0:9}}}
+     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0],"popOpen":{"orders@CG":{"0":9}}}
 
-Keys of queues are bare numbers, as RocketMQ writes them. Two keys are TierMQ's own, which RocketMQ does not look at and
-drops. `popLogEnds`: where POP's log ended when the offsets were taken, so that what was popped later is known by that.
-`popOpen`: from where on messages were popped and not acknowledged. Only a restore from the tier reads it, which has no
-log of POP.
+Keys of queues are bare numbers in the offset table, as RocketMQ writes them. Two keys are TierMQ's own. RocketMQ skips
+and drops them, and 5.5.0 can only skip standard JSON: a bare number in a field that it does not know makes it refuse
+the whole file and load the `.bak`. `popLogEnds`: where POP's log ended when the offsets were taken, so that what was
+popped later is known by that. `popOpen`: from where on messages were popped and not acknowledged. Only a restore from
+the tier reads it, which has no log of POP.
 Besides the committed offsets there are two tables that live in memory only: pull offsets (how far a group has been
 given messages), and resets (offsets that an operator set, which the group's next pull of that queue is sent to).
 
@@ -342,13 +343,13 @@ def encode_offsets(
         topic, _, group = key.partition(SEPARATOR)
         topics_of.setdefault(group, []).append(topic)
     told, grouped = encode_body(version.to_json()), encode_body(topics_of)
-    own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), json.dumps(log_ends).encode())
+    own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), encode_body(log_ends))
     if pop_open:
-        own += b',"%b":%b' % (POP_OPEN.encode(), _encoded_table(pop_open))
-    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (told, grouped, _encoded_table(table), own)
+        own += b',"%b":%b' % (POP_OPEN.encode(), encode_body(pop_open))
+    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (told, grouped, _offset_table(table), own)
 
 
-def _encoded_table(table: Offsets) -> bytes:
+def _offset_table(table: Offsets) -> bytes:
     parts = []
     for key in in_order(table):
         queues = ",".join(f"{queue_id}:{offset}" for queue_id, offset in sorted(table[key].items()))

@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Set;
+import org.awaitility.Awaitility;
 import org.junit.runner.Description;
 import org.junit.runner.JUnitCore;
 import org.junit.runner.Request;
@@ -31,6 +32,9 @@ public final class PeerRun extends RunListener {
     public static void main(String[] arguments) throws Exception {
         PrintStream events = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err);
+        // A condition that compares two answers of a broker asks for them over the wire, at two moments: it may change
+        // between them, and is then looked at again. In a broker of the same process that was all but one moment.
+        Awaitility.ignoreExceptionByDefault(AssertionError.class);
         BufferedReader asked = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = asked.readLine(); line != null; line = asked.readLine()) {
             String[] words = line.split(" ");
