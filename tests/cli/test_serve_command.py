@@ -365,12 +365,16 @@ def test_where_it_listens_is_what_the_option_or_the_file_says(text: str, host: s
 def test_the_ready_line_says_that_a_broker_is_open_and_what_tls_it_has() -> None:
     ready: dict[str, Any] = {"name": "b", "address": "a:1", "nameServer": "n:2", "store": "/s", "tier": None}
     ready |= {"metrics": None, "tls": "TLS permissive", "open": False, "whyNoVip": None}
+    ready |= {"role": "ASYNC_MASTER", "haAddress": None}
     usual = "broker b ready at a:1, name server n:2, store /s, tier none"
     assert _ready_line(ready) == usual
     ready |= {"tls": "TLS off", "open": True, "whyNoVip": "taken"}
     assert (
         _ready_line(ready) == f"{usual}, no VIP port (taken), TLS off, open to every machine that reaches it (no --acl)"
     )
+    ready |= {"tls": "TLS permissive", "open": False, "whyNoVip": None}
+    assert _ready_line(ready | {"haAddress": "a:2"}) == f"{usual}, slaves copy it at a:2"
+    assert _ready_line(ready | {"role": "SLAVE"}) == f"{usual}, a slave"
 
 
 def test_clients_need_a_certificate_where_trusted_ones_are_named(tmp_path: Path) -> None:
