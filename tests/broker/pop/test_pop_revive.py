@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.consuming import put, running
+from broker.consuming import bodies_of, put, running
 from broker.pop.pop_peer import MINUTE_MS, PopPeer, pop_fields, pops, revive
 from broker.pop.test_pop_log import copy_as_killed
 from simulation.manual_clock import ManualClock
@@ -154,6 +154,26 @@ def test_a_message_comes_back_to_its_own_group_though_another_shares_the_retry_t
     manual_clock.advance_ms(MINUTE_MS)
     revive(shared)
     assert peer.pop(**own) == []
+
+
+def test_a_group_that_is_named_like_a_retry_topic_gets_its_own_retries_only(
+    shared: Broker, peer: PopPeer, manual_clock: ManualClock
+) -> None:
+    """Group a_b_secret has the retry topic in which POP gives back messages of (a_b, secret)."""
+    named = "a_b_secret"
+    put(shared, "secret", topic="secret")
+    assert [got.body for got in peer.pop(**PAIRS[0])] == ["secret"]
+    manual_clock.advance_ms(MINUTE_MS)
+    revive(shared)
+    put(shared, "own retry", topic=SHARED)
+    assert shared.parts.local.max_offset(SHARED, 0) == 2
+    peer.join(named, topic=SHARED)
+    pulled = peer.pull(0, consumerGroup=named, topic=SHARED)
+    assert bodies_of(pulled) == ["own retry"]
+    own = peer.pull(0, consumerGroup=named, topic=SHARED, sysFlag=4, subscription="*", expressionType="TAG")
+    assert bodies_of(own) == ["own retry"]
+    assert [got.body for got in peer.pop(consumerGroup=named, topic=SHARED)] == ["own retry"]
+    assert [got.body for got in peer.pop(**PAIRS[0])] == ["secret"]
 
 
 @pytest.mark.parametrize("opened_before", [True, False])

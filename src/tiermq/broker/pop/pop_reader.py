@@ -29,8 +29,10 @@ from tiermq.broker.pop.pop_topics import (
     MARK_NORMAL,
     MARK_RETRY,
     MARK_RETRY_V2,
+    NotOfOthers,
     OwnRetries,
     is_of_pair,
+    may_share_retry_topic,
     pop_retry_topics,
 )
 from tiermq.broker.pop.pop_waiting import Pop
@@ -226,7 +228,9 @@ class PopReader:
 
     def _filter(self, pop: Pop, place: _Place) -> MessageFilter | None:
         chosen = pop.message_filter if place.mark == MARK_NORMAL else None
-        return OwnRetries(self._parts, pop.group, place.topic, chosen) if is_of_pair(pop.group, place.topic) else chosen
+        if is_of_pair(pop.group, place.topic):
+            return OwnRetries(self._parts, pop.group, place.topic, chosen)
+        return NotOfOthers(pop.group, place.topic, chosen) if may_share_retry_topic(pop.group, place.topic) else chosen
 
     def _blocked(self, pop: Pop, place: _Place) -> int | None:
         return self._orders.blocked_until_ms((place.topic, pop.group, place.queue_id), pop.attempt_id)

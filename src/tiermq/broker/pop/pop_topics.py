@@ -6,17 +6,17 @@
 
 Group a_b with topic c and group a with topic b_c share a default name. A message names its group (`GIVEN_BACK`), and is
 delivered to that group only. A message of a RocketMQ broker names none: it is delivered while no other group and
-topic of this broker have the same name, and to none of them otherwise.
+topic of this broker have the same name, and to none of them otherwise. A group may even be named a_b_c: its own retry
+topic has the same name, and it gets all messages there but those that name another group.
 """
 
 from __future__ import annotations
 
 from tiermq.broker.broker_context import BrokerContext
-from tiermq.errors import CorruptRecord
+from tiermq.broker.pull.sql_filter import encoded_properties_of
 from tiermq.message.layout import ReadableBuffer
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import GIVEN_BACK, get_property
-from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.topic_name import RETRY_PREFIX
 
 MARK_NORMAL = "0"
@@ -62,6 +62,29 @@ def origin_group(properties: bytes, retry_topic: str) -> str | None:
     return words[0] if words[0] and is_of_pair(words[0], retry_topic) else None
 
 
+def may_share_retry_topic(group: str, topic: str) -> bool:
+    """Whether a topic is a group's own retry topic, by a name that POP may have given to another group and a topic."""
+    return topic == RETRY_PREFIX + group and ("_" in group or "+" in group)
+
+
+class NotOfOthers(MessageFilter):
+    """Hides those messages of a group's own retry topic that POP gave back to another group of the same name."""
+
+    def __init__(self, group: str, retry_topic: str, chosen: MessageFilter | None = None) -> None:
+        self._group = group
+        self._topic = retry_topic
+        self.chosen = chosen
+        self.steps = getattr(chosen, "steps", 0)
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None) -> bool:
+        return self.chosen is None or self.chosen.matches_unit(tags_code, ext_unit)
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        if origin_group(encoded_properties_of(record), self._topic) not in (None, self._group):
+            return False
+        return self.chosen is None or self.chosen.matches_record(record)
+
+
 class OwnRetries(MessageFilter):
     """Lets those messages of a retry topic pass that came back for a group, as far as `chosen` lets them pass."""
 
@@ -76,11 +99,7 @@ class OwnRetries(MessageFilter):
         return self._chosen is None or self._chosen.matches_unit(tags_code, ext_unit)
 
     def matches_record(self, record: ReadableBuffer) -> bool:
-        head = read_head(record)
-        if head.kind is not HeadKind.OK:
-            raise CorruptRecord(f"record at {head.reason or 'byte 0: a blank record'}")
-        start = head.properties_position
-        if not self.are_own(bytes(record[start : start + head.properties_length])):
+        if not self.are_own(encoded_properties_of(record)):
             return False
         return self._chosen is None or self._chosen.matches_record(record)
 

@@ -22,6 +22,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.group_table import GroupTable, SubscriptionGroup
 from tiermq.broker.group.subscription import MessageModel, Subscription
+from tiermq.broker.pop.pop_topics import NotOfOthers, may_share_retry_topic
 from tiermq.broker.pull.sql_filter import RetryFilter, filter_of
 from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import LINE_INTERVAL_S, Clock
@@ -264,13 +265,16 @@ class PullAdmission:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        if self.config.filter_support_retry and pull.topic == RETRY_PREFIX + pull.group:
-            return RetryFilter(lambda topic: self._filter_of_topic(pull.group, topic))
         try:
-            return filter_of(subscription)
+            if self.config.filter_support_retry and pull.topic == RETRY_PREFIX + pull.group:
+                chosen: MessageFilter | None = RetryFilter(lambda topic: self._filter_of_topic(pull.group, topic))
+            else:
+                chosen = filter_of(subscription)
         except TierMQError as error:
             code = ResponseCode.SUBSCRIPTION_PARSE_FAILED if is_own else ResponseCode.FILTER_DATA_NOT_EXIST
             raise _refusal(code, f"parse the consumer's subscription failed: {error}") from error
+        shares = may_share_retry_topic(pull.group, pull.topic)
+        return NotOfOthers(pull.group, pull.topic, chosen) if shares else chosen
 
     def _filter_of_topic(self, group: str, topic: str) -> MessageFilter | None:
         subscription = self._clients.subscription(group, topic)

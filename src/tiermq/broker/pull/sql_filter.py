@@ -367,7 +367,8 @@ def filter_of(subscription: Subscription) -> MessageFilter | None:
 
 
 def bytes_of(message_filter: MessageFilter | None) -> int:
-    """What a filter keeps in memory, as an estimate that is never far too low."""
+    """What a filter keeps in memory, as an estimate that is never far too low. Of one around another: of `chosen`."""
+    message_filter = getattr(message_filter, "chosen", message_filter)
     if isinstance(message_filter, TagCodeFilter):
         return TAG_BYTES * len(message_filter.codes)
     characters = len(message_filter.expression) if isinstance(message_filter, SqlFilter) else 0

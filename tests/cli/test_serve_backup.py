@@ -1,0 +1,60 @@
+"""`serve` on an older copy of its disk, with a tier that knows more: history does not fork."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from broker.brokers import send_command
+from broker.consuming import bodies_of
+from servers.serving import Serving
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+
+
+def sent(served: Serving, bodies: range) -> list[int]:
+    """The queue offsets of new messages in queue 0 of T."""
+    with BlockingClient("127.0.0.1", served.port, timeout_s=120) as client:
+        answers = [client.request(send_command("T", b"%d" % each, queue=0)) for each in bodies]
+    assert {each.code for each in answers} == {0}, answers[-1].remark
+    return [int(each.ext["queueOffset"]) for each in answers]
+
+
+def end_of(served: Serving) -> int:
+    asked = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"})
+    with BlockingClient("127.0.0.1", served.port, timeout_s=120) as client:
+        return int(client.request(asked).ext["offset"])
+
+
+def test_a_broker_on_an_older_copy_of_its_disk_continues_the_history_of_its_tier(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    with Serving(store, "--tier", tier) as served:
+        assert sent(served, range(20)) == list(range(20))
+        served.terminate()
+        shutil.copytree(store, backup)
+        served.start()
+        assert sent(served, range(20, 50)) == list(range(20, 50))
+        served.terminate()
+        shutil.rmtree(store)
+        backup.rename(store)
+        served.start()
+        assert end_of(served) == 50
+        assert sent(served, range(50, 52)) == [50, 51]
+        read = [_body(served, each) for each in (0, 19, 20, 49, 50, 51)]
+        assert read == ["0", "19", "20", "49", "50", "51"]
+
+
+def _body(served: Serving, offset: int) -> str:
+    fields = {
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "1",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+        "expressionType": "TAG",
+    }  # fmt: skip
+    with BlockingClient("127.0.0.1", served.port, timeout_s=120) as client:
+        joined = b'{"clientID":"c","consumerDataSet":[{"groupName":"G"}]}'
+        assert client.request(RemotingCommand(RequestCode.HEART_BEAT, body=joined)).code == 0
+        answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=fields))
+    (body,) = bodies_of(answer)
+    return body
