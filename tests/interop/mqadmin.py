@@ -17,7 +17,7 @@ _NOISE = re.compile(r"\|-|^\s+at |^\s+\.\.\. \d+ more|^SLF4J|^RocketMQLog")
 _MASKS = (
     (re.compile(r"\b[0-9A-F]{32,}\b"), "<id>"),
     (re.compile(r"\b127\.0\.0\.1:\d+"), "<address>"),
-    (re.compile(r"\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d[,:.]\d{3}"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d(?:[,:.]\d{3})?"), "<time>"),
     (re.compile(r"\b1[789]\d{11}\b"), "<time>"),
     (re.compile(r"TPS: [\d.]+"), "TPS: <rate>"),
     (re.compile(r"[ \t]+"), " "),

@@ -20,6 +20,7 @@ AT_CLUSTER, AT_BROKER = ("-c", CLUSTER), ("-b", "{address}")
 NOBODY = "127.0.0.1:1"
 
 # In this order: what is asked about is made first and deleted last. A command may stand twice, the last one counts.
+# Those that send come after those that print messages: one that timed out is run again, and then stored twice.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("updateTopic", *AT_CLUSTER, "-t", "orders", "-r", "2", "-w", "2"),
     ("updateTopicList", *AT_BROKER, "-f", "{home}/topics.json"),
@@ -45,9 +46,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("updateOrderConf", "-m", "delete", "-t", "orders"),
     ("wipeWritePerm", "-b", BROKER),
     ("addWritePerm", "-b", BROKER),
-    ("sendMessage", "-t", "orders", "-p", "by mqadmin", "-k", "key-9", "-b", BROKER, "-i", "0"),
-    ("sendMsgStatus", "-b", BROKER, "-s", "10", "-c", "2"),
-    ("checkMsgSendRT", "-t", "orders", "-a", "2", "-s", "10"),
     ("queryMsgById", "-t", "orders", "-i", "{id}"),
     ("queryMsgByKey", "-t", "orders", "-k", "key-2"),
     ("queryMsgByUniqueKey", "-t", "orders", "-i", "{unique}"),
@@ -68,6 +66,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("cloneGroupOffset", "-s", "CG", "-d", "CH", "-t", "orders", "-o", "false"),
     ("resetOffsetByTime", "-g", "CH", "-t", "orders", "-s", "-1"),
     ("skipAccumulatedMessage", "-g", "CH", "-t", "orders"),
+    ("sendMessage", "-t", "orders", "-p", "by mqadmin", "-k", "key-9", "-b", BROKER, "-i", "0"),
+    ("sendMsgStatus", "-b", BROKER, "-s", "10", "-c", "2"),
+    ("checkMsgSendRT", "-t", "orders", "-a", "2", "-s", "10"),
     ("cleanExpiredCQ", *AT_CLUSTER),
     ("deleteExpiredCommitLog", *AT_CLUSTER),
     ("cleanUnusedTopic", *AT_CLUSTER),
