@@ -111,9 +111,6 @@ class SimulatedRegion:
     def lock_memory(self) -> bool:
         return False
 
-    def unlock_memory(self) -> bool:
-        return False
-
     def advise_will_need(self) -> bool:
         return True
 
