@@ -33,7 +33,7 @@ VENV = HERE / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "tiermq-installed"
 # Rooms that work through the kernel: their tests run twice, over the compiled kernel and over the pure one.
-KERNEL_ROOMS = ("kernel", "files", "commitlog", "consumequeue", "index", "store")
+KERNEL_PACKAGES = ("kernel", "files", "commitlog", "consumequeue", "index", "store")
 
 # One process more than the processors of a small machine: half of a run is waiting for disks and child processes.
 WORKERS = 3
@@ -110,11 +110,11 @@ def test_steps(rest: list[str]) -> list[tuple[str, bool]]:
     if rest:
         return [step("pytest " + " ".join(rest), ["-m", "pytest", *rest])]
     steps = [whole_suite()]
-    rooms = [f"tests/{room}" for room in KERNEL_ROOMS if (HERE / "tests" / room).is_dir()]
+    folders = [f"tests/{name}" for name in KERNEL_PACKAGES if (HERE / "tests" / name).is_dir()]
     if not list(HERE.glob("src/tiermq/kernel/compiled*.so")):
         print("dev.py: the kernel was not compiled here, so that was the pure pass; no second one", flush=True)
-    elif rooms:
-        steps.append(step("pytest, pure kernel", ["-m", "pytest", "-n", "2", *rooms], TIERMQ_PURE="1"))
+    elif folders:
+        steps.append(step("pytest, pure kernel", ["-m", "pytest", "-n", "2", *folders], TIERMQ_PURE="1"))
     return steps
 
 
@@ -131,7 +131,7 @@ def whole_suite() -> tuple[str, bool]:
         _, passed = step(f"what failed, alone, {turn} of {AGAIN_TURNS}", ["-m", "pytest", "-n", "0", *again])
         if not passed:
             return name, False
-    print("\n== UNSTEADY: these failed beside others and passed alone; their failures are above, and want a mend")
+    print("\n== UNSTEADY: these failed beside others and passed alone; fix them, their failures are above")
     print("\n".join(again))
     return f"{name}, UNSTEADY: {len(again)} failed once: {', '.join(again)}", True
 

@@ -19,7 +19,7 @@ from simulation import simulated_files
 from tiermq.tier.dispatch.proof import EvictionProof
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.fetch.window_cache import Window
-from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.index.index_request import PutOutcome
 from tiermq.tier.index.index_store import IndexStore
 from tiermq.tier.retention.retention import Retention
@@ -98,7 +98,9 @@ def forgetful_tier(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(MemoryDriver, "seal", damage)
     monkeypatch.setattr(EvictionProof, "must_stay", lambda proof, _, end: end > proof.lag().copied_to)
-    monkeypatch.setattr(FlatSegment, "_read_checked", lambda segment, read, *span: read(segment.key, *span))
+    monkeypatch.setattr(
+        FlatAppendFile, "_read_segment", lambda file, segment, *span: file._driver.read(segment.key, *span)
+    )
     monkeypatch.setattr(Window, "_sound_end", lambda window, _offset: window.end_offset)
 
 

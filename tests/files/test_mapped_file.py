@@ -380,7 +380,6 @@ def test_warming_reserves_the_whole_file_and_leaves_it_zero(world: World, pages_
     assert (file.tail.limit, file.wrote_position) == (SIZE, 0)
     file.set_positions(SIZE)
     assert file.read(0, SIZE) == bytes(SIZE)
-    file.unlock_memory()
     file.close()
 
 

@@ -49,7 +49,7 @@ def test_a_queue_is_read_with_one_request_for_units_and_one_for_records(world: H
 def test_a_run_is_no_longer_than_it_may_be_but_holds_a_record(
     world: HistoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_reading, "RUN_BYTES", 1000)
+    monkeypatch.setattr(cold_reading, "SCAN_RUN_BYTES", 1000)
     world.put(30)
     world.put(1, size=5000)
     world.put(30)
@@ -79,7 +79,7 @@ def test_far_records_are_fetched_apart_and_near_ones_together(
 def test_the_next_bytes_are_fetched_while_these_are_used(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_reading, "RUN_BYTES", 2000)
+    monkeypatch.setattr(cold_reading, "SCAN_RUN_BYTES", 2000)
     world = HistoryWorld(tmp_path, bare_driver(url, {}), **WIDE)
     world.open()
     try:
@@ -134,7 +134,7 @@ def test_a_unit_that_points_far_ahead_costs_two_reads_more_and_one_message(world
 def test_a_size_that_the_next_unit_contradicts_is_not_tried_out(
     world: HistoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_reading, "RUN_BYTES", 4000)
+    monkeypatch.setattr(cold_reading, "SCAN_RUN_BYTES", 4000)
     world.put(500)
     world.flush_to_tier()
     task, counters = task_of(world), ScanCounters()

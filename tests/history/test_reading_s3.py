@@ -27,7 +27,7 @@ def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_history_on_s3_is_read_by_offset_and_by_key(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_reading, "RUN_BYTES", 8_000)
+    monkeypatch.setattr(cold_reading, "SCAN_RUN_BYTES", 8_000)
     world = HistoryWorld(tmp_path, open_driver(url))
     world.open()
     try:

@@ -125,7 +125,6 @@ def test_keys_of_one_slot_do_not_mix(index_file: IndexFile) -> None:
 
 def test_an_empty_file_finds_nothing_even_for_hash_zero(index_file: IndexFile) -> None:
     assert index_file.select(0, 10, *EVER) == []
-    assert not index_file.is_time_matched(*EVER)
 
 
 def test_a_count_of_zero_on_disk_means_one(tmp_path: Path) -> None:
@@ -184,16 +183,6 @@ def test_seconds_are_capped_and_never_negative(index_file: IndexFile) -> None:
     index_file.put_key(3, 3, BEGIN_MS + 2**31 * 1000 + 5000)
     diffs = [ENTRY.unpack_from(index_file.buffer or b"", HEADER_BYTES + 40 + 20 * number)[2] for number in (1, 2, 3)]
     assert diffs == [0, 0, 2**31 - 1]
-
-
-def test_a_file_is_time_matched_when_the_ranges_overlap(index_file: IndexFile) -> None:
-    index_file.put_key(1, 1, 1000)
-    index_file.put_key(1, 2, 2000)
-    for begin, end, expected in [
-        (0, 999, False), (0, 1000, True), (1500, 1600, True), (2000, 9000, True), (2001, 9000, False), (0, 9000, True),
-        (1000, 2000, True),
-    ]:  # fmt: skip
-        assert index_file.is_time_matched(begin, end) is expected, (begin, end)
 
 
 def test_entries_survive_closing_and_opening(tmp_path: Path) -> None:

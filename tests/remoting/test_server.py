@@ -37,7 +37,7 @@ from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
-from tiermq.remoting.connection import NOBODY, Connection
+from tiermq.remoting.connection import UNKNOWN_PEER, Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import INLINE_BODY_BYTES, ServerLimits
 from tiermq.remoting.server import TURNS_UNTIL_SERVED, RemotingServer, close_listener
@@ -340,7 +340,7 @@ def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_nobody_s_mistake()
         running.thread.run(gone())
         with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             assert client.request(RemotingCommand(1)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert NOBODY not in asked
+    assert UNKNOWN_PEER not in asked
 
 
 @pytest.mark.parametrize("values", [{"connections_max": 0}, {"idle_s": -1.0}, {"write_bytes_max": 5}])

@@ -111,9 +111,6 @@ class SimulatedRegion:
     def lock_memory(self) -> bool:
         return False
 
-    def unlock_memory(self) -> bool:
-        return False
-
     def advise_random(self) -> bool:
         return True
 

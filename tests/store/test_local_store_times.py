@@ -11,6 +11,7 @@ from simulation.simulated_files import SimulatedFileAccess
 from small_store import body, on_simulation, put_all
 from tiermq import LocalStore, Message
 from tiermq.errors import StoreClosed, StoreError
+from tiermq.message.ids import decode_message_id
 
 START_MS = 1_700_000_000_000
 
@@ -142,7 +143,7 @@ def test_a_message_is_found_by_its_id_for_both_families_of_hosts() -> None:
             results = put_all(store, 3)
             for number, result in enumerate(results):
                 assert result.message_id is not None
-                found = store.message_by_id(result.message_id)
+                found = store.stored_at(decode_message_id(result.message_id).physical_offset)
                 assert found is not None
                 assert (found.body, found.message_id) == (body(number), result.message_id)
 

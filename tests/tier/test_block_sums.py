@@ -18,7 +18,8 @@ DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
 
 def read(data: bytes | bytearray, sums: BlockSums, position: int, length: int) -> bytes:
     view = memoryview(data)
-    return bytes(sums.read("here", lambda at, size: view[at : at + size], position, length))
+    start, span = sums.span(position, length)
+    return bytes(sums.checked("here", view[start : start + span], start, position, length))
 
 
 @pytest.mark.parametrize(

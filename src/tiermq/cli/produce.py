@@ -27,7 +27,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 
 PAGE_MESSAGES = 256
 PAGES_AHEAD = 8
-READ_BYTES = 64 * 1024
+INPUT_READ_BYTES = 64 * 1024
 STORED = (
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -123,7 +123,7 @@ def _pages(options: dict[str, Any]) -> Iterator[list[bytes]]:
 def _lines(file: BinaryIO) -> Iterator[list[bytes]]:
     """The lines of a file without their ends, as soon as they are available."""
     partial = b""
-    while chunk := os.read(file.fileno(), READ_BYTES):
+    while chunk := os.read(file.fileno(), INPUT_READ_BYTES):
         *whole, partial = (partial + chunk).split(b"\n")
         yield [body for line in whole if (body := line.removesuffix(b"\r"))]  # No message has an empty body.
     if partial:

@@ -68,15 +68,15 @@ async def delayed_messages(cluster: ClusterClient, *, only_cluster: str | None =
 
 async def _rules_of(cluster: ClusterClient, address: str) -> _Rules:
     """A broker that does not return its settings (no permission) is assumed to have the defaults."""
-    usual = StoreConfig()
+    defaults = StoreConfig()
     try:
         answer = await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
         told = read_properties(bytes(answer.body).decode())
-        delays = told.get("messageDelayLevel", usual.message_delay_level)
+        delays = told.get("messageDelayLevel", defaults.message_delay_level)
         precision_ms = int(told.get("timerPrecisionMs", PRECISION_MS))
-        return _Rules(precision_ms, usual.with_settings(message_delay_level=delays).delay_levels_ms)
+        return _Rules(precision_ms, defaults.with_settings(message_delay_level=delays).delay_levels_ms)
     except (RequestRefused, BadConfig, ValueError):
-        return _Rules(PRECISION_MS, usual.delay_levels_ms)
+        return _Rules(PRECISION_MS, defaults.delay_levels_ms)
 
 
 async def _timers_at(cluster: ClusterClient, name: str, address: str, rules: _Rules) -> list[WaitingTimer]:

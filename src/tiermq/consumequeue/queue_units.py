@@ -43,12 +43,12 @@ def first_not_below(low: int, high: int, target: int, probe: Probe) -> int:
 
 
 PHYSICAL_END_MAX = (1 << 63) - 1
-_CHUNK_BYTES = 1 << 16
+_ZEROS_BYTES = 1 << 16
 RESERVE_BYTES = 1 << 16
 """Disk blocks are reserved in steps of this size: a store has thousands of queues, most of them small."""
 RECOVER_FILES = 3
 """Newest files that are scanned at a start."""
-_ZEROS = bytes(_CHUNK_BYTES)
+_ZEROS = bytes(_ZEROS_BYTES)
 
 
 class Scan(NamedTuple):
@@ -84,8 +84,8 @@ def real_units_backwards(data: memoryview) -> Iterator[Unit]:
 
 def has_data(data: memoryview) -> bool:
     """Whether any byte is not zero."""
-    for start in range(0, len(data), _CHUNK_BYTES):
-        chunk = bytes(data[start : start + _CHUNK_BYTES])
+    for start in range(0, len(data), _ZEROS_BYTES):
+        chunk = bytes(data[start : start + _ZEROS_BYTES])
         if chunk != _ZEROS[: len(chunk)]:
             return True
     return False

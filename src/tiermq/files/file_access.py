@@ -69,10 +69,7 @@ class Region(Protocol):
         """Bring reserved pages into memory, writable. False, and nothing touched, when the kernel cannot."""
 
     def lock_memory(self) -> bool:
-        """Keep the whole file in memory; False when the system refuses (it often has a limit)."""
-
-    def unlock_memory(self) -> bool:
-        """Undo `lock_memory`; False when the system refuses."""
+        """Keep the whole file in memory until it is unmapped; False when the system refuses (it often has a limit)."""
 
     def advise_random(self) -> bool:
         """Advise the kernel to read single pages, and nothing ahead; False when it refuses."""

@@ -522,9 +522,6 @@ class MappedFile:
     def lock_memory(self) -> bool:
         return self._region.lock_memory()
 
-    def unlock_memory(self) -> bool:
-        return self._region.unlock_memory()
-
     # References and deletion
 
     @property

@@ -163,9 +163,6 @@ class OsRegion:
     def lock_memory(self) -> bool:
         return self._writable and system_calls.lock_pages(self.buffer, self.size)
 
-    def unlock_memory(self) -> bool:
-        return system_calls.unlock_pages(self.buffer, self.size)
-
     def advise_random(self) -> bool:
         return system_calls.advise(self.buffer, 0, self.size, system_calls.MADV_RANDOM)
 

@@ -44,7 +44,6 @@ def _function(name: str, *argument_types: Any, result: Any = ctypes.c_int) -> An
 _madvise = _function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _fstatfs = _function("fstatfs", ctypes.c_int, ctypes.c_void_p)
 _mlock = _function("mlock", ctypes.c_void_p, ctypes.c_size_t)
-_munlock = _function("munlock", ctypes.c_void_p, ctypes.c_size_t)
 _msync = _function("msync", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MMAP_TYPES = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _mmap = _function("mmap64", *_MMAP_TYPES, result=ctypes.c_void_p) or _function(
@@ -76,12 +75,6 @@ def lock_pages(buffer: Any, length: int) -> bool:
     """mlock the first `length` bytes."""
     pinned = _pin(buffer, 0)
     return pinned is not None and _mlock is not None and _mlock(ctypes.addressof(pinned), length) == 0
-
-
-def unlock_pages(buffer: Any, length: int) -> bool:
-    """munlock the first `length` bytes."""
-    pinned = _pin(buffer, 0)
-    return pinned is not None and _munlock is not None and _munlock(ctypes.addressof(pinned), length) == 0
 
 
 def map_file(descriptor: int, size: int, *, shared: bool) -> mmap.mmap:

@@ -82,7 +82,7 @@ def _behind_body(head: memoryview, size: int) -> tuple[int, int] | None:
 
 
 UNITS_AT_ONCE = 65_536
-RUN_BYTES = 4 << 20
+SCAN_RUN_BYTES = 4 << 20
 GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
 
@@ -186,19 +186,19 @@ class ColdReader:
         self._tell(units, outside, "the unit points out of the log's segments")
         # A size of gigabytes is not read when the next unit shows that it is wrong.
         huge: Bools = np.zeros(len(units), dtype=bool)
-        huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > RUN_BYTES) & (units.ends[:-1] > units.places[1:])
+        huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > SCAN_RUN_BYTES) & (units.ends[:-1] > units.places[1:])
         self._tell(units, huge, "the unit reaches into the next record")
         keep = ~outside & ~huge
         return units.choose(keep), numbers[keep]
 
     def _pieces(self, units: UnitArray, number: int) -> Iterator[_Range]:
-        """A range split into chunks of at most RUN_BYTES, but at least one record."""
+        """A range split into chunks of at most SCAN_RUN_BYTES, but at least one record."""
         span = self._log_spans[number]
         ends = units.ends
         first = 0
         while first < len(units):
             begin = int(units.places[first])
-            behind = max(first + 1, int(np.searchsorted(ends, begin + RUN_BYTES, side="right")))
+            behind = max(first + 1, int(np.searchsorted(ends, begin + SCAN_RUN_BYTES, side="right")))
             # A last record behind an end mark extends beyond the size in its unit.
             end = min(int(ends[behind - 1]) + CODA_BYTES, span.end)
             yield _Range(span, begin, end, units.choose(slice(first, behind)))

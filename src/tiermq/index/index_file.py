@@ -65,13 +65,6 @@ class IndexHeader(NamedTuple):
     slot_count: int
     entry_count: int
 
-    def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether an entry of the file can be in the time range."""
-        # The end is the newest entry's time; it is before the beginning when the clock was set back in between.
-        oldest_ms = min(self.begin_timestamp_ms, self.end_timestamp_ms)
-        newest_ms = max(self.begin_timestamp_ms, self.end_timestamp_ms)
-        return self.entry_count > 1 and begin_ms <= newest_ms and end_ms >= oldest_ms
-
 
 def index_file_bytes(slot_count_max: int, entry_count_max: int) -> int:
     """The size of an index file."""
@@ -209,10 +202,6 @@ class IndexFile:
         Hash collisions are included too. The caller reads the records and drops both.
         """
         return self.reader.select(key_hash, max_count, begin_ms, end_ms)
-
-    def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether an entry of this file can be in the time range."""
-        return self.header.is_time_matched(begin_ms, end_ms)
 
     def trailing_entries(self, physical_offset: int) -> int:
         """How many of the newest entries belong to the record at `physical_offset`."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import FutureManifest, StaleWriter, StoreError, TierError, TierMQError
+from tiermq.errors import FutureManifest, StoreError, TierError, TierMQError
 from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.store_directory import place_of
 from tiermq.tier.dispatch.writer import TierLock
@@ -84,7 +84,6 @@ class LeasedBroker:
     """Topics whose id is in no manifest: their id here is not that of the index items."""
     forgotten: list[str] = field(default_factory=list)
     """The names under which was put away what the store knew of another tier."""
-    _is_lost: bool = False
 
     @property
     def root(self) -> Path | None:
@@ -102,15 +101,9 @@ class LeasedBroker:
             self.lease.check()
 
     def renew(self) -> None:
-        """Renew the lease when it is time. A lease that was lost stays lost: `check` reports it before a commit."""
-        if self.lease is None or self._is_lost:
-            return
-        try:
-            if self.lease.is_renewal_due():
-                self.lease.renew()
-        except StaleWriter as error:
-            _log.error("this job may not write any more: %s", error)
-            self._is_lost = True
+        """Renew the lease when it is time."""
+        if self.lease is not None:
+            self.lease.keep()
 
     def write_manifest(self, queue: QueueKey) -> None:
         """Write a queue's manifest from the metadata. Raises StaleWriter, TierError."""

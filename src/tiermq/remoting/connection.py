@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
 ACTIVE_BYTES = 64 * 1024
 """This many bytes of an incomplete frame count as activity."""
-NOBODY = ("", 0)
+UNKNOWN_PEER = ("", 0)
 """The address of a peer that disconnected before it was read."""
 _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._silent_bytes = 0
         if frames:
             if self.born_host and not self._frames and not self._write_is_paused:
-                self._take_usual(frames)
+                self._take_fast_path(frames)
             if self._frames:
                 self._frames.extend(frames)
             elif frames:
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
         elif not self._owner.plain_allowed:
             raise BadFrame("expected TLS, which this server enforces, found a plain peer")
 
-    def _take_usual(self, frames: list[Frame | SendRequest]) -> None:
+    def _take_fast_path(self, frames: list[Frame | SendRequest]) -> None:
         """Take sends for the fast path at the head of a read all at once, and out of the list."""
         fast_path, take_sends = self._owner.fast_path, self._owner.take_sends
         if fast_path is not None:
@@ -472,4 +472,4 @@ class Connection(asyncio.Protocol):
 def _address(found: Any) -> tuple[str, int]:
     if isinstance(found, tuple) and len(found) >= 2:
         return str(found[0]), int(found[1])
-    return NOBODY if found is None else (str(found), 0)
+    return UNKNOWN_PEER if found is None else (str(found), 0)

@@ -31,7 +31,7 @@ from tiermq.kernel import FastSendPath, SendRequest
 from tiermq.remoting.access import ANY_ACCOUNT, Access, Declaration, Handler, declared_by
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from tiermq.remoting.connection import NOBODY, Connection, RoundRobin, TakeSends
+from tiermq.remoting.connection import UNKNOWN_PEER, Connection, RoundRobin, TakeSends
 from tiermq.remoting.frame import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.permissions import Account
@@ -432,7 +432,7 @@ class RemotingServer:
         return self.clock.monotonic()
 
     def opened(self, connection: Connection) -> bool:
-        if connection.peer == NOBODY:  # It was reset before it was accepted: its requests have no peer.
+        if connection.peer == UNKNOWN_PEER:  # It was reset before it was accepted: its requests have no peer.
             return False
         if self._draining or len(self.connections) >= self.limits.connections_max:
             self.refused_connections += 1

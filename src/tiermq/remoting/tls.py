@@ -20,7 +20,7 @@ from tiermq.errors import BadConfig, BadFrame
 
 HANDSHAKE_BYTE = 0x16
 KEY_PASSWORD = "TIERMQ_TLS_KEY_PASSWORD"  # noqa: S105 - the name of a variable
-_READ_BYTES = 256 * 1024
+_SOCKET_READ_BYTES = 256 * 1024
 INSTALL = "pip install 'tiermq[broker]'"
 _VALID_DAYS = 10 * 365
 
@@ -173,7 +173,7 @@ class TlsLayer:
                 self._write(self._early)
                 self._early = b""
             found = bytearray()
-            while piece := self._object.read(_READ_BYTES):
+            while piece := self._object.read(_SOCKET_READ_BYTES):
                 found += piece
             self.ended = True
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError) as stop:

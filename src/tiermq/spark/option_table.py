@@ -149,14 +149,14 @@ TLS_OPTIONS: tuple[Option, ...] = (
 )
 
 SOURCE_OPTIONS: tuple[Option, ...] = (
-    Option("tier", "tier", "URL", read_text, None, "Where cold messages lie.", ("tierPath", "path")),
+    Option("tier", "tier", "URL", read_text, None, "URL of the tier with the cold messages.", ("tierPath", "path")),
     Option(
         "store",
         "stores",
         "directories",
         read_texts,
         (),
-        "Where hot messages lie, DIR or DIR=broker; several with commas.",
+        "Store directories with the hot messages, DIR or DIR=broker; several with commas.",
         ("storePath",),
     ),
     Option(

@@ -55,7 +55,7 @@ class TopicCatalog:
             field.setAccessible(True)
             field.get(manager).put(CATALOG, self._catalog)
         except (Py4JError, TypeError) as error:
-            raise BadOption(f"this Spark has no place for it: {str(error).splitlines()[0]}") from error
+            raise BadOption(f"this Spark session cannot register the catalog: {str(error).splitlines()[0]}") from error
 
     @classmethod
     def of(cls, spark: SparkSession) -> TopicCatalog:

@@ -1,7 +1,7 @@
 """durable_end: up to where the messages of a queue survive a power cut.
 
-What lies behind it can be taken back, and its queue offset given to another message: it is neither uploaded nor offered
-to jobs that copy a broker.
+Messages behind it can be lost in a crash, and their queue offsets given to others: they are neither uploaded nor
+offered to jobs that copy a broker.
 """
 
 from __future__ import annotations

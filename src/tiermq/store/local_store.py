@@ -38,7 +38,6 @@ from tiermq.kernel import (
     messages_of_batch,
 )
 from tiermq.kernel.columns import TIME_MAX_MS
-from tiermq.message.ids import decode_message_id
 from tiermq.message.layout import UNIT_BYTES
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import DELAY, get_property
@@ -224,10 +223,6 @@ class LocalStore(StoreLifecycle):
             self.dispatch_now()  # It is not dispatched yet.
         place = self.physical_offset_of(message.topic, message.queue_id, message.queue_offset)
         return message if place == physical_offset else None
-
-    def message_by_id(self, message_id: str) -> StoredMessage | None:
-        """The message with an offset message id (as `PutResult.message_id`), or None."""
-        return self.stored_at(decode_message_id(message_id).physical_offset)
 
     # Offsets and times
 

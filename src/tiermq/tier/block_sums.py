@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -68,6 +67,9 @@ BLOCKS_MAX = 65_536
 LOG_BLOCK_BYTES = 256 * 1024
 UNITS_BLOCK_BYTES = 16 * 1024
 FIELD = "blocks"
+INDEX_DAMAGE_ADVICE = (
+    "keys may be hidden there: run `tiermq tier repair`, or delete the object and run `tiermq pipeline reindex`"
+)
 _HEAD = struct.Struct(
     ">"
     "Q"  # size         bytes that the sums cover
@@ -177,20 +179,22 @@ class BlockSums:
                 found.append((low, high))
         return found
 
-    def read(
-        self,
-        where: str,
-        read: Callable[[int, int], memoryview],
-        position: int,
-        length: int,
-        advice: str = "keys may be hidden there: run `tiermq tier repair`, or delete the object and run "
-        "`tiermq pipeline reindex`",
-    ) -> memoryview:
-        """Bytes of the file, by `read(position, length)` of whole blocks. Raises CorruptSegment, what `read` raises."""
+    def span(self, position: int, length: int) -> tuple[int, int]:
+        """(position, length) of the read that `checked` needs: whole blocks where there are sums."""
         if length <= 0 or position >= self.size:
-            return read(position, length)
+            return position, length
         start, stop = self.part(position, position + length)
-        data = read(start, stop - start)
+        return start, stop - start
+
+    def checked(
+        self, where: str, data: memoryview, start: int, position: int, length: int, advice: str = INDEX_DAMAGE_ADVICE
+    ) -> memoryview:
+        """The bytes [position, position + length) out of `data`, which was read at `start` as `span` asked for.
+
+        Raises CorruptSegment when one of their blocks is not what was written.
+        """
+        if length <= 0 or position >= self.size:
+            return data
         bad = self.bad_blocks(data, start)
         if bad:
             raise CorruptSegment(f"{where}: {bad_block_words(*bad[0])}; {advice}")

@@ -1,7 +1,7 @@
 """IndexFollower: the key index of a broker's tier, read while another process writes it.
 
 A job that copies a store has its index files made in the tier. A dispatcher that copied the store before may have left
-files in the directory. Whoever has the store open meanwhile asks both, without changing a byte:
+files in the directory. A process that has the store open meanwhile reads both, without changing a byte:
 
     metadata rows          the files that are in the tier; the newest one's companion has what of each queue is indexed
     coverage.tiermq.json   which local files there are, and what of each queue was indexed at the last sync

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.metrics import Registry
-from tiermq.tier.driver.metered import LATENCY_MS
+from tiermq.tier.driver.provider_metrics import LATENCY_MS
 from tiermq.tier.fetch.fetcher import FetchCounts
 from tiermq.tier.fetch.window_cache import WindowCache
 from tiermq.tier.flat.flat_file_store import FlatFileStore
@@ -115,7 +115,7 @@ class TierMetrics:
             PREFIX + "messages_out_total", "Messages served from the tier.", (*COMMON, "topic", "group")
         )
         self._fallback = registry.counter(
-            PREFIX + "get_message_fallback_total", "Gets that the local store answered in the tier's place.", labels
+            PREFIX + "get_message_fallback_total", "Gets that the local store answered instead of the tier.", labels
         )
         self._size = registry.gauge(
             "rocketmq_tiered_storage_size", "Bytes of a topic in the tier.", (*COMMON, "topic", "file_type")

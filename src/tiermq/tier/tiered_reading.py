@@ -422,10 +422,6 @@ class TieredReading:
         """The same at an offset that a client names: see `LocalStore.stored_at`."""
         return self.local.stored_at(physical_offset)
 
-    def message_by_id(self, message_id: str) -> StoredMessage | None:
-        """By offset message id, which contains an offset of the local log."""
-        return self.local.message_by_id(message_id)
-
     # Offsets and times
 
     def min_offset(self, topic: str, queue_id: int) -> int:

@@ -50,7 +50,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.store.store_lifecycle import DEFAULT_HOST
 from tiermq.store.tier_continuation import NAMED_MAX
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.metered import ProviderMetrics
+from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.flat.flat_file_store import queue_tails

@@ -11,7 +11,6 @@ from tier.driver.conformance import fresh_segment
 from tiermq.errors import IllegalRange
 from tiermq.tier.driver.contract import TierDriver, check_read, joined, past_the_end
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.driver.metered import MeteredDriver
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.retry import RetryingDriver
@@ -41,9 +40,7 @@ def test_ranges_are_checked_before_anyone_is_asked() -> None:
     assert "within its 10 bytes, found 5..11" in str(past_the_end(key, 5, 6, 10))
 
 
-@pytest.mark.parametrize(
-    "kind", [MemoryDriver, PosixDriver, ObjectStoreDriver, RetryingDriver, MeteredDriver, FaultyDriver]
-)
+@pytest.mark.parametrize("kind", [MemoryDriver, PosixDriver, ObjectStoreDriver, RetryingDriver, FaultyDriver])
 def test_every_driver_has_every_method_with_the_same_parameters(kind: type) -> None:
     assert len(METHODS) >= 12
     for name in METHODS:

@@ -14,9 +14,9 @@ from tier.driver.conformance import fresh_segment
 from tiermq.errors import BadTierUrl, TierCredentials, TierError
 from tiermq.metrics import Registry
 from tiermq.tier.driver.memory import MemoryDriver, forget
-from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver
 from tiermq.tier.driver.tier_url import bare_driver, open_driver
 
@@ -49,11 +49,10 @@ def test_each_scheme_opens_its_driver(tmp_path: Path) -> None:
         driver.close()
 
 
-def test_the_stack_is_retrying_around_metered_around_the_back_end() -> None:
+def test_the_stack_is_one_wrapper_around_the_back_end() -> None:
     driver = open_driver("memory://", metrics=ProviderMetrics(Registry()))
     assert isinstance(driver, RetryingDriver)
-    assert isinstance(driver.inner, MeteredDriver)
-    assert isinstance(driver.inner.inner, MemoryDriver)
+    assert isinstance(driver.inner, MemoryDriver)
     assert isinstance(open_driver("memory://", retry=None), MemoryDriver)
     assert driver.url == "memory://"
     driver.close()

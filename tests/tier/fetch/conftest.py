@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tier.fetch.fetch_world import FetchWorld
-from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.flat.flat_file import FlatAppendFile
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _without_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     `test_checked_reads.py` is about those that have.
     """
     monkeypatch.setattr(
-        FlatSegment, "_read_checked", lambda self, read, position, length: read(self.key, position, length)
+        FlatAppendFile, "_read_segment", lambda file, segment, *span: file._driver.read(segment.key, *span)
     )
 
 

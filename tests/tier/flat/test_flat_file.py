@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults
 from simulation.manual_clock import ManualClock
 from tier.flat.flat_world import QUEUE, remove_first
-from tiermq.errors import CorruptSegment, DiskFull, IllegalRange, IllegalTransition, TierUnavailable
+from tiermq.errors import CorruptSegment, DiskFull, IllegalRange, IllegalTransition, SegmentMissing, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.flat.flat_file import FlatAppendFile
@@ -98,6 +98,18 @@ def test_a_range_outside_is_refused(metadata: MetadataStore, offset: int, length
     file.commit()
     with pytest.raises(IllegalRange):
         file.read(offset, length)
+
+
+def test_bug_17_a_missing_object_is_an_error_and_never_zeros(metadata: MetadataStore) -> None:
+    driver = MemoryDriver()
+    file = file_of(metadata, driver)
+    key = file.create_segment(0).key
+    file.append(b"here", 1)
+    file.commit()
+    driver.delete(key)
+    with pytest.raises(SegmentMissing):
+        file.read(0, 4)
+    assert driver.size(key) == 0
 
 
 def test_the_metadata_knows_every_commit_and_a_new_process_finds_it(metadata: MetadataStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
 from tier.flat.flat_world import QUEUE
-from tiermq.errors import IllegalRange, SegmentConflict, SegmentMissing
+from tiermq.errors import SegmentConflict
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.flat.flat_segment import AppendStatus, FlatSegment
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
@@ -39,14 +39,15 @@ def test_a_commit_of_nothing_succeeds_and_asks_nobody() -> None:
 
 
 def test_positions_and_times_follow_appends_and_commits() -> None:
-    segment = segment_on(MemoryDriver())
+    driver = MemoryDriver()
+    segment = segment_on(driver)
     for number, ms in enumerate((7, 0, 9)):
         assert segment.append(b"x" * 123, ms) is AppendStatus.SUCCESS
         assert segment.append_offset == 1000 + 123 * (number + 1)
     assert (segment.begin_ms, segment.end_ms, segment.commit_offset) == (0, 9, 1000)
     assert segment.commit()
     assert segment.commit_offset == segment.append_offset == 1369
-    assert segment.read(0, 1000) == b"x" * 369
+    assert driver.read(KEY, 0, 369) == b"x" * 369
 
 
 def test_what_does_not_fit_is_refused_whole() -> None:
@@ -77,24 +78,6 @@ def test_a_closed_segment_takes_and_commits_nothing() -> None:
     assert segment.close()
     assert segment.append(b"1", 1) is AppendStatus.FILE_CLOSED
     assert not segment.commit()
-
-
-@pytest.mark.parametrize(("position", "length"), [(-1, -1), (100, 0), (60, 1), (0, 0), (-1, 5)])
-def test_a_read_outside_of_what_is_committed_is_refused(position: int, length: int) -> None:
-    segment = segment_on(MemoryDriver())
-    segment.append(b"x" * 60, 1)
-    segment.commit()
-    segment.append(b"y" * 60, 1)
-    with pytest.raises(IllegalRange):
-        segment.read(position, length)
-
-
-def test_a_read_that_is_too_long_is_cut_to_what_is_committed() -> None:
-    segment = segment_on(MemoryDriver())
-    segment.append(b"x" * 60, 1)
-    segment.commit()
-    segment.append(b"y" * 60, 1)
-    assert segment.read(20, 1000) == b"x" * 40
 
 
 def test_bug_05_a_commit_that_landed_although_it_failed_is_not_sent_again() -> None:
@@ -141,17 +124,6 @@ def test_another_writer_s_bytes_are_an_error_and_not_a_reason_to_try_again() -> 
     with pytest.raises(SegmentConflict):
         segment.commit()
     assert segment.commit_position == 0
-
-
-def test_bug_17_a_missing_object_is_an_error_and_never_zeros() -> None:
-    driver = MemoryDriver()
-    segment = segment_on(driver)
-    segment.append(b"here", 1)
-    segment.commit()
-    driver.delete(KEY)
-    with pytest.raises(SegmentMissing):
-        segment.read(0, 4)
-    assert driver.size(KEY) == 0
 
 
 class SlowDriver(MemoryDriver):

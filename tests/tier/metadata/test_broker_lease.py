@@ -246,6 +246,18 @@ def test_a_renewal_whose_answer_was_lost_does_not_cost_the_lease(manual_clock: M
     lease.check()
 
 
+def test_a_conflict_with_another_owner_of_the_same_epoch_loses_the_lease(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    epoch = lease.acquire()
+    theirs = Lease(epoch, JOB, manual_clock.now_ms() + 30_000)
+    driver.put_object(lease.name, encode_lease(theirs))
+    with pytest.raises(StaleWriter, match=JOB):
+        lease.renew()
+    assert lease.read() == theirs
+    assert not lease.is_held
+
+
 class TellingLock:
     """A lock that tells who has come to it."""
 

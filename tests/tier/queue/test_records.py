@@ -1,15 +1,15 @@
-"""Looking at one record through a unit, without its body."""
+"""One record through its unit: whole, by its head alone, and of its own queue."""
 
 from __future__ import annotations
 
 import pytest
 
-from tier.metadata.metadata_samples import log_key
+from tier.metadata.metadata_samples import QUEUE, log_key
 from tier.metadata.tier_samples import CODA, record, time_of
-from tiermq.errors import CorruptSegment
+from tiermq.errors import CorruptRecord, CorruptSegment
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.queue.records import PEEK_BYTES, peek_store_ms
+from tiermq.tier.queue.records import PEEK_BYTES, peek_store_ms, record_of
 from tiermq.tier.queue.units import Unit
 
 
@@ -38,3 +38,12 @@ def test_another_record_than_the_promised_one_is_refused(queue_offset: int, log_
     raw = record(6, 1000)
     with pytest.raises(CorruptSegment, match=f"record of queue offset {queue_offset}"):
         peek_store_ms(*tier_with(raw), Unit(queue_offset, log_offset, len(raw) + size_change))
+
+
+@pytest.mark.parametrize("other", [("another topic", QUEUE.queue_id), (QUEUE.topic, QUEUE.queue_id + 1)])
+def test_a_record_of_another_topic_or_queue_is_damage(other: tuple[str, int]) -> None:
+    raw = record(6, 1000)
+    unit = Unit(6, 1000, len(raw))
+    assert record_of(unit, raw, 1000, (QUEUE.topic, QUEUE.queue_id))[1].body == b"hello"
+    with pytest.raises(CorruptRecord, match=f"a record of queue {QUEUE.queue_id} of topic '{QUEUE.topic}'"):
+        record_of(unit, raw, 1000, other)

@@ -55,6 +55,6 @@ def test_a_damaged_index_file_is_kept_for_retention_and_told(data: bytes) -> Non
 
 
 def test_topic_ids_are_counted_over_all_files_and_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_survey, "READ_BYTES", 2 * index_survey.ITEM_BYTES)
+    monkeypatch.setattr(index_survey, "ITEMS_READ_BYTES", 2 * index_survey.ITEM_BYTES)
     driver, segments, _ = surveyed(index_file(1, 2, [1, 2, 1, 1, 9]), index_file(3, 4, [2]))
     assert topic_ids_in_index(driver, segments) == {1: 3, 2: 2, 9: 1}

@@ -279,7 +279,7 @@ def test_a_segment_that_is_being_deleted_is_a_note(world: TierWorld) -> None:
 
 def test_records_larger_than_a_window_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("checked_segment", "queue_verifier", "index_verifier"):
-        monkeypatch.setattr(f"tiermq.tier.verify.{module}.CHUNK_BYTES", 100)
+        monkeypatch.setattr(f"tiermq.tier.verify.{module}.VERIFY_READ_BYTES", 100)
     monkeypatch.setattr("tiermq.tier.queue.units.CHUNK_UNITS", 5)
     world = TierWorld(tmp_path)
     for size in (10, 5000, 1, 900):

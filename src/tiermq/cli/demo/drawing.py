@@ -245,7 +245,7 @@ class Arrow:
 def flow(account: Account) -> str:
     """The picture."""
     boxes, arrows = boxes_of(account), arrows_of(account)
-    parts = [f'<svg viewBox="0 0 {WIDTH} {FLOW_HEIGHT}" role="img" aria-label="The way of the messages">', _MARKERS]
+    parts = [f'<svg viewBox="0 0 {WIDTH} {FLOW_HEIGHT}" role="img" aria-label="Message flow">', _MARKERS]
     for number, arrow in enumerate(arrows):
         parts.append(_arrow(arrow, left_of(number) + BOX_WIDTH, left_of(number + 1)))
     parts += [_box(box, left_of(number)) for number, box in enumerate(boxes)]

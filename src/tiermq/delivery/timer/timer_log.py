@@ -59,7 +59,7 @@ NO_POSITION = -1
 assert TIMER_UNIT_BYTES == 52
 assert BLANK_BYTES == 16
 DIRECTORY = "timerlog"
-CHUNK_BYTES = TIMER_UNIT_BYTES * 16_384
+TIMER_READ_BYTES = TIMER_UNIT_BYTES * 16_384
 """Units that a walk copies at once."""
 
 
@@ -190,7 +190,7 @@ class TimerLog:
             if file.from_offset + file.size <= start:
                 continue
             at = max(0, start - file.from_offset)
-            while data := file.view.read(at, min(CHUNK_BYTES, file.read_position - at)):
+            while data := file.view.read(at, min(TIMER_READ_BYTES, file.read_position - at)):
                 position = 0
                 while (unit := decode_unit(data, position)) is not None:
                     yield file.from_offset + at + position, unit

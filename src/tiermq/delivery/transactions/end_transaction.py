@@ -40,7 +40,7 @@ class EndStatus(enum.Enum):
     DONE = "done"
     ALREADY = "it had ended like this already"
     OTHERWISE = "it has ended the other way already"
-    NOT_FOUND = "there is no half message at this place"
+    NOT_FOUND = "there is no half message at this offset"
     OTHER_GROUP = "the half message belongs to another producer group"
     OTHER_OFFSET = "the half message has another offset in its queue"
     TOO_LATE = "the time in which the producer may end it is over"

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tiermq.clock import Clock
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptRecord, ForkedHistory, RemotingError, StaleWriter, TierError, TierMQError
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
@@ -441,7 +442,7 @@ class OffloadBroker:
             and commit.to_offset >= commit.from_offset
             and [size.key for size in commit.sizes] == [file.log.last.key, file.units.last.key]
             and log - file.log.last.commit_position == commit.bytes >= 0
-            and file.units.last.key.base + units == commit.to_offset * 20
+            and file.units.last.key.base + units == commit.to_offset * UNIT_BYTES
         )
         if not agrees:
             raise TierError(

@@ -88,7 +88,7 @@ class ReplayMapping:
                 # It is the user's own: whatever it raises, running the task again raises it again.
                 raise BadOption(
                     f"{self.function} failed for {message.source.text}: {type(error).__name__}: {error}; nothing of "
-                    "this part was put. Mend it, and run the replay again with the same record"
+                    "this part was put. Fix it, and run the replay again with the same record"
                 ) from error
             if made is None:
                 return None

@@ -170,4 +170,4 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
             f"expected a column body, found {', '.join(names) or 'none'}; name the column that is the body so"
         )
     if "topic" not in names and options.topic is None:
-        raise BadSchema("expected a column topic or an option topic, found neither; say where messages go")
+        raise BadSchema("expected a column topic or an option topic, found neither; set the option topic")

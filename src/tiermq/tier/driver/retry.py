@@ -1,4 +1,4 @@
-"""RetryingDriver: retries with exponential backoff and jitter, behind a circuit breaker.
+"""RetryingDriver: retries with exponential backoff and jitter, behind a circuit breaker; meters every try.
 
 Only TierUnavailable is retried: every other error comes from a back end that works. Retries are safe because every call
 of the contract is idempotent. The wait doubles with each try up to a limit, and is then drawn at random between half
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import TIER_REFUSALS, IllegalTransition, TierError, TierUnavailable
-from tiermq.tier.driver.contract import ForwardingDriver, TierDriver
+from tiermq.tier.driver.contract import Buffer, ForwardingDriver, TierDriver
+from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.names import SegmentKey
 
 
@@ -148,20 +149,23 @@ class RetryingDriver(ForwardingDriver):
         inner: TierDriver,
         policy: RetryPolicy | None = None,
         *,
+        metrics: ProviderMetrics | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         wait: Callable[[float], object] | None = None,
     ) -> None:
         super().__init__(inner)
         self._policy = policy or RetryPolicy()
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
         self.trouble: TierError | None = None
         """Why the last call could not use the back end; None when it could."""
-        self.breaker = CircuitBreaker(self._policy.failures_max, self._policy.rest_ms, clock or SystemClock())
+        self.breaker = CircuitBreaker(self._policy.failures_max, self._policy.rest_ms, self._clock)
         self._chance = chance
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
 
-    def forward(self, _operation: str, _key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+    def forward(self, operation: str, key: SegmentKey | None, call: Callable[[], Result]) -> Result:
         failed_tries = 0
         while True:
             permission = self.breaker.admit()
@@ -170,28 +174,63 @@ class RetryingDriver(ForwardingDriver):
                     f"{self.url}: no request sent, previous requests failed (circuit {self.breaker.state.value}). "
                     f"One probe is sent every {self._policy.rest_ms} ms; requests continue when it is answered."
                 )
+            began_s = self._clock.monotonic()
             try:
                 result = call()
-            except TierUnavailable as error:
-                self.trouble = error
-                self.breaker.failed(permission)
+            except BaseException as error:
+                if self._metrics is not None:
+                    self._metrics.failed(operation, key, self._since_ms(began_s), error)
                 failed_tries += 1
-                exhausted = failed_tries >= self._policy.tries_max or self._closed.is_set()
-                if exhausted or self.breaker.state is not BreakerState.CLOSED:
+                if not self._may_retry(error, permission, failed_tries):
                     raise
-            except TierError as error:
-                self.trouble = error if isinstance(error, TIER_REFUSALS) else None
-                self.breaker.answered(permission)
-                raise
-            except BaseException:
-                # An interrupt or a bug here is no failure of the back end, but a probe must end.
-                self.breaker.failed(permission)
-                raise
             else:
+                if self._metrics is not None:
+                    self._metrics.answered(operation, key, self._since_ms(began_s))
                 self.trouble = None
                 self.breaker.answered(permission)
                 return result
             self._wait(self._policy.wait_ms(failed_tries, self._chance()) / 1000)
+
+    def _since_ms(self, began_s: float) -> float:
+        return (self._clock.monotonic() - began_s) * 1000
+
+    def _may_retry(self, error: BaseException, permission: int, failed_tries: int) -> bool:
+        """Note a failed try with the breaker; whether another one may follow."""
+        if isinstance(error, TierUnavailable):
+            self.trouble = error
+            self.breaker.failed(permission)
+            exhausted = failed_tries >= self._policy.tries_max or self._closed.is_set()
+            return not exhausted and self.breaker.state is BreakerState.CLOSED
+        if isinstance(error, TierError):
+            self.trouble = error if isinstance(error, TIER_REFUSALS) else None
+            self.breaker.answered(permission)
+        else:
+            # An interrupt or a bug here is no failure of the back end, but a probe must end.
+            self.breaker.failed(permission)
+        return False
+
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
+        is_confirmed = super().write(key, position, data)
+        if self._metrics is not None:
+            self._metrics.uploaded("write", key, sum(memoryview(buffer).nbytes for buffer in data))
+        return is_confirmed
+
+    def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        data = super().read(key, position, length)
+        if self._metrics is not None:
+            self._metrics.downloaded("read", key, len(data))
+        return data
+
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        data = super().reread(key, position, length)
+        if self._metrics is not None:
+            self._metrics.downloaded("reread", key, len(data))
+        return data
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        super().rewrite(key, position, data)
+        if self._metrics is not None:
+            self._metrics.uploaded("rewrite", key, len(data))
 
     def close(self) -> None:
         self._closed.set()

@@ -36,10 +36,10 @@ from tiermq.clock import Clock
 from tiermq.errors import BadTierUrl, TierCredentials, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
 from tiermq.tier.driver.object_requests import ObjectRequests, PastTheEnd, cleaned, our_error
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver, locked
+from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver, RetryPolicy
 from tiermq.tier.names import OBJECT_SUFFIX
 
@@ -109,16 +109,14 @@ def open_driver(
     clock: Clock | None = None,
     chance: Callable[[], float] = random.random,
 ) -> TierDriver:
-    """The driver of a URL, metered when there are metrics, retrying unless `retry` is None. Sends no request.
+    """The driver of a URL, retrying, and metered when there are metrics; bare when `retry` is None. Sends no request.
 
     `environment` replaces the environment of the process. Raises BadTierUrl, TierCredentials.
     """
     driver = bare_driver(url, os.environ if environment is None else environment)
-    if metrics is not None:
-        driver = MeteredDriver(driver, metrics, clock=clock)
-    if retry is not None:
-        driver = RetryingDriver(driver, retry, clock=clock, chance=chance)
-    return driver
+    if retry is None:
+        return driver
+    return RetryingDriver(driver, retry, metrics=metrics, clock=clock, chance=chance)
 
 
 def check_tier(url: str, name: str, *, writes: bool, environment: Mapping[str, str] | None = None) -> None:

@@ -75,7 +75,7 @@ class ReadAhead:
             if self.window < self.max_window:
                 self.window = min(self.window + WINDOW_STEP, self.max_window)
         elif self.next_offset >= 0:
-            self._start_anew()
+            self._restart()
         self.next_offset = next_offset
 
     def on_miss(self, offset: int) -> None:
@@ -101,7 +101,7 @@ class ReadAhead:
             return min(SINGLE_WINDOW, self.max_window)
         return min(max(self.window, wanted), self.max_window)
 
-    def _start_anew(self) -> None:
+    def _restart(self) -> None:
         self.is_sequential = False
         self.window = WINDOW_MIN
         self.depth = DEPTH_MIN

@@ -321,8 +321,8 @@ class FlatMessageFile:
                     self._driver, self.log, self.units, self.gaps(), self._uncommitted.append, self.commit
                 ).run()
                 self.commit()  # When that fails, the units wait like those of any commit.
-                self.log.last.complete_sums()
-                self.units.last.complete_sums()
+                self.log.complete_sums()
+                self.units.complete_sums()
             self._recovered = self.compared = True
 
     def trust_metadata(self) -> None:

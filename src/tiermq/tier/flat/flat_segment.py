@@ -8,7 +8,7 @@ moves only when the driver has acknowledged them. A commit whose response was lo
 finds the same bytes and appends only what is missing.
 Times are those of the records: both NEVER_MS until the first append. Offsets are the queue offsets of the messages in
 it, [begin_offset, end_offset), where the owner gives them. The checksum covers the committed bytes; None: not known.
-`sums` are those of blocks, of the first committed bytes at least; a read compares the blocks that it touches.
+`sums` are those of blocks, of the first committed bytes at least; `FlatAppendFile` reads, and compares the blocks.
 Bytes [confirmed_from, commit_position) were confirmed by a checksum of the back end in this process.
 Threads: appending is guarded by `_append_lock`; one commit at a time, a second one returns False.
 """
@@ -17,20 +17,15 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 
-from tiermq.errors import CorruptSegment, IllegalRange, TierUnavailable
+from tiermq.errors import TierUnavailable
 from tiermq.message.crc import crc32
 from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.queue.tier_queue import DAMAGE_ADVICE
 
 PENDING_BUFFERS_MAX = 10_000
-SUMS_READ_MAX = 16 * 1024 * 1024
 
 
 class AppendStatus(enum.Enum):
@@ -175,25 +170,6 @@ class FlatSegment:
             self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = self._settled
             return dropped
 
-    def read(self, position: int, length: int) -> memoryview:
-        """Committed bytes; a length that passes the committed end is cut to it."""
-        if position < 0 or position >= self.commit_position or length <= 0:
-            raise IllegalRange(
-                f"{self.key}: expected a position within its {self.commit_position} committed bytes and a length > 0, "
-                f"found {position} and {length}"
-            )
-        length = min(length, self.commit_position - position)
-        try:
-            return self._read_checked(self._driver.read, position, length)
-        except CorruptSegment:
-            # Bypass caches: the stored bytes may be correct. If not, this raises.
-            return self._read_checked(self._driver.reread, position, length)
-
-    def _read_checked(
-        self, read: Callable[[SegmentKey, int, int], memoryview], position: int, length: int
-    ) -> memoryview:
-        return self.sums.read(str(self.key), partial(read, self.key), position, length, DAMAGE_ADVICE)
-
     def set_size(self, size: int) -> None:
         """What recovery found in the tier. Only while nothing is pending."""
         if size != self.commit_position:
@@ -201,20 +177,6 @@ class FlatSegment:
             self.sums = self.sums.cut(size)
             self.confirmed_from = size
         self.commit_position = self.append_position = size
-
-    def complete_sums(self) -> None:
-        """Sum up what a recovery found, so that what is written behind it is covered. Raises TierUnavailable.
-
-        Not where much is missing: a segment of RocketMQ's, or of a TierMQ that had no sums, is as it is until it ends.
-        Nor where a block that has a sum is damaged: it keeps its own, and what is behind it has none.
-        """
-        missing = self.commit_position - self.sums.size
-        if 0 < missing <= SUMS_READ_MAX:
-            whole = self.sums.cut(self.sums.size // self.sums.block_bytes * self.sums.block_bytes)
-            with suppress(CorruptSegment):
-                self.sums = whole.extended(self.read(whole.size, self.commit_position - whole.size))
-        if self.crc32 is None and self.sums.size == self.commit_position:
-            self.crc32 = self.sums.whole()
 
     def take_row(self, row: Segment) -> bool:
         """Take the size of the metadata, after another process wrote; False when it is smaller than the size here."""

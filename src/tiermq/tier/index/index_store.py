@@ -35,7 +35,7 @@ from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, recover_files
 from tiermq.tier.index.index_request import IndexRequest, PutOutcome
 from tiermq.tier.index.index_table import IndexTable
 from tiermq.tier.index.index_upkeep import (
-    CHUNK_BYTES,
+    INDEX_WRITE_BYTES,
     IndexUpkeep,
     IndexUploader,
     IsUnneeded,
@@ -63,7 +63,7 @@ class IndexSettings:
     slots: int = SLOTS_DEFAULT
     capacity: int = CAPACITY_DEFAULT
     query_threads: int = 8
-    upload_chunk_bytes: int = CHUNK_BYTES
+    upload_chunk_bytes: int = INDEX_WRITE_BYTES
     rules: UpkeepRules = field(default_factory=UpkeepRules)
 
 

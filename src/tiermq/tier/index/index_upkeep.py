@@ -52,7 +52,7 @@ from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
-CHUNK_BYTES = 32 << 20
+INDEX_WRITE_BYTES = 32 << 20
 
 
 class UploadStopped(Exception):
@@ -72,7 +72,7 @@ class IndexUploader:
         clock: Clock,
         *,
         should_stop: Callable[[], bool] = lambda: False,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int = INDEX_WRITE_BYTES,
     ) -> None:
         self._access = access
         self._compacting = os.path.join(directory, COMPACTING_DIRECTORY)
@@ -224,9 +224,7 @@ class UpkeepRules:
 class UpkeepCounts:
     """What the upkeep has done since the start; for metrics."""
 
-    synced: int = 0
     uploaded: int = 0
-    uploaded_bytes: int = 0
     expired: int = 0
     filled: int = 0
     failures: int = 0
@@ -293,7 +291,6 @@ class IndexUpkeep:
                 self._write_sealed_record(entry)
             self._access.write_bytes(os.path.join(self._directory, RECORD_NAME), sealed_text(moment.record))
             self._recorded_version = moment.version
-            self.counts.synced += 1
             return True
 
     def end(self) -> None:
@@ -401,7 +398,6 @@ class IndexUpkeep:
             self.load_uploaded()
         self._remove_local(entry)
         self.counts.uploaded += 1
-        self.counts.uploaded_bytes += remote.segment.size
         return True
 
     def load_uploaded(self) -> None:

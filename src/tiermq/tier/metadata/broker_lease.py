@@ -2,7 +2,7 @@
 
     role       object                        its holder writes
     log        lease.tiermq.json             queues, manifests, key index, tables: the embedded dispatcher, or a job
-    delivery   lease-delivery.tiermq.json    tiered timers: the broker, whoever copies its messages
+    delivery   lease-delivery.tiermq.json    tiered timers: the broker, also where a job copies its messages
 
 Both are in `<cluster dir>/<broker>/`, with epochs of their own: epoch, owner, and the time until which it is held. A
 lease is only ever replaced by compare-and-set and never removed, so that its epoch never falls.
@@ -90,7 +90,7 @@ def survey_epochs(driver: TierDriver, cluster: str, broker: str, role: LeaseRole
         return 0
     _log.warning("%s: no valid lease has the broker's epoch, so it is read from %d manifests", home, len(names))
     highest = 0
-    with ThreadPoolExecutor(min(READ_THREADS, len(names)), thread_name_prefix="epoch-survey") as pool:
+    with ThreadPoolExecutor(min(READ_THREADS, len(names)), thread_name_prefix="epoch-discovery") as pool:
         try:
             for done, epoch in enumerate(pool.map(lambda name: _epoch(driver, name), names), start=1):
                 highest = max(highest, epoch)

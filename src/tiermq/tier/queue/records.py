@@ -35,7 +35,9 @@ from tiermq.message.layout import (
     SHAPE_MASK,
     SHAPE_SHIFT,
     SIZE_AND_MAGIC,
+    STORE_TIMESTAMP_AT,
     SYS_FLAG_LOW_BYTE_AT,
+    V6_EXTRA_BYTES,
     ReadableBuffer,
 )
 from tiermq.message.properties import TAGS, get_property
@@ -304,8 +306,8 @@ class CollectedRecords(Protocol):
 
 def store_time_at(data: bytes | memoryview, position: int) -> int:
     """The store time of the record at `position`; where it stands depends on the shape of the born host."""
-    at = 68 if data[position + SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6 else 56
-    return int(I64.unpack_from(data, position + at)[0])
+    is_v6 = data[position + SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6
+    return int(I64.unpack_from(data, position + STORE_TIMESTAMP_AT + (V6_EXTRA_BYTES if is_v6 else 0))[0])
 
 
 @dataclass(frozen=True, slots=True)

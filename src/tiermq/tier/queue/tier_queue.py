@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, TierError
@@ -21,7 +20,7 @@ from tiermq.tier.queue.records import CODA_BYTES, RecordBatch, peek_store_ms, re
 from tiermq.tier.queue.segments import END, SegmentList, StoredSegment, end_of
 from tiermq.tier.queue.units import CHUNK_UNITS, Unit, first_behind, iter_units, log_range, runs_of_records, unit_at
 
-READ_BYTES = 4 * 1024 * 1024
+RECORDS_READ_BYTES = 4 * 1024 * 1024
 PROBE_UNITS = 64
 UNREADABLE = (SegmentMissing, IllegalRange, CorruptSegment)
 """Errors of the driver for missing or damaged bytes, not for an unreachable tier."""
@@ -66,12 +65,13 @@ class TierQueue:
         segment = segments.find(offset) if length > 0 else None
         if segment is None:
             raise self._missing("bytes", offset)
-        read, position = partial(self.driver.read, segment.key), offset - segment.key.base
-        length = min(length, end_of(segment) - offset)
-        sums = segment.sums if isinstance(segment, Segment) else None
+        position, length = offset - segment.key.base, min(length, end_of(segment) - offset)
+        sums = segment.sums.cut(segment.size) if isinstance(segment, Segment) and segment.sums is not None else None
         if sums is None:
-            return memoryview(read(position, length))
-        return sums.cut(segment.size).read(str(segment.key), read, position, length, DAMAGE_ADVICE)
+            return memoryview(self.driver.read(segment.key, position, length))
+        start, span = sums.span(position, length)
+        data = self.driver.read(segment.key, start, span)
+        return sums.checked(str(segment.key), data, start, position, length, DAMAGE_ADVICE)
 
     # Units
 
@@ -206,7 +206,7 @@ class TierQueue:
     def _window(self, unit: Unit) -> tuple[memoryview, int, str]:
         """Bytes of the log from a unit's record on, where they begin, and why there are none."""
         wanted = unit.size + CODA_BYTES
-        for length in (max(wanted, READ_BYTES), wanted):  # Damage further on does not matter.
+        for length in (max(wanted, RECORDS_READ_BYTES), wanted):  # Damage further on does not matter.
             try:
                 return self.read_records(unit.log_offset, length), unit.log_offset, ""
             except UNREADABLE as error:

@@ -167,7 +167,7 @@ def sort_units(data: ReadableBuffer, begin: int, logs: SegmentList[StoredSegment
     A unit is good when its record is behind the record of the unit before it and within one segment of the log.
     """
     count = len(data) // UNIT_BYTES
-    fields = struct.unpack(">" + "qiq" * count, data[: count * UNIT_BYTES])
+    fields = struct.unpack(UNIT.format[:1] + UNIT.format[1:] * count, data[: count * UNIT_BYTES])
     offsets, sizes = fields[0::3], fields[1::3]
     ends = tuple(map(add, offsets, sizes))
     all_good = (

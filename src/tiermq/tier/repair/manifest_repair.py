@@ -35,7 +35,7 @@ from tiermq.tier.verify.queue_verifier import QueueVerifier
 from tiermq.tier.verify.verify_plan import QueueTask
 from tiermq.tier.verify.verify_report import VerifyReport
 
-READ_BYTES = 8 * 1024 * 1024
+CHECKSUM_READ_BYTES = 8 * 1024 * 1024
 BLANKED_REASON = "neither records nor units were left when the tier was repaired"
 
 
@@ -148,9 +148,9 @@ def _with_old(
 def sums_of(driver: TierDriver, key: SegmentKey, size: int) -> tuple[int | None, BlockSums | None]:
     """The checksum of a segment and those of its blocks; None where it cannot be read."""
     crc, sums = 0, BlockSums.of_nothing(key.type)
-    for position in range(0, size, READ_BYTES):
+    for position in range(0, size, CHECKSUM_READ_BYTES):
         try:
-            data = driver.read(key, position, min(READ_BYTES, size - position))
+            data = driver.read(key, position, min(CHECKSUM_READ_BYTES, size - position))
         except (SegmentMissing, IllegalRange, CorruptSegment):
             return None, None
         crc, sums = crc32(data, crc), sums.extended(data)

@@ -147,7 +147,7 @@ assert HEADER_BYTES == 28
 MAGIC_END = 0xBCC50285
 SLOT_BYTES = 8
 ITEM_BYTES = 28
-READ_BYTES = 150_000 * ITEM_BYTES
+ITEMS_READ_BYTES = 150_000 * ITEM_BYTES
 
 
 def survey_index(
@@ -177,7 +177,7 @@ def topic_ids_in_index(driver: TierDriver, segments: Sequence[Segment]) -> Count
             continue
         position = segment.size - found[2] * ITEM_BYTES
         while position < segment.size:
-            length = min(READ_BYTES, segment.size - position)
+            length = min(ITEMS_READ_BYTES, segment.size - position)
             fields = struct.unpack(">" + "4xi20x" * (length // ITEM_BYTES), driver.read(segment.key, position, length))
             counts.update(fields)
             position += length

@@ -100,7 +100,7 @@ class Discovery:
     ) -> list[QueueSurvey]:
         """Discover these queues, in parallel: most of it is waiting. Raises what the driver raises."""
         found: dict[QueueKey, QueueSurvey] = {}
-        with ThreadPoolExecutor(max_workers=max(threads, 1), thread_name_prefix="tier-survey") as pool:
+        with ThreadPoolExecutor(max_workers=max(threads, 1), thread_name_prefix="tier-discovery") as pool:
             jobs = {
                 pool.submit(
                     survey_queue, driver, key, self.infos.get(key, ()), self.read.manifests.get(key), now_ms

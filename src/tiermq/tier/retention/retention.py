@@ -155,7 +155,6 @@ class RetentionReport:
 class RetentionCounts:
     """What was done since the start; for metrics."""
 
-    rounds: int = 0
     segments: int = 0
     bytes: int = 0
     topics: int = 0
@@ -343,7 +342,7 @@ class Retention:
         hidden = [(file.units, self._hide_first(file.units, report)) for _ in range(plan.unit_count)]
         for _ in range(plan.log_count):
             if len(file.log.segments) > 1:
-                self._learn_first_offset(file.log.segments[1])
+                self._learn_first_offset(file.log, file.log.segments[1])
             hidden.append((file.log, self._hide_first(file.log, report)))
         if hidden and self._is_emptied(file.queue):
             self._before_emptied(file.queue)
@@ -365,14 +364,14 @@ class Retention:
     def _row(self, segment: FlatSegment) -> Segment:
         return self._metadata.segment(segment.key) or Segment(segment.key, segment.commit_position)
 
-    def _learn_first_offset(self, segment: FlatSegment) -> None:
+    def _learn_first_offset(self, log: FlatAppendFile, segment: FlatSegment) -> None:
         """Let the metadata know where a segment begins that is about to be the first: the queue's minimum needs it.
 
         A tier that RocketMQ wrote lacks it; then it is read from the first record.
         """
         if segment.begin_offset != UNKNOWN_OFFSET or segment.commit_position < PHYSICAL_OFFSET_AT:
             return
-        head = segment.read(0, PHYSICAL_OFFSET_AT)
+        head = log.read(segment.base, PHYSICAL_OFFSET_AT)
         begin = int.from_bytes(head[QUEUE_OFFSET_AT:PHYSICAL_OFFSET_AT], "big", signed=True)
         self._metadata.update_size(
             segment.key,
@@ -486,7 +485,6 @@ class Retention:
 
     def _count(self, report: RetentionReport) -> None:
         counts = self.counts
-        counts.rounds += 1
         counts.segments += len(report.segments)
         counts.bytes += report.bytes_freed
         counts.topics += len(report.topics)

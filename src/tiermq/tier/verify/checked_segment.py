@@ -19,7 +19,7 @@ from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import SegmentKey
 from tiermq.tier.verify.verify_report import Note, Problem, VerifyReport
 
-CHUNK_BYTES = 2 * 1024 * 1024
+VERIFY_READ_BYTES = 2 * 1024 * 1024
 
 
 class CrcPiece(NamedTuple):

@@ -31,13 +31,13 @@ from tiermq.tier.index.index_item import (
 )
 from tiermq.tier.names import QueueKey
 from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
-from tiermq.tier.verify.checked_segment import CHUNK_BYTES, CheckedSegment
+from tiermq.tier.verify.checked_segment import VERIFY_READ_BYTES, CheckedSegment
 from tiermq.tier.verify.missing_keys import KeySums
 from tiermq.tier.verify.verify_plan import IndexTask, VerifyResult
 from tiermq.tier.verify.verify_report import Problem, VerifyReport
 
 BATCH_ITEMS = 200_000
-WINDOW_BYTES = 4 * 1024 * 1024
+RECORD_WINDOW_BYTES = 4 * 1024 * 1024
 
 
 class IndexVerifier:
@@ -83,7 +83,7 @@ class IndexVerifier:
         position = HEADER_BYTES + SLOT_BYTES * slots
         left = slots * SLOT_BYTES
         while left > 0:
-            data = self._segment.read(min(left, CHUNK_BYTES))
+            data = self._segment.read(min(left, VERIFY_READ_BYTES))
             if not data:
                 return counts
             left -= len(data)
@@ -107,7 +107,7 @@ class IndexVerifier:
         slot, left_in_slot = -1, 0
         misplaced = done = 0
         while done < header.item_count:
-            data = self._segment.read(CHUNK_BYTES // ITEM_BYTES * ITEM_BYTES)
+            data = self._segment.read(VERIFY_READ_BYTES // ITEM_BYTES * ITEM_BYTES)
             if not data:
                 break
             for values in ITEM.iter_unpack(data[: len(data) // ITEM_BYTES * ITEM_BYTES]):
@@ -174,7 +174,7 @@ class IndexVerifier:
         if queue.logs.find(item.tier_offset, item.tier_offset + item.size) is None:
             return memoryview(b"")
         try:
-            return queue.read_records(item.tier_offset, max(item.size, WINDOW_BYTES))
+            return queue.read_records(item.tier_offset, max(item.size, RECORD_WINDOW_BYTES))
         except UNREADABLE:
             return memoryview(b"")  # Reported by the verification of the queue.
 

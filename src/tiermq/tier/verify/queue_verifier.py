@@ -28,7 +28,7 @@ from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.queue.records import CODA_BYTES, is_coda
 from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import Unit, UnitCursor, log_offset_at
-from tiermq.tier.verify.checked_segment import CHUNK_BYTES, CheckedSegment
+from tiermq.tier.verify.checked_segment import VERIFY_READ_BYTES, CheckedSegment
 from tiermq.tier.verify.missing_keys import KeySums
 from tiermq.tier.verify.verify_plan import QueueTask, VerifyResult
 from tiermq.tier.verify.verify_report import Note, Problem, VerifyReport
@@ -87,14 +87,14 @@ class QueueVerifier:
         while at < end and not segment.is_broken:
             used = MORE if len(window) < min(CODA_BYTES, end - at) else self._step(window, at, segment.left, is_last)
             if used == MORE:
-                wanted = max(CHUNK_BYTES, self._wanted(window, at), len(window) + 1)
+                wanted = max(VERIFY_READ_BYTES, self._wanted(window, at), len(window) + 1)
                 window = memoryview(b"")  # Let go of it first, so that its memory is used again.
                 window = segment.window(at - info.key.base, wanted)
                 continue
             used = min(used, end - at)
             while used > len(window) and not segment.is_broken:  # What is skipped is read all the same.
                 used, at = used - len(window), at + len(window)
-                window = segment.read(CHUNK_BYTES)
+                window = segment.read(VERIFY_READ_BYTES)
             window, at = window[used:], at + used
         self._end_unreferenced(at)
 

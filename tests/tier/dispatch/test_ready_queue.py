@@ -1,4 +1,4 @@
-"""One line, each in it once, nobody twice at work."""
+"""ReadyQueue: each queue waits once, and one worker at a time has it."""
 
 from __future__ import annotations
 

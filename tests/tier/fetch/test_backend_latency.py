@@ -1,4 +1,4 @@
-"""Whether a back end makes its readers wait: found out by those who wait."""
+"""BackendLatency: whether fetches wait for the back end, by samples of foreground fetches."""
 
 from __future__ import annotations
 

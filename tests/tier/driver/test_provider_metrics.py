@@ -1,4 +1,4 @@
-"""MeteredDriver: RocketMQ's provider metrics, and that they tell the truth."""
+"""ProviderMetrics: RocketMQ's metrics of the back end, as `RetryingDriver` fills them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tier.driver.conformance import DriverConformance, Place, fresh_queue
 from tiermq.errors import SegmentConflict, TierUnavailable
 from tiermq.metrics import Registry
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
+from tiermq.tier.driver.provider_metrics import ProviderMetrics
+from tiermq.tier.driver.retry import RetryingDriver, RetryPolicy
 from tiermq.tier.names import QueueKey, SegmentType
 
 _numbers = itertools.count()
@@ -21,11 +22,11 @@ BASE = ("tiered", "blob")
 QUEUE = ("broker-a/orders/3", "consume_queue")
 
 
-class TestMeteredDriver(DriverConformance):
+class TestMeteringDriver(DriverConformance):
     @pytest.fixture
     def place(self) -> Place:
         name, metrics = f"metered-{next(_numbers)}", ProviderMetrics(Registry())
-        return Place(lambda: MeteredDriver(MemoryDriver(name), metrics))
+        return Place(lambda: RetryingDriver(MemoryDriver(name), metrics=metrics))
 
 
 def test_acknowledged_bytes_are_counted_and_others_are_not(manual_clock: ManualClock) -> None:
@@ -36,7 +37,7 @@ def test_acknowledged_bytes_are_counted_and_others_are_not(manual_clock: ManualC
         delay_s=0.25,
         sleep=lambda s: manual_clock.advance_ms(int(s * 1000)),
     )
-    driver = MeteredDriver(faulty, metrics, clock=manual_clock)
+    driver = RetryingDriver(faulty, RetryPolicy(tries_max=1), metrics=metrics, clock=manual_clock)
     driver.write(KEY, 0, [b"x" * 1500, memoryview(b"y" * 500)])
     with pytest.raises(SegmentConflict):
         driver.write(KEY, 0, [b"z"])
@@ -56,9 +57,21 @@ def test_acknowledged_bytes_are_counted_and_others_are_not(manual_clock: ManualC
     assert metrics.failures.labels(*BASE, "write", "TierUnavailable", *QUEUE).value == 1
 
 
+def test_every_try_counts_and_bytes_only_once() -> None:
+    metrics = ProviderMetrics(Registry())
+    faulty = FaultyDriver(MemoryDriver(), ScriptedFaults("write", [Fault.AFTER, Fault.AFTER]))
+    driver = RetryingDriver(faulty, metrics=metrics, wait=lambda _: None)
+    driver.write(KEY, 0, [b"x" * 2000])
+    assert metrics.latency.labels(*BASE, "write", "false", *QUEUE).count == 2
+    assert metrics.failures.labels(*BASE, "write", "TierUnavailable", *QUEUE).value == 2
+    assert metrics.latency.labels(*BASE, "write", "true", *QUEUE).count == 1
+    upload = metrics.upload.labels(*BASE, "write", *QUEUE)
+    assert (upload.count, upload.sum) == (1, 2000)
+
+
 def test_they_are_shown_under_rocketmq_s_names_and_bounds() -> None:
     registry = Registry()
-    driver = MeteredDriver(MemoryDriver(), ProviderMetrics(registry, storage_medium="disk"))
+    driver = RetryingDriver(MemoryDriver(), metrics=ProviderMetrics(registry, storage_medium="disk"))
     driver.write(KEY, 0, [b"x" * 2000])
     driver.read(KEY, 0, 1)
     driver.put_object(fresh_queue().object_name("manifest"), b"{}")
