@@ -91,6 +91,10 @@ class SegmentConflict(TierError):
     """Another writer has written other bytes at that position. Nothing was written by this call."""
 
 
+class BundlesFenced(SegmentConflict):
+    """Another process has taken over the bundles of the broker's quiet queues. Nothing was written by this call."""
+
+
 class SegmentSealed(TierError):
     """The segment is sealed and accepts no writes. Write to the next segment."""
 

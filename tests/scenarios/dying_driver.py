@@ -6,9 +6,8 @@ from typing import Any
 
 from tiermq.tier.driver.contract import TierDriver
 
-CALLS = frozenset({"write", "read", "size", "trim", "seal", "is_sealed", "delete", "list_segments"}) | frozenset(
-    {"get_object", "put_object", "delete_object", "list_objects"}
-)
+CALLS = frozenset({"write", "write_bundle", "fence_bundles", "read", "size", "trim", "seal", "is_sealed", "delete"})
+CALLS |= frozenset({"list_segments", "get_object", "put_object", "delete_object", "list_objects"})
 
 
 class Died(BaseException):

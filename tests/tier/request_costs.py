@@ -28,7 +28,8 @@ class CountedBroker:
     """A store with a tier in memory, with default settings but for the size of the index, at a clock that is moved."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
-        self.clock = ManualClock(time.time_ns() // 1_000_000)
+        # Bundles are written at multiples of their interval: what is counted must not depend on the time of the test.
+        self.clock = ManualClock(time.time_ns() // 1_000_000 // TICK_MS * TICK_MS)
         self.objects = MemoryStore()
         self.requests = ObjectRequests(self.objects, URL)
         self.store = TieredStore.open(
@@ -80,16 +81,23 @@ def idle_day(path: Path) -> Counter[str]:
     return counted
 
 
-def quiet_day(path: Path, queues: int, *, days: int = 1) -> tuple[Counter[str], CountedBroker]:
-    """Each queue gets a message every hour, each at its own time. The last of `days` is counted.
+def quiet_day(path: Path, queues: int, *, days: int = 1, **settings: Any) -> tuple[Counter[str], CountedBroker]:
+    """As `quiet_hours`; the last of `days` is counted."""
+    return quiet_hours(path, queues, 24, rest=24 * (days - 1), **settings)
+
+
+def quiet_hours(
+    path: Path, queues: int, hours: int, *, rest: int = 0, **settings: Any
+) -> tuple[Counter[str], CountedBroker]:
+    """Each queue gets a message every hour, each at its own time. Counted are the hours behind `rest`.
 
     Arrivals start uploads; the sweep over all queues, which sends no request, is less frequent than by default.
     """
-    broker = CountedBroker(path, tier_dispatch_interval=600_000)
+    broker = CountedBroker(path, tier_dispatch_interval=600_000, **settings)
     hour = HOUR_MS // TICK_MS
     before: dict[str, int] = {}
-    for tick in range(days * DAY_TICKS):
-        if tick == (days - 1) * DAY_TICKS:
+    for tick in range((rest + hours) * hour):
+        if tick == rest * hour:
             before = broker.requests.counts
         for queue in range(tick % hour, queues, hour):
             assert broker.store.put(Message(f"topic-{queue // 8}", b"x" * 200, queue % 8, keys=[f"k{tick}"])).ok

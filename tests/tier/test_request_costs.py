@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tier.request_costs import DAY_TICKS, CountedBroker, busy_queues, idle_day, quiet_day, read_back
+from tier.request_costs import (
+    DAY_TICKS,
+    TICK_MS,
+    CountedBroker,
+    busy_queues,
+    idle_day,
+    quiet_day,
+    quiet_hours,
+    read_back,
+)
 from tiermq import Message
+from tiermq.clock import HOUR_MS
 from tiermq.tier.driver import object_store
+from tiermq.tier.driver.bundle import MERGE_RUN
 from tiermq.tier.driver.object_store import PARTS_RUN_MAX
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tier.md"
@@ -72,11 +83,33 @@ def test_three_hundred_commits_of_one_message_are_read_with_few_requests(
     assert requests_to_read(tmp_path / "unmerged") >= 600
 
 
+def test_quiet_queues_in_bundles_pay_a_put_for_each_step_and_none_for_a_queue(tmp_path: Path) -> None:
+    hours, few, many = 2, 10, 40
+    puts = {}
+    for queues in (few, many):
+        counted, broker = quiet_hours(tmp_path / str(queues), queues, hours, rest=1, tier_bundle_interval=TICK_MS)
+        steps = hours * queues  # Each queue has its own time in the hour.
+        puts[queues] = counted["put"] - hours * LEASE_PUTS // 24
+        assert steps <= puts[queues] <= steps + steps // MERGE_RUN + 1
+        assert not counted["list"]
+        broker.store.close()
+    together, broker = quiet_hours(tmp_path / "one", many, hours, rest=1, tier_bundle_interval=HOUR_MS)
+    assert together["put"] <= hours * LEASE_PUTS // 24 + 2 * hours + 1
+    broker.store.close()
+
+
 @pytest.mark.slow
 def test_a_million_messages_cost_what_the_document_says(tmp_path: Path) -> None:
     counted, broker = busy_queues(tmp_path, 1_000_000)
     assert counted == published("1,000,000 messages of 200 bytes into 10 queues")
     assert read_back(broker, 1_000_000).total() <= 1_000
+    broker.store.close()
+
+
+@pytest.mark.slow
+def test_a_thousand_quiet_queues_in_bundles_cost_what_the_document_says(tmp_path: Path) -> None:
+    counted, broker = quiet_hours(tmp_path, 1_000, 1, rest=1, tier_bundle_interval=TICK_MS)
+    assert counted == published("1,000 queues with a message an hour in bundles, an hour")
     broker.store.close()
 
 

@@ -40,8 +40,11 @@ def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://history/{uuid.uuid4().hex}"
 
 
-def test_a_life_on_s3(url: str, tmp_path: Path) -> None:
-    world = BrokerWorld(tmp_path, open_driver(url), tiered_store_file_reserved_time=10_000)
+@pytest.mark.parametrize("bundle_interval", [0, 1_000])
+def test_a_life_on_s3(url: str, tmp_path: Path, bundle_interval: int) -> None:
+    world = BrokerWorld(
+        tmp_path, open_driver(url), tiered_store_file_reserved_time=10_000, tier_bundle_interval=bundle_interval
+    )
     steps: list[Step] = [Open(), Produce(60), MoveClock(1_000), Produce(60, "orders", 1), TierNow(), KillWriter(),
              MoveClock(1_000), Produce(100),
              TierNow(), ExpectEverything(), ExpireLocal(), ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True),

@@ -27,6 +27,7 @@ INDEX_QUEUE_ID = 0
 OBJECT_SUFFIX = ".tiermq.json"
 TIMERS_SUFFIX = ".tiermq.timers"
 TIMERS_DIRECTORY = "timers.tiermq"
+BUNDLES_DIRECTORY = "bundles.tiermq"
 OBJECT_SUFFIXES = (OBJECT_SUFFIX, TIMERS_SUFFIX)
 STATE_STEM = "state-"
 """Begins the names of objects with a broker's own tables, such as its topics."""

@@ -6,6 +6,7 @@ The path determines the kind of a file:
     CONSUME_QUEUE/<8 hex + 20 digits>    units
     INDEX/<8 hex + 20 digits>            an uploaded, compacted index file
     tiered_index_file/<digits>           an index file that is still open, on a broker's disk
+    bundles.tiermq/<digits>[-<digits>]   a bundle: ranges of segments, and what it cuts
     manifest.tiermq.json, lease.tiermq.json, <segment>.tiermq.json
 
 Each row is a dict that JSON can hold, with `kind` and `file`. A damaged range is a row of kind `damage` with an
@@ -17,15 +18,16 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES, decode
-from tiermq.errors import CorruptRecord, FutureManifest, StoreDamaged
+from tiermq.errors import CorruptRecord, CorruptSegment, FutureManifest, StoreDamaged
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.store.readonly.mapped_run import ReadOnlyMap, is_zero
+from tiermq.tier.driver.bundle import decode_directory
 from tiermq.tier.driver.part_log import PART_NAME, PARTS_SUFFIX
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
@@ -45,14 +47,14 @@ from tiermq.tier.metadata.broker_lease import LEASE_FILES, decode_lease
 from tiermq.tier.metadata.document import CorruptManifest, open_document
 from tiermq.tier.metadata.manifest import decode_manifest, encode_manifest
 from tiermq.tier.metadata.manifest_changes import CHANGES_VERSION
-from tiermq.tier.names import FILE_NAME_LENGTH, HASH_DIGITS, OBJECT_SUFFIX, SegmentType, md5_8
+from tiermq.tier.names import BUNDLES_DIRECTORY, FILE_NAME_LENGTH, HASH_DIGITS, OBJECT_SUFFIX, SegmentType, md5_8
 from tiermq.tier.queue.records import CODA, CODA_BYTES
 
 Row = dict[str, Any]
 
 TIER_ROW_KINDS = (
     "record", "end_mark", "unit", "pre_blank_unit", "tier_index_header", "tier_index_item", "manifest", "lease",
-    "changes", "companion", "damage",
+    "changes", "companion", "bundle", "bundled_range", "bundle_cut", "damage",
 )  # fmt: skip
 
 
@@ -64,6 +66,7 @@ class TierFileKind(enum.Enum):
     INDEX = "index"
     OPEN_INDEX = "open_index"
     OBJECT = "object"
+    BUNDLE = "bundle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def classify_tier_file(path: Path) -> TierFile | None:
         return TierFile(path, TierFileKind.OBJECT)
     if path.parent.name == INDEX_DIRECTORY and path.name.isdigit():
         return TierFile(path, TierFileKind.OPEN_INDEX)
+    if path.parent.name == BUNDLES_DIRECTORY:
+        return TierFile(path, TierFileKind.BUNDLE) if PART_NAME.fullmatch(path.name) else None
     position, segment = 0, path
     part = PART_NAME.fullmatch(path.name)
     if part is not None and path.parent.name.endswith(PARTS_SUFFIX):
@@ -112,11 +117,26 @@ def dump_tier(file: TierFile, name: str, *, slot_count: int | None = None) -> It
                 yield {"kind": row.pop("kind"), "file": name, **row}
     except FileNotFoundError:
         return  # It expired between the listing and now.
-    except (CorruptRecord, StoreDamaged, CorruptManifest, FutureManifest) as error:
+    except (CorruptRecord, CorruptSegment, StoreDamaged, CorruptManifest, FutureManifest) as error:
         yield {"kind": "damage", "file": name, "error": str(error)}
 
 
+def _bundle_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
+    directory = decode_directory(bytes(view), str(file.path))
+    yield {"kind": "bundle", "session": directory.session, "fence": directory.is_fence, "bytes": len(view)}
+    for cut in directory.cuts:
+        yield {"kind": "bundle_cut", **cut._asdict()}
+    for entry in directory.ranges:
+        yield {"kind": "bundled_range", **entry._asdict()}
+        segment = classify_tier_file(file.path.parent.parent / entry.segment)
+        if segment is not None and segment.kind in (TierFileKind.COMMIT_LOG, TierFileKind.CONSUME_QUEUE):
+            at = replace(segment, base=segment.base + entry.position)
+            yield from _rows(view[entry.offset : entry.offset + entry.length], at, None)
+
+
 def _rows(view: memoryview, file: TierFile, slot_count: int | None) -> Iterator[Row]:
+    if file.kind is TierFileKind.BUNDLE:
+        return _bundle_rows(view, file)
     if file.kind is TierFileKind.OPEN_INDEX:
         return _open_index_rows(view, slot_count)
     if file.kind is TierFileKind.INDEX:

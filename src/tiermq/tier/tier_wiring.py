@@ -30,6 +30,7 @@ from tiermq.tier.metadata.broker_state import BrokerStateWriter
 from tiermq.tier.metadata.manifest import ManifestPolicy
 from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.names import broker_directory
 from tiermq.tier.open_tier import Environment, broker_lease, lease_owner
 from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
@@ -78,8 +79,10 @@ def assemble_tier(
     """Create and connect the parts. Sends no request. `follows`: a job writes the tier, this store only reads it."""
     files = _files(config, driver, metadata, clock)
     lease = broker_lease(config, driver, clock)
-    manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
-    writer = _writer(config, metadata, manifests, lease, clock)
+    manifests = ManifestStore(
+        driver, lease_owner(config), lease=lease, clock=clock, in_bundles=config.tier_bundle_interval > 0
+    )
+    writer = _writer(config, driver, metadata, manifests, lease, clock)
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention refer to each other; neither is used before both exist.
     index = (
@@ -163,8 +166,14 @@ def _files(config: TierConfig, driver: TierDriver, metadata: MetadataStore, cloc
 
 
 def _writer(
-    config: TierConfig, metadata: MetadataStore, manifests: ManifestStore, lease: BrokerLease, clock: Clock
+    config: TierConfig,
+    driver: TierDriver,
+    metadata: MetadataStore,
+    manifests: ManifestStore,
+    lease: BrokerLease,
+    clock: Clock,
 ) -> QueueWriter:
+    directory = broker_directory(config.broker_cluster_name, config.broker_name)
     epoch_max = max((queue.epoch for queue in metadata.queues()), default=0)
     return QueueWriter(
         metadata,
@@ -174,6 +183,7 @@ def _writer(
         clock=clock,
         renew_ms=config.tier_lease_term // 3,
         epoch_min=epoch_max + 1,
+        fence=partial(driver.fence_bundles, directory, create=config.tier_bundle_interval > 0),
     )
 
 
@@ -200,6 +210,7 @@ def _engine(
             worker_count=config.tier_upload_threads,
             memory_bytes_max=config.tier_pending_bytes_max,
             proof_mode=config.tier_proof_mode,
+            bundle_interval_ms=config.tier_bundle_interval,
             pace=PaceSettings(
                 config.tier_pace_put_rate,
                 config.tier_pace_cpu_percent,

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from obstore.store import MemoryStore
 
 from servers.faulty_driver import Fault, FaultyDriver, ScriptedFaults
+from tier.driver.bundling import BundlingDriver
 from tier.driver.objects import objects_driver
 from tiermq.errors import (
     IllegalRange,
@@ -24,6 +25,7 @@ from tiermq.errors import (
     SegmentSealed,
     TierUnavailable,
 )
+from tiermq.tier.driver import bundle, object_store
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver, forget
 from tiermq.tier.driver.posix import PosixDriver
@@ -209,9 +211,27 @@ class ObjectMachine(DriverMachine):
         self.driver.close()
 
 
-for machine, examples in ((MemoryMachine, 40), (PosixMachine, 15), (ObjectMachine, 30)):
+class BundleMachine(ObjectMachine):
+    """Writes of an odd length go into bundles, which are merged and unpacked early."""
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(bundle, "MERGE_RUN", 4)
+        self.patch.setattr(object_store, "UNPACKED_BYTES", 24)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+    def opened(self) -> TierDriver:
+        return BundlingDriver(objects_driver(self.store), lambda data: len(data) % 2 == 1)
+
+
+for machine, examples in ((MemoryMachine, 40), (PosixMachine, 15), (ObjectMachine, 30), (BundleMachine, 30)):
     machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
 
 TestMemoryModel = MemoryMachine.TestCase
 TestPosixModel = PosixMachine.TestCase
 TestObjectModel = ObjectMachine.TestCase
+TestBundleModel = BundleMachine.TestCase

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tier.driver.bundling import BundlingDriver
 from tier.driver.conformance import DriverConformance, Place
 from tiermq.tier.driver.tier_url import open_driver
 
@@ -25,3 +26,12 @@ class TestObjectsInADirectory(DriverConformance):
     def place(self, tmp_path: Path) -> Place:
         url = tmp_path.as_uri() + "?driver=object"
         return Place(lambda: open_driver(url, retry=None))
+
+
+class TestBundles(DriverConformance):
+    """Every write goes into a bundle."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        url = f"memory://conformance-{next(_numbers)}?driver=object"
+        return Place(lambda: BundlingDriver(open_driver(url, retry=None)))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from servers.seaweedfs import SECRET_KEY, SeaweedFS
+from tier.driver.bundling import BundlingDriver
 from tier.driver.conformance import DriverConformance, Place, fresh_segment, pattern
 from tiermq.errors import BadTierUrl, CorruptSegment, TierCredentials
 from tiermq.tier.driver.contract import TierDriver
@@ -27,6 +28,16 @@ def place(seaweedfs: SeaweedFS) -> Place:
 
 class TestObjectsInS3(DriverConformance):
     pass
+
+
+@pytest.mark.slow
+class TestBundlesInS3(DriverConformance):
+    """Every write goes into a bundle."""
+
+    @pytest.fixture
+    def place(self, seaweedfs: SeaweedFS) -> Place:
+        url = f"s3://history/conformance-{next(_numbers)}"
+        return Place(lambda: BundlingDriver(open_driver(url, environment=seaweedfs.environment, retry=None)))
 
 
 @pytest.mark.parametrize("ask", ["size", "write", "read", "seal", "delete", "list_segments", "put_object"])

@@ -65,7 +65,7 @@ def test_own_writes_continue_the_log() -> None:
     log = PartLog()
     log.append(10)
     log.append(5)
-    assert log.objects == [(0, 10, False), (10, 5, False)]
+    assert log.objects == [PartObject(0, 10), PartObject(10, 5)]
     assert log.pieces(8, 4) == [Piece(PartObject(0, 10), 8, 2), Piece(PartObject(10, 5), 0, 2)]
     assert [position for position in range(16) if log.boundary(position)] == [0, 10, 15]
 
@@ -100,7 +100,7 @@ def test_an_empty_part_at_the_end_is_the_seal_mark() -> None:
 
 def test_names_of_parts_lead_back_to_positions_and_others_to_none() -> None:
     assert part_path("a/b", 1234) == "a/b.parts/00000000000000001234"
-    assert part_object("a/b", part_path("a/b", 1234), 9) == (1234, 9, False)
+    assert part_object("a/b", part_path("a/b", 1234), 9) == PartObject(1234, 9)
     assert part_object("a/b", merged(1234, 2234).path("a/b"), 1000) == merged(1234, 2234)
     assert part_object("a/b", merged(1234, 2234).path("a/b"), 999) is None
     for name in ["a/b.parts/1234", "a/b.parts/0000000000000000123x", "a/c.parts/00000000000000001234", "a/b"]:

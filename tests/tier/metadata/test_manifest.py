@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tier.metadata.manifest_values import SAMPLE, manifests
 from tier.metadata.metadata_samples import QUEUE
 from tiermq.errors import FutureManifest
-from tiermq.tier.metadata.document import CorruptManifest, seal_document
+from tiermq.tier.metadata.document import CorruptManifest, open_document, seal_document
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, encode_manifest, manifest_name
 
 GOLDEN_BODY = (
@@ -60,8 +60,15 @@ def test_a_damaged_manifest_is_refused_and_never_misread(manifest: QueueManifest
 
 
 def test_a_manifest_of_a_future_version_is_refused_whatever_is_in_it() -> None:
+    with pytest.raises(FutureManifest, match="version 2 or older, found 3"):
+        decode_manifest(seal_document({"anything": "else"}, 3), "a/manifest.tiermq.json")
+
+
+def test_a_queue_that_may_be_in_bundles_has_a_version_that_earlier_readers_refuse() -> None:
+    data = encode_manifest(replace(SAMPLE, in_bundles=True))
+    assert decode_manifest(data, "m") == replace(SAMPLE, in_bundles=True)
     with pytest.raises(FutureManifest, match="version 1 or older, found 2"):
-        decode_manifest(seal_document({"anything": "else"}, 2), "a/manifest.tiermq.json")
+        open_document(data, "m", 1)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_manifest_that_vanished_is_not_silently_created_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "error"), [(b"{", CorruptManifest), (seal_document({"new": "shape"}, 2), FutureManifest)]
+    ("data", "error"), [(b"{", CorruptManifest), (seal_document({"new": "shape"}, 3), FutureManifest)]
 )
 def test_a_manifest_that_cannot_be_read_is_never_overwritten(data: bytes, error: type[Exception]) -> None:
     driver = MemoryDriver()

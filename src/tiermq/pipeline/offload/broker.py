@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tiermq.clock import Clock
@@ -43,7 +44,7 @@ from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.manifest import ManifestCause, ManifestPolicy
 from tiermq.tier.metadata.metadata_store import SegmentSize
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Segment, TopicStatus
-from tiermq.tier.names import QueueKey, QueueName
+from tiermq.tier.names import QueueKey, QueueName, broker_directory
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_wiring import dispatch_config, state_copy, topic_filter
 
@@ -175,6 +176,9 @@ class OffloadBroker:
             clock=self._clock,
             renew_ms=self._config.tier_lease_term // 3,
             epoch_min=broker.epoch_min,
+            fence=partial(
+                self._driver.fence_bundles, broker_directory(self.place.cluster, self.place.broker), create=False
+            ),
         )
         writer.claim()
         if writer.refusal:

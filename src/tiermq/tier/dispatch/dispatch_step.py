@@ -11,12 +11,13 @@ Threads: any, but one at a time for each queue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.errors import ForkedHistory, StaleWriter, StoreClosed, TierError, TierMQError, TierUnavailable
+from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, BundleStep
 from tiermq.tier.dispatch.local_source import LocalSource, RecordReader, require_same_history
 from tiermq.tier.dispatch.plan import (
     DispatchConfig,
@@ -39,6 +40,7 @@ from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.retry import CircuitBreaker
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.index.index_request import PutOutcome
 from tiermq.tier.metadata.manifest import ManifestCause
 from tiermq.tier.metadata.metadata_values import Gap as RecordedGap
@@ -192,6 +194,7 @@ class DispatchStep:
         clock: Clock,
         chance: Callable[[], float],
         agenda: StepSchedule,
+        bundles: BundleStep | None = None,
     ) -> None:
         self._files = files
         self._source = source
@@ -206,6 +209,7 @@ class DispatchStep:
         self._clock = clock
         self._chance = chance
         self._agenda = agenda
+        self._bundles = bundles
         self.asked = 0  # How often the circuit breaker was asked.
 
     def take(self, run: QueueDispatchState) -> bool:
@@ -244,7 +248,23 @@ class DispatchStep:
             self._fail(run, "unexpected", error)
         return False
 
+    def write_bundle(self, held_topics: Collection[str]) -> bool:
+        """Write what waits of quiet queues as one object; False when there is nothing, or not now. Any thread."""
+        if self._bundles is None:
+            return False
+
+        def ask(request: Callable[[], None]) -> bool:
+            try:
+                self._asking(request)
+            except _NotTried:
+                return False
+            return True
+
+        return self._bundles.write(ask, self._agenda.push, held_topics)
+
     def _visit(self, run: QueueDispatchState, now_ms: int) -> bool:
+        if run.is_packed:
+            return False  # Its step follows when the bundle is written.
         file = self._files.find(*run.name)
         local = self._source.state(*run.name, -1 if file is None else file.append_offset)
         if file is None:
@@ -266,6 +286,8 @@ class DispatchStep:
             return self._write_due_manifest(run, file, now_ms)
         if isinstance(decided, Upload) and not self._budget.take(run.name, decided.max_bytes):
             return False  # The release of memory makes this queue ready again.
+        if isinstance(decided, Upload) and self._pack(run, file, decided, local):
+            return False
         try:
             outcome = self._asking(lambda: execute(decided, file, self._source, self._index))
         finally:
@@ -279,6 +301,26 @@ class DispatchStep:
         if outcome.empty:
             self._agenda.look_again(run, now_ms + self._back_off.first_ms)
         return not outcome.empty
+
+    def _pack(self, run: QueueDispatchState, file: FlatMessageFile, decided: Upload, local: LocalState | None) -> bool:
+        """Let a small upload wait for the next bundle; False when the queue is to write its own objects."""
+        if self._bundles is None or local is None or local.backlog_bytes > QUIET_BYTES_MAX:
+            return False
+        with file.lock:
+            file.recover()
+            if file.append_offset != decided.offset or file.pending_bytes:
+                return False
+            found = self._source.collect(
+                *run.name, decided.offset, decided.max_count, decided.max_bytes, file.log.append_offset
+            )
+            if not found.count or len(found.data) > QUIET_BYTES_MAX:
+                return False
+            if file.append(found) is not AppendStatus.SUCCESS:
+                return False
+        self._settle_memory(run, file)
+        run.is_bundled = True
+        self._bundles.add(run, file)
+        return True
 
     def _prepare(self, run: QueueDispatchState, file: FlatMessageFile) -> None:
         """Own the queue, then read its end: in the reverse order another writer could still move the end."""
@@ -313,7 +355,8 @@ class DispatchStep:
         run.commit_offset = file.commit_offset
         before, run.trouble = run.trouble, ""
         if isinstance(decided, Hold):
-            self._agenda.look_again(run, decided.until_ms)
+            until_ms = decided.until_ms if self._bundles is None else self._bundles.aligned(decided.until_ms)
+            self._agenda.look_again(run, until_ms)
         elif decided.reason is Reason.AHEAD_OF_LOCAL:
             run.trouble = decided.reason.value
             if before != run.trouble:  # Every put triggers a step of the queue.
@@ -344,7 +387,8 @@ class DispatchStep:
         if outcome.messages:
             self._metrics.dispatched(*run.name, outcome.messages, outcome.bytes)
             run.average_bytes = outcome.bytes / outcome.messages
-            run.causes.add(ManifestCause.COMMIT)
+            if self._is_manifest_behind(run, outcome.bytes):
+                run.causes.add(ManifestCause.COMMIT)
             self._agenda.uploaded(run.name, file.commit_offset)
         if outcome.rolled:
             run.causes.add(ManifestCause.ROLL)
@@ -354,6 +398,15 @@ class DispatchStep:
             self._metrics.gaps.add()
             self._metrics.gap_messages.add(outcome.gap.to_offset - outcome.gap.from_offset)
             _log.error("queue %s-%d has a gap in the tier: %r", *run.name, outcome.gap)
+
+    def _is_manifest_behind(self, run: QueueDispatchState, committed_bytes: int) -> bool:
+        """Whether growth is worth a manifest: what is in bundles costs none, or PUTs would grow with queues again."""
+        was_bundled, run.is_bundled = run.is_bundled, False
+        run.bundled_bytes += committed_bytes
+        if was_bundled and run.manifest_written_ms is not None and run.bundled_bytes < QUIET_BYTES_MAX:
+            return False
+        run.bundled_bytes = 0
+        return True
 
     def _write_due_manifest(self, run: QueueDispatchState, file: FlatMessageFile, now_ms: int) -> bool:
         due_ms = self._writer.manifest_due_ms(run)

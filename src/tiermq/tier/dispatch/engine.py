@@ -29,9 +29,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import StoreClosed, TierMQError
+from tiermq.errors import StoreClosed, TierError, TierMQError
 from tiermq.metrics import Registry
 from tiermq.service import Service
+from tiermq.tier.dispatch.bundle_step import BundleStep
 from tiermq.tier.dispatch.dispatch_step import DispatchStep, IndexSink, NoIndex
 from tiermq.tier.dispatch.local_source import LocalSource
 from tiermq.tier.dispatch.plan import DispatchConfig, TopicFilter
@@ -65,6 +66,7 @@ class EngineSettings:
     breaker_rest_ms: int = 10_000
     proof_mode: str = CHECKSUM
     pace: PaceSettings = field(default_factory=PaceSettings)
+    bundle_interval_ms: int = 0  # 0: every queue writes its own objects.
 
 
 class DispatchEngine:
@@ -114,6 +116,10 @@ class DispatchEngine:
         self._paused = False
         self._stopping = False
         self._stop_asked = threading.Event()  # For threads that rest.
+        interval_ms = self.settings.bundle_interval_ms
+        self._bundles = (
+            BundleStep(files.driver, writer, interval_ms, self.settings.back_off, self._clock) if interval_ms else None
+        )
         self._turn = DispatchStep(
             files,
             source,
@@ -128,6 +134,7 @@ class DispatchEngine:
             self._clock,
             chance,
             self,
+            self._bundles,
         )
         self._scheduler = _Scheduler(self)
         self._workers: list[threading.Thread] = []
@@ -180,7 +187,8 @@ class DispatchEngine:
     def pause(self, timeout_s: float = 10.0) -> bool:
         """Begin nothing more; False when a running step takes longer than `timeout_s`."""
         self._paused = True
-        return self._turns.wait_idle(timeout_s)
+        is_idle = self._turns.wait_idle(timeout_s)
+        return is_idle and (self._bundles is None or self._bundles.wait_idle(timeout_s))
 
     def resume(self) -> None:
         """Continue after a pause: messages put meanwhile are found like any backlog."""
@@ -199,7 +207,10 @@ class DispatchEngine:
         False when a step of one of them takes longer than `timeout_s`.
         """
         self.held_topics = self.proof.held_topics = held = frozenset(topics)
-        return not held or self._turns.wait_free(held, timeout_s)
+        if not held:
+            return True
+        is_free = self._turns.wait_free(held, timeout_s)
+        return is_free and (self._bundles is None or self._bundles.wait_idle(timeout_s))
 
     def changed(self, topic: str, queue_id: int, cause: ManifestCause) -> None:
         """The queue's manifest is out of date: write it again."""
@@ -226,6 +237,8 @@ class DispatchEngine:
             run.force_to, run.refused = target, False
             if is_last:
                 run.retry_at_ms = 0
+        if is_last and self._bundles is not None:
+            self._bundles.retry_now()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._turns.push(targets)
         left = list(targets.items())  # From its end, and each queue until it is done.
@@ -285,7 +298,7 @@ class DispatchEngine:
     def _is_idle(self) -> bool:
         """Whether no queue is in a step, ready for one, or scheduled."""
         with self._due_lock:
-            return not self._due and self._turns.is_empty()
+            return not self._due and self._turns.is_empty() and not self._bundles
 
     def _has_reached(self, name: QueueName, target: int) -> bool:
         file = self.files.find(*name)
@@ -376,11 +389,13 @@ class DispatchEngine:
         if not self._may_ask():
             return False
         self._turn_count += 1
+        if self._bundles is not None and self._bundles.is_due() and self._write_bundle():
+            return True
         if self._turn_count % SEAL_EVERY_TURNS == 0 and self._seal_one():
             return True
         name = self._turns.take()
         if name is None:
-            return self._seal_one()
+            return (self._turns.is_empty() and self._write_bundle()) or self._seal_one()
         if name[0] in self.held_topics:
             self._turns.done(name, False)
             return True
@@ -393,6 +408,13 @@ class DispatchEngine:
                 self._opened_at_s = None  # If the breaker is open now, that was the probe: it rests again.
             self._turns.done(name, again)
         return True
+
+    def _write_bundle(self) -> bool:
+        try:
+            return self._turn.write_bundle(self.held_topics)
+        except TierError as error:
+            _log.warning("quiet queues are uploaded later: %s", error)
+            return False
 
     def _may_ask(self) -> bool:
         """Whether the circuit breaker would admit a request."""

@@ -232,6 +232,9 @@ class QueueDispatchState:
     refused: bool = False  # Whether that was no outage: waiting alone will not help.
     force_to: int = -1  # Hold nothing back below this offset.
     average_bytes: float = 0.0
+    is_packed: bool = False  # What it has pending goes into the next bundle.
+    is_bundled: bool = False  # Its last commit is, or will be, in a bundle.
+    bundled_bytes: int = 0  # Written in bundles since its manifest was.
     causes: set[ManifestCause] = field(default_factory=set)
     manifest_written_ms: int | None = None
 

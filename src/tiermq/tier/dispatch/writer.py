@@ -51,8 +51,12 @@ class QueueWriter:
         clock: Clock | None = None,
         renew_ms: int = LEASE_TERM_MS // 3,
         epoch_min: int = 1,
+        fence: Callable[[], None] = lambda: None,
     ) -> None:
-        """`epoch_min`: behind every epoch that this broker's metadata knows, for a tier whose lease was lost."""
+        """`epoch_min`: behind every epoch that this broker's metadata knows, for a tier whose lease was lost.
+
+        `fence` keeps earlier holders of the lease from writing bundles; called whenever the lease was acquired.
+        """
         self._metadata = metadata
         self._manifests = manifests
         self._lease = lease
@@ -60,6 +64,7 @@ class QueueWriter:
         self._clock = clock or SystemClock()
         self._renew_ms = renew_ms
         self._epoch_min = epoch_min
+        self._fence = fence
         self._lease_lock = threading.Lock()
         self._next_renewal_ms = 0
         self._held_until_ms = 0
@@ -117,6 +122,7 @@ class QueueWriter:
                 self._held_until_ms = self._lease.renew()
             else:
                 self._lease.acquire(epoch_min=self._epoch_min)
+                self._fence()
                 self._held_until_ms = self._lease.expires_ms
             self._lost = ""
         except LeaseHeld as error:
@@ -131,6 +137,14 @@ class QueueWriter:
             _log.error("this process stops writing the tier: %s", error)
             if self._lease.has_twin():
                 self.on_held(error)
+
+    def fence_again(self) -> None:
+        """Another process has fenced bundles: go on only if the lease is ours nevertheless. Raises TierError."""
+        with self._lease_lock:
+            self._next_renewal_ms = 0
+            self._keep_lease()
+            if self.may_write():
+                self._fence()
 
     def require_known_tier(self) -> None:
         """Raises StaleWriter when the tier is not the broker's, and TierError when it cannot be asked yet."""

@@ -57,6 +57,15 @@ class SegmentInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentWrite:
+    """One of the writes of `write_bundle`."""
+
+    key: SegmentKey
+    position: int
+    data: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
 class StoredObject:
     """A small object as it was read."""
 
@@ -79,6 +88,31 @@ class TierDriver(Protocol):
         checksum, or not in this response; the caller compares with `reread`.
         Raises SegmentConflict, IllegalRange, SegmentSealed as in the table above; CorruptSegment when the segment is
         damaged.
+        """
+        ...
+
+    def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
+        """As `write` for each, of different segments of one broker: all of them or none, in one object where bytes are
+        stored in objects. A `write` that repeats one of them costs no request.
+
+        The caller holds the broker's lease and has called `fence_bundles` since it has. Raises BundlesFenced when
+        another process has called it later.
+        """
+        ...
+
+    def fence_bundles(self, directory: str, *, create: bool) -> None:
+        """Take over the bundles of the broker with that directory: `write_bundle` of earlier callers fails from now on.
+
+        To be called by each new owner of the broker's lease before it writes. Without `create` nothing is written where
+        the broker has no bundles.
+        """
+        ...
+
+    def repair_bundles(self, directory: str, aside: str) -> list[str]:
+        """Take bundles that are missing or damaged out of the broker's sequence; their paths.
+
+        What they had is missing in its segments then, which are to be repaired. Damaged ones are kept as
+        `<path>.<aside>`. The caller must be the broker's only writer.
         """
         ...
 
@@ -260,6 +294,15 @@ class ForwardingDriver:
 
     def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         return self.forward("write", key, lambda: self.inner.write(key, position, data))
+
+    def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
+        return self.forward("write_bundle", None, lambda: self.inner.write_bundle(writes))
+
+    def fence_bundles(self, directory: str, *, create: bool) -> None:
+        self.forward("fence_bundles", None, lambda: self.inner.fence_bundles(directory, create=create))
+
+    def repair_bundles(self, directory: str, aside: str) -> list[str]:
+        return self.forward("repair_bundles", None, lambda: self.inner.repair_bundles(directory, aside))
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         return self.forward("read", key, lambda: self.inner.read(key, position, length))

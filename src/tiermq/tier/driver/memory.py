@@ -17,6 +17,7 @@ from tiermq.tier.driver.contract import (
     Buffer,
     Expected,
     SegmentInfo,
+    SegmentWrite,
     StoredObject,
     check_aside,
     check_read,
@@ -77,6 +78,15 @@ class MemoryDriver:
             segment.data += missing
             segment.modified_ms = self._clock.now_ms()
         return False
+
+    def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
+        return [self.write(write.key, write.position, write.data) for write in writes]
+
+    def fence_bundles(self, directory: str, *, create: bool) -> None:
+        """Nothing is bundled here."""
+
+    def repair_bundles(self, directory: str, aside: str) -> list[str]:  # noqa: ARG002 - nothing is bundled here
+        return []
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         check_read(key, position, length)

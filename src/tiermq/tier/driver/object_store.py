@@ -3,6 +3,7 @@
     <path>                  the canonical object: a sealed segment, whole
     <path>.parts/<position> the parts of an open segment (see `part_log`), and the seal mark, which stays
     <path>.parts/<position>-<end>   merged parts: the bytes of many small parts in one object
+    <path>.parts/bundled    the segment has, or had, ranges in bundles: they count as parts (see `bundle`)
     <path>.damaged-N        what a repair has replaced, or `<path>.damaged-N.parts/<position>`
 
 One write is one object, created only where none exists: the name is the fence. The listing defines the tail; a writer
@@ -28,23 +29,29 @@ a range of a sealed segment costs one request even when nothing is known about i
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from tiermq.clock import HOUR_MS, Clock, SystemClock
 from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierError, TierUnavailable
 from tiermq.message.crc import crc32
 from tiermq.tier.driver import contract, part_log
+from tiermq.tier.driver.bundle import BundleObject, Directory, Writing
+from tiermq.tier.driver.bundle_store import BundleStore
 from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
     Expected,
     SegmentInfo,
+    SegmentWrite,
     StoredObject,
     check_aside,
     check_read,
@@ -55,16 +62,28 @@ from tiermq.tier.driver.contract import (
 from tiermq.tier.driver.object_requests import Fetched, MultipartTag, ObjectRequests, ObjectStat, PastTheEnd, is_md5_of
 from tiermq.tier.driver.part_log import (
     PARTS_SUFFIX,
+    BundledWrite,
     PartLog,
     PartObject,
+    Piece,
+    bundled_path,
     merge_groups,
+    own_groups,
     part_object,
     part_path,
     parts_directory,
     sound_prefix,
     with_merged,
+    with_ranges,
 )
-from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name, may_begin_a_name, segment_at
+from tiermq.tier.names import (
+    OBJECT_SUFFIXES,
+    SegmentKey,
+    broker_directory,
+    check_object_name,
+    may_begin_a_name,
+    segment_at,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +94,15 @@ _log = logging.getLogger(__name__)
 class _Found:
     key: SegmentKey
     canonical: ObjectStat | None = None
+    is_bundled: bool = False
     parts: list[PartObject] = field(default_factory=list)  # The mark included.
     modified_ms: int = 0
 
 
-def segments_of(objects: Iterable[ObjectStat], prefix: str = "") -> list[SegmentInfo]:
-    """Sorted by path; `prefix` is compared with the segment's path."""
+def segments_of(
+    objects: Iterable[ObjectStat], prefix: str = "", bundled: Callable[[SegmentKey], _Bundled] | None = None
+) -> list[SegmentInfo]:
+    """Sorted by path; `prefix` is compared with the segment's path. `bundled` returns what is in bundles."""
     found: dict[str, _Found] = {}
     for stat in objects:
         path, separator, _ = stat.path.partition(PARTS_SUFFIX + "/")
@@ -94,38 +116,58 @@ def segments_of(objects: Iterable[ObjectStat], prefix: str = "") -> list[Segment
             segment = found[path] = _Found(key)
         if not separator:
             segment.canonical = stat
+        elif stat.path == bundled_path(path):
+            segment.is_bundled = True
+            continue
         else:
             part = part_object(path, stat.path, stat.size)
             if part is None:
                 continue
             segment.parts.append(part)
         segment.modified_ms = max(segment.modified_ms, stat.modified_ms)
-    return [_info(segment) for _, segment in sorted(found.items()) if segment.canonical or segment.parts]
+    infos = []
+    for _, segment in sorted(found.items()):
+        in_bundles = _Bundled((), None, 0)
+        if segment.is_bundled and bundled is not None and segment.canonical is None:
+            in_bundles = bundled(segment.key)
+        if segment.canonical or segment.parts or in_bundles.ranges or in_bundles.damage:
+            infos.append(_info(segment, in_bundles))
+    return infos
 
 
-def _info(segment: _Found) -> SegmentInfo:
+class _Bundled(NamedTuple):
+    """The ranges of a segment in bundles."""
+
+    ranges: Sequence[PartObject]
+    damage: str | None  # Why there may be more.
+    modified_ms: int
+
+
+def _info(segment: _Found, bundled: _Bundled) -> SegmentInfo:
     part_count = sum(1 for part in segment.parts if part.length)
     if segment.canonical is not None:
         return SegmentInfo(segment.key, segment.canonical.size, True, part_count, segment.modified_ms)
-    sound = sound_prefix(segment.parts)
-    merge_count = part_count - len(sound.log) + sum(map(len, merge_groups(sound.log.objects)))
+    sound = sound_prefix([*segment.parts, *bundled.ranges])
+    live_count = sum(1 for part in sound.log.objects if not part.bundle)
+    merge_count = part_count - live_count + sum(map(len, own_groups(sound.log.objects)))
     return SegmentInfo(
         segment.key,
         sound.log.end,
         sound.log.marked,
-        part_count,
-        segment.modified_ms,
-        sound.damage,
-        0 if sound.log.marked or sound.damage else merge_count,
+        part_count + len(bundled.ranges),
+        max(segment.modified_ms, bundled.modified_ms),
+        bundled.damage or sound.damage,
+        0 if sound.log.marked or sound.damage or bundled.damage else merge_count,
     )
 
 
 READ_CHUNK_BYTES = 8 << 20  # Ranges of more than 1.5 times this are read in parallel chunks.
-VIEWS_MAX = 16_384  # Cached views of segments; a miss costs a listing.
+VIEWS_MAX = 65_536  # Cached views of segments, two for each queue; a miss costs a listing.
 STAGED_SUFFIX = ".replacing"
 PARTS_RUN_MAX = 32  # Small parts at the end of a segment that `write` merges.
 VIEW_TRUSTED_MS = 3 * HOUR_MS
 SUPERSEDED_KEPT_MS = 2 * VIEW_TRUSTED_MS
+UNPACKED_BYTES = 64 << 10  # A segment that has so much in bundles gets it as a merged part of its own.
 _LOCKS = 512
 _TRIES_MAX = 3
 
@@ -145,7 +187,8 @@ class _Look:
     """The store's current state: the view (None: no objects), and all parts, superseded ones too, without the mark."""
 
     view: View | None
-    parts: dict[PartObject, int]  # When each was created, in ms.
+    parts: dict[PartObject, int]  # The segment's own, and when each was created, in ms.
+    is_bundled: bool = False
 
     def part_paths(self, key: SegmentKey) -> list[str]:
         return [part.path(key.path) for part in self.parts]
@@ -166,6 +209,7 @@ class ObjectStoreDriver:
         self._views: OrderedDict[SegmentKey, View] = OrderedDict()
         self._views_lock = threading.Lock()
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._bundles: dict[str, BundleStore] = {}
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -174,14 +218,9 @@ class ObjectStoreDriver:
         if not body:
             return False
         with self._lock(key):
-            log = self._known(key)
-            if log is None or (isinstance(log, PartLog) and (position > log.end or self._is_outdated(log))):
-                log = self._look(key).view  # Unknown, or another process may have appended since.
-            if isinstance(log, Sealed) or (log is not None and log.marked):
-                raise contract.sealed(key)
-            if log is None:
-                log = PartLog()
-                log.checked_ms = self._clock.now_ms()
+            log = self._log_to_append(key, position)
+            if log.last_bundled is not None and _is_repeated(log.last_bundled, position, body):
+                return log.last_bundled.is_confirmed
             missing = contract.missing_suffix(
                 key, position, body, log.end, lambda at, length: self.read(key, at, length)
             )
@@ -251,6 +290,11 @@ class ObjectStoreDriver:
                 self._rewrite_canonical(key, end, position, memoryview(data))
                 return
             for piece in view.pieces(position, len(data)):
+                if piece.part.bundle:
+                    at = piece.part.position + piece.start - position
+                    patched = memoryview(data)[at : at + piece.length]
+                    self._bundles_of(key).patch(piece.part, piece.start, patched)
+                    continue
                 path = piece.part.path(key.path)
                 answer = self.requests.fetch(path)
                 if answer is None:
@@ -297,12 +341,13 @@ class ObjectStoreDriver:
                 left = PartObject(cut_part.position, size - cut_part.position, is_merged=True)
                 self.requests.create(left.path(key.path), bytes(self.read(key, left.position, left.length)))
             self._forget(key)
-            cut = sorted((part for part in look.parts if part.end > size), reverse=True)
             live = set(log.objects)
-            self.requests.delete([part.path(key.path) for part in cut if part not in live])
+            self.requests.delete([part.path(key.path) for part in look.parts if part.end > size and part not in live])
             # The last one first: a crash in between leaves a shorter segment, not one with a hole.
-            for part in cut:
-                if part in live:
+            for part in reversed(log.objects):
+                if part.end > size and part.bundle:
+                    self._bundles_of(key).cut(self._segment_in_bundles(key), max(part.position, size))
+                elif part.end > size:
                     self.requests.delete([part.path(key.path)])
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -339,8 +384,7 @@ class ObjectStoreDriver:
             return self._read_canonical(key, position, length)
         path = key.path
         pieces = view.pieces(position, length)
-        ranges = [(piece.part.path(path), piece.start, piece.length) for piece in pieces]
-        return self._gather(ranges)
+        return self._gather(_ranges_of(path, pieces))
 
     def _read_canonical(self, key: SegmentKey, position: int, length: int) -> memoryview | None:
         path = key.path
@@ -393,7 +437,17 @@ class ObjectStoreDriver:
         return isinstance(view, Sealed) or (view is not None and view.marked)
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
-        return iter(segments_of(self._below(prefix), prefix))
+        loaded: set[BundleStore] = set()
+
+        def bundled(key: SegmentKey) -> _Bundled:
+            store = self._bundles_of(key)
+            if store not in loaded:
+                store.load()
+                loaded.add(store)
+            damage = next((f"{path}: {text}" for path, text in store.damage.items()), None)
+            return _Bundled(store.ranges(self._segment_in_bundles(key)), damage, store.modified_ms)
+
+        return iter(segments_of(self._below(prefix), prefix, bundled))
 
     # -- sealing and deleting ------------------------------------------------------------------------------------------
 
@@ -411,6 +465,8 @@ class ObjectStoreDriver:
                 if self._mark(key, look.view) and self._merge_all(key, look.view, crc32):
                     self._remember(key, Sealed(look.view.end))
                     self.requests.delete(look.part_paths(key))
+                    if look.is_bundled:
+                        self._bundles_of(key).note_floor(self._segment_in_bundles(key), look.view.end)
                     return
             raise TierUnavailable(
                 f"{self.url}/{key}: other writers changed it {_TRIES_MAX} times while it was sealed. Try again."
@@ -428,16 +484,17 @@ class ObjectStoreDriver:
         """Create the canonical object, and compare it. False when parts are missing: another sealer was faster."""
         path = key.path
         tag, crc = MultipartTag(), 0
+        part: memoryview | None = None
 
         def passed_on() -> Iterator[memoryview]:
             nonlocal crc
-            for part in self._all_parts(key, log):
-                tag.add(part)
-                crc = crc32(part, crc)
-                yield part
+            for chunk in self._all_parts(key, log):
+                tag.add(chunk)
+                crc = crc32(chunk, crc)
+                yield chunk
 
         try:
-            if len(log) == 1:
+            if len(log) == 1 and not log.objects[0].bundle:
                 part = next(self._all_parts(key, log))
                 crc = crc32(part)
                 if not self.requests.copy(log.objects[0].path(path), path):
@@ -455,7 +512,7 @@ class ObjectStoreDriver:
                 f"{self.url}/{path}: expected {log.end} bytes after the merge, found {made.size}. "
                 "The parts are untouched, the object was removed; seal it again."
             )
-        is_confirmed = is_md5_of(made.e_tag, part) if len(log) == 1 else tag.matches(made.e_tag)
+        is_confirmed = is_md5_of(made.e_tag, part) if part is not None else tag.matches(made.e_tag)
         expected = crc if known_crc is None else known_crc
         found = crc if is_confirmed else self._crc_of(key, made.size)
         if found != expected:
@@ -467,7 +524,7 @@ class ObjectStoreDriver:
         """An interrupted seal may not have compared: its parts are deleted only when the object is correct."""
         found = None if known_crc is None else self._crc_of(key, size)
         if known_crc is not None and found is not None and found != known_crc:
-            if part_log.sound_prefix(self._rows(key)).log.end == size:
+            if part_log.sound_prefix(self._stats(key)[0]).log.end == size:
                 self._forget(key)
                 self.requests.delete([key.path])  # All parts exist: the object can be created again.
             raise _unlike(f"{self.url}/{key.path}", known_crc, found)
@@ -485,11 +542,12 @@ class ObjectStoreDriver:
     def _all_parts(self, key: SegmentKey, log: PartLog) -> Iterator[memoryview]:
         path = key.path
         for piece in log.pieces(0, log.end):
-            name = piece.part.path(path)
-            answer = self.requests.fetch(name)
+            part = piece.part
+            name = part.path(path)
+            answer = self.requests.fetch(name, part.offset, part.length) if part.bundle else self.requests.fetch(name)
             if answer is None:
                 raise _PartGone
-            yield _exactly(f"{self.url}/{name}", answer, 0, piece.part.length)[piece.start :]
+            yield _exactly(f"{self.url}/{name}", answer, part.offset, part.length)[piece.start :]
 
     # -- merging parts of an open segment ------------------------------------------------------------------------------
 
@@ -498,7 +556,7 @@ class ObjectStoreDriver:
             view = self._look(key).view
             if not isinstance(view, PartLog) or view.marked:
                 return 0
-            merged_count = self._merge_parts(key, view)
+            merged_count = self._merge_parts(key, view, own_groups(view.objects))
             if merged_count or view.superseded_ms is not None:
                 self._delete_superseded(key)
             return merged_count
@@ -507,17 +565,20 @@ class ObjectStoreDriver:
         """The write is acknowledged whether this succeeds or not; it is tried again after as many parts."""
         since_ms = log.superseded_ms
         try:
-            self._merge_parts(key, log)
+            self._merge_parts(key, log, merge_groups(log.objects))
             if since_ms is not None and self._clock.now_ms() - since_ms > SUPERSEDED_KEPT_MS:
                 self._delete_superseded(key)
         except TierError as error:
             _log.warning("%s/%s: its small parts are merged later: %s", self.url, key, error)
 
-    def _merge_parts(self, key: SegmentKey, log: PartLog) -> int:
+    def _merge_parts(self, key: SegmentKey, log: PartLog, groups: Sequence[tuple[PartObject, ...]]) -> int:
         """Merge small parts; the number of objects that are superseded now."""
-        done = [group for group in merge_groups(log.objects) if self._merge_group(key, group)]
+        done = [group for group in groups if self._merge_group(key, log, group)]
         if done:
             self._remember(key, with_merged(log, map(_merged, done), self._clock.now_ms()))
+            if any(part.bundle for group in done for part in group):
+                floor = max(group[-1].end for group in done)
+                self._bundles_of(key).note_floor(self._segment_in_bundles(key), floor)
         return sum(map(len, done))
 
     def _delete_superseded(self, key: SegmentKey) -> None:
@@ -531,10 +592,11 @@ class ObjectStoreDriver:
         self.requests.delete([part.path(key.path) for part in superseded if part not in kept])
         log.superseded_ms = min(kept.values(), default=None)
 
-    def _merge_group(self, key: SegmentKey, group: Sequence[PartObject]) -> bool:
+    def _merge_group(self, key: SegmentKey, log: PartLog, group: Sequence[PartObject]) -> bool:
         """Create the merged part of a run of parts, and compare it. False when one of them is gone."""
-        path = _merged(group).path(key.path)
-        data = self._gather([(part.path(key.path), 0, part.length) for part in group])
+        made = _merged(group)
+        path = made.path(key.path)
+        data = self._gather(_ranges_of(key.path, log.pieces(made.position, made.length)))
         if data is None:
             return False
         e_tag = self.requests.create(path, bytes(data))
@@ -550,13 +612,17 @@ class ObjectStoreDriver:
         with self._lock(key):
             self._forget(key)
             path = key.path
-            parts = sorted(self._rows(key), reverse=True)
+            found, is_bundled = self._stats(key)
+            parts = sorted(found, reverse=True)
+            if is_bundled:
+                self._bundles_of(key).cut(self._segment_in_bundles(key), 0)
             data = [part.path(path) for part in parts if part.length]
             marks = [part.path(path) for part in parts if not part.length]
             # Parts before the mark, the mark before the object: a crash in between never makes old parts live again.
             self.requests.delete(data)
             self.requests.delete(marks)
             self.requests.delete([path])
+            self.requests.delete([bundled_path(path)] if is_bundled else [])
 
     def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
         path = key.path
@@ -564,7 +630,9 @@ class ObjectStoreDriver:
         with self._lock(key):
             self._stage(key, staged, pieces)
             self._forget(key)
-            rows = sorted(self._rows(key), reverse=True)
+            found_rows, is_bundled = self._stats(key)
+            rows = sorted(found_rows, reverse=True)
+            in_bundles = self._keep_ranges(key, kept) if is_bundled else False
             canonical = self.requests.head(path)
             if canonical is not None or any(part.length == 0 for part in rows):
                 found = canonical is not None and (
@@ -573,14 +641,18 @@ class ObjectStoreDriver:
                 self._keep_parts(path, kept, rows)
                 self.requests.copy(staged, path)
                 self.requests.delete([part.path(path) for part in rows if part.length])
+                if in_bundles:
+                    self._bundles_of(key).cut(self._segment_in_bundles(key), 0)
             else:
                 found = False
                 self._keep_parts(path, kept, rows)
                 self.requests.delete([part.path(path) for part in rows])
+                if in_bundles:
+                    self._bundles_of(key).cut(self._segment_in_bundles(key), 0)
                 self.requests.copy(staged, part_path(path, 0))
             self._forget(key)
             self.requests.delete([staged])
-        return kept if found else parts_directory(kept) if rows else None
+        return kept if found else parts_directory(kept) if rows or in_bundles else None
 
     def _stage(self, key: SegmentKey, staged: str, pieces: Iterable[Buffer]) -> None:
         self.requests.upload(staged, (memoryview(piece) for piece in pieces if piece))
@@ -594,6 +666,113 @@ class ObjectStoreDriver:
         for part in rows:
             if part.length and self.requests.head(part.path(kept)) is None:
                 self.requests.copy(part.path(path), part.path(kept))
+
+    def _keep_ranges(self, key: SegmentKey, kept: str) -> bool:
+        """Copy the ranges in bundles as parts; whether there are any."""
+        store = self._bundles_of(key)
+        store.load()
+        ranges = store.ranges(self._segment_in_bundles(key))
+        for part in ranges:
+            answer = self.requests.fetch(part.bundle, part.offset, part.length)
+            if answer is not None:
+                self.requests.create(part_path(kept, part.position), bytes(answer.data))
+        return bool(ranges)
+
+    # -- bundles -------------------------------------------------------------------------------------------------------
+
+    def fence_bundles(self, directory: str, *, create: bool) -> None:
+        self._bundle_store(directory).fence(create=create)
+
+    def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
+        """One object for all. Raises BundlesFenced unless `fence_bundles` was called."""
+        if not writes:
+            return []
+        bodies = [joined(write.data) for write in writes]
+        store = self._bundles_of(writes[0].key)
+        with ExitStack() as locks:
+            for lock in sorted({hash(write.key) % _LOCKS for write in writes}):
+                locks.enter_context(self._locks[lock])
+            logs = [self._log_to_append(write.key, write.position) for write in writes]
+            missing = [
+                contract.missing_suffix(write.key, write.position, body, log.end, partial(self.read, write.key))
+                for write, body, log in zip(writes, bodies, logs, strict=True)
+            ]
+            wanted = [number for number, body in enumerate(missing) if body]
+            unmarked = [writes[number].key.path for number in wanted if not logs[number].is_bundled]
+            for number in wanted:
+                self._forget(writes[number].key)  # After any error from here on the cached view may be wrong.
+            list(self._pool.map(lambda path: self.requests.put(bundled_path(path), b"", None, check=False), unmarked))
+            parts, is_confirmed = store.append(
+                [
+                    Writing(self._segment_in_bundles(writes[number].key), logs[number].end, missing[number])
+                    for number in wanted
+                ]
+            )
+            confirmed = [False] * len(writes)
+            for number, part in zip(wanted, parts, strict=True):
+                log, body = logs[number], bodies[number]
+                log.add(part)
+                log.is_bundled, log.checked_ms = True, self._clock.now_ms()
+                confirmed[number] = is_confirmed and part.length == len(body)
+                digest = hashlib.md5(body, usedforsecurity=False).digest()
+                log.last_bundled = BundledWrite(writes[number].position, len(body), digest, confirmed[number])
+                self._remember(writes[number].key, log)
+                if log.bundled_bytes >= UNPACKED_BYTES:
+                    self._merge_in_passing(writes[number].key, log)
+            self._merge_bundles(store)
+            return confirmed
+
+    def _log_to_append(self, key: SegmentKey, position: int) -> PartLog:
+        """The log of an open segment, listed if it is not known. The caller holds the segment's lock."""
+        log = self._known(key)
+        if log is None or (isinstance(log, PartLog) and (position > log.end or self._is_outdated(log))):
+            log = self._look(key).view  # Unknown, or another process may have appended since.
+        if isinstance(log, Sealed) or (log is not None and log.marked):
+            raise contract.sealed(key)
+        if log is None:
+            log = PartLog()
+            log.checked_ms = self._clock.now_ms()
+        return log
+
+    def _merge_bundles(self, store: BundleStore) -> None:
+        """The write is acknowledged whether this succeeds or not; it is tried again with the next one."""
+        try:
+            moved = set(store.merge(SUPERSEDED_KEPT_MS))
+        except TierError as error:
+            _log.warning("%s/%s: its bundles are merged later: %s", self.url, store.broker_directory, error)
+            return
+        if not moved:
+            return
+        with self._views_lock:
+            for key, view in list(self._views.items()):
+                segment = self._segment_in_bundles(key)
+                if isinstance(view, PartLog) and view.bundled_bytes and segment in moved:
+                    self._views[key] = with_ranges(view, store.ranges(segment))
+
+    def repair_bundles(self, directory: str, aside: str) -> list[str]:
+        made = self._bundle_store(directory).repair(check_aside(aside))
+        with self._views_lock:
+            self._views.clear()
+        return made
+
+    def _bundles_of(self, key: SegmentKey) -> BundleStore:
+        return self._bundle_store(broker_directory(key.cluster, key.broker))
+
+    def _bundle_store(self, directory: str) -> BundleStore:
+        with self._views_lock:
+            store = self._bundles.get(directory)
+            if store is None:
+                store = BundleStore(self.requests, self.url, directory, self._map_at_once, self._clock, VIEW_TRUSTED_MS)
+                self._bundles[directory] = store
+            return store
+
+    def _map_at_once(self, read: Callable[[BundleObject], Directory], bundles: list[BundleObject]) -> list[Directory]:
+        return [read(bundle) for bundle in bundles] if len(bundles) < 2 else list(self._pool.map(read, bundles))
+
+    @staticmethod
+    def _segment_in_bundles(key: SegmentKey) -> str:
+        """The segment's path below its broker's directory."""
+        return key.path.split("/", 2)[2]
 
     # -- small objects -------------------------------------------------------------------------------------------------
 
@@ -637,39 +816,44 @@ class ObjectStoreDriver:
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def _stats(self, key: SegmentKey) -> dict[PartObject, int]:
-        """Every part, the mark included, and when it was created, in ms."""
-        found = {}
+    def _stats(self, key: SegmentKey) -> tuple[dict[PartObject, int], bool]:
+        """Every part, the mark included, and when it was created, in ms; whether the segment is in bundles."""
+        found, is_bundled = {}, False
         for stat in self.requests.list(parts_directory(key.path)):
             part = part_object(key.path, stat.path, stat.size)
             if part is not None:
                 found[part] = stat.modified_ms
-        return found
-
-    def _rows(self, key: SegmentKey) -> list[PartObject]:
-        return list(self._stats(key))
+            is_bundled = is_bundled or stat.path == bundled_path(key.path)
+        return found, is_bundled
 
     def _look(self, key: SegmentKey) -> _Look:
         """List the segment's objects. A damaged listing is read twice before it counts."""
         for last in (False, True):
-            rows = self._stats(key)
-            parts = {part: created_ms for part, created_ms in rows.items() if part.length}
+            stats, is_bundled = self._stats(key)
+            parts = {part: created_ms for part, created_ms in stats.items() if part.length}
             canonical: ObjectStat | None = None
-            if len(parts) < len(rows) or not rows:
+            if len(parts) < len(stats) or not stats:
                 # Parts that are being deleted leave holes in the listing, so the object is checked first.
                 canonical = self.requests.head(key.path)
+            rows = list(stats)
+            if is_bundled and canonical is None:
+                store = self._bundles_of(key)
+                store.load()
+                store.require_whole()
+                rows += store.ranges(self._segment_in_bundles(key))
             sound = part_log.sound_prefix(rows)
             if canonical is not None or sound.damage is None or last:
                 break
         if canonical is not None:
-            return _Look(self._remember(key, Sealed(canonical.size)), parts)
+            return _Look(self._remember(key, Sealed(canonical.size)), parts, is_bundled)
         if not rows:
             self._forget(key)
-            return _Look(None, {})
+            return _Look(None, {}, is_bundled)
         log = part_log.from_listing(f"{self.url}/{key}", rows)
         log.checked_ms = self._clock.now_ms()
+        log.is_bundled = is_bundled
         log.superseded_ms = min((parts[part] for part in parts.keys() - set(log.objects)), default=None)
-        return _Look(self._remember(key, log), parts)
+        return _Look(self._remember(key, log), parts, is_bundled)
 
     def _known(self, key: SegmentKey) -> View | None:
         with self._views_lock:
@@ -703,6 +887,24 @@ def _unlike(where: str, expected: int, found: int) -> CorruptSegment:
 
 def _merged(group: Sequence[PartObject]) -> PartObject:
     return PartObject(group[0].position, group[-1].end - group[0].position, is_merged=True)
+
+
+def _is_repeated(last: BundledWrite, position: int, body: bytes) -> bool:
+    if (last.position, last.length) != (position, len(body)):
+        return False
+    return last.digest == hashlib.md5(body, usedforsecurity=False).digest()
+
+
+def _ranges_of(path: str, pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
+    """What to read; neighbours in one bundle with one request."""
+    found: list[tuple[str, int, int]] = []
+    for piece in pieces:
+        name, start, length = piece.part.path(path), piece.part.offset + piece.start, piece.length
+        if found and found[-1][0] == name and found[-1][1] + found[-1][2] == start:
+            start, length = found[-1][1], found[-1][2] + length
+            found.pop()
+        found.append((name, start, length))
+    return found
 
 
 class _PartGone(Exception):

@@ -26,6 +26,7 @@ from tiermq.errors import CorruptSegment
 from tiermq.tier.names import BASE_DIGITS
 
 PARTS_SUFFIX = ".parts"
+BUNDLED_NAME = "bundled"  # An empty object beside the parts: the segment has, or had, ranges in bundles.
 PART_NAME = re.compile(rf"([0-9]{{{BASE_DIGITS}}})(?:-([0-9]{{{BASE_DIGITS}}}))?", re.ASCII)
 SMALL_PART_BYTES = 1 << 20  # A part of this size or more is never merged again before the seal.
 MERGED_BYTES_MAX = 8 << 20  # One PUT writes it, and one GET reads it.
@@ -38,14 +39,27 @@ class PartObject(NamedTuple):
     position: int
     length: int
     is_merged: bool = False
+    bundle: str = ""  # The path of the bundle that has these bytes; empty: an object of the segment's own.
+    offset: int = 0  # Where they begin in the object.
 
     @property
     def end(self) -> int:
         return self.position + self.length
 
     def path(self, segment: str) -> str:
+        if self.bundle:
+            return self.bundle
         name = part_path(segment, self.position)
         return f"{name}-{self.end:0{BASE_DIGITS}d}" if self.is_merged else name
+
+
+class BundledWrite(NamedTuple):
+    """The last write of a segment that went into a bundle: a repetition is recognised without a request."""
+
+    position: int
+    length: int
+    digest: bytes
+    is_confirmed: bool
 
 
 class Piece(NamedTuple):
@@ -62,6 +76,10 @@ def parts_directory(path: str) -> str:
 
 def part_path(path: str, position: int) -> str:
     return f"{path}{PARTS_SUFFIX}/{position:0{BASE_DIGITS}d}"
+
+
+def bundled_path(path: str) -> str:
+    return f"{path}{PARTS_SUFFIX}/{BUNDLED_NAME}"
 
 
 def part_object(path: str, name: str, length: int) -> PartObject | None:
@@ -84,7 +102,18 @@ class PartLog:
     Between the steps of `append` a reader sees a last part of length 0, which no range includes.
     """
 
-    __slots__ = ("_objects", "_positions", "checked_ms", "end", "marked", "small_run", "superseded_ms")
+    __slots__ = (
+        "_objects",
+        "_positions",
+        "bundled_bytes",
+        "checked_ms",
+        "end",
+        "is_bundled",
+        "last_bundled",
+        "marked",
+        "small_run",
+        "superseded_ms",
+    )
 
     def __init__(self) -> None:
         self._objects: list[PartObject] = []
@@ -94,6 +123,9 @@ class PartLog:
         self.small_run = 0  # Small parts at the end that were never merged.
         self.checked_ms = 0  # When the store confirmed that the segment ends here.
         self.superseded_ms: int | None = None  # Since when there are superseded parts; None: there are none.
+        self.is_bundled = False  # Whether the segment has its mark of bundles.
+        self.bundled_bytes = 0  # In bundles.
+        self.last_bundled: BundledWrite | None = None
 
     def append(self, length: int) -> None:
         """Note a part that was written at the end."""
@@ -105,6 +137,8 @@ class PartLog:
         self._positions.append(self.end)
         self.end = part.end
         self.small_run = 0 if part.is_merged or part.length >= SMALL_PART_BYTES else self.small_run + 1
+        if part.bundle:
+            self.bundled_bytes += part.length
 
     @property
     def objects(self) -> list[PartObject]:
@@ -140,7 +174,16 @@ def with_merged(log: PartLog, made: Iterable[PartObject], now_ms: int) -> PartLo
     """The log after merges: another object, because readers may use this one."""
     new = sound_prefix([*log.objects, *made]).log
     new.checked_ms = log.checked_ms
+    new.is_bundled, new.last_bundled = log.is_bundled, log.last_bundled
     new.superseded_ms = now_ms if log.superseded_ms is None else log.superseded_ms
+    return new
+
+
+def with_ranges(log: PartLog, ranges: Iterable[PartObject]) -> PartLog:
+    """The log after its ranges have moved to other bundles: another object, because readers may use this one."""
+    new = sound_prefix([*(part for part in log.objects if not part.bundle), *ranges]).log
+    new.checked_ms, new.superseded_ms = log.checked_ms, log.superseded_ms
+    new.is_bundled, new.last_bundled = log.is_bundled, log.last_bundled
     return new
 
 
@@ -156,7 +199,7 @@ def merge_groups(parts: Sequence[PartObject]) -> list[tuple[PartObject, ...]]:
     for part in [*reversed(parts[:-1]), None]:
         is_small = part is not None and part.length < SMALL_PART_BYTES
         if part is not None and is_small:
-            is_due = not part.is_merged or part.length <= MERGED_RATIO * total
+            is_due = not part.is_merged or bool(part.bundle) or part.length <= MERGED_RATIO * total
             if (is_due or not group) and total + part.length <= MERGED_BYTES_MAX:
                 group.append(part)
                 total += part.length
@@ -165,6 +208,11 @@ def merge_groups(parts: Sequence[PartObject]) -> list[tuple[PartObject, ...]]:
             groups.append(tuple(reversed(group)))
         group, total = ([part], part.length) if part is not None and is_small else ([], 0)
     return groups
+
+
+def own_groups(parts: Sequence[PartObject]) -> list[tuple[PartObject, ...]]:
+    """Those groups that are not wholly in bundles: there small ranges cost no object, and are left to their writer."""
+    return [group for group in merge_groups(parts) if not all(part.bundle for part in group)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,22 +226,33 @@ class Sound:
 def sound_prefix(rows: Iterable[PartObject]) -> Sound:
     """The log of objects in any order, up to the first that does not fit."""
     log = PartLog()
-    merged_end = 0
-    # Of objects at one position the longest merged part is first.
-    for row in sorted(rows, key=lambda row: (row.position, -row.length if row.is_merged else 0, row.length)):
-        if row.position < merged_end and (not row.is_merged or row.end <= log.end):
+    merged_end = bundled_end = 0
+    for row in sorted(rows, key=_row_order):
+        if row.position < merged_end and (not (row.is_merged or row.bundle) or row.end <= log.end):
             continue  # Superseded.
+        if row.position < bundled_end and not (row.is_merged or row.bundle):
+            continue  # Of a stale writer: the writer of bundles had taken over.
         if log.marked:
             return Sound(log, f"expected nothing after the seal mark at {log.end}, found a part at {row.position}")
-        if row.position != log.end and not (row.is_merged and row.position < log.end < row.end):
+        overlaps = row.position < log.end < row.end and (row.position < merged_end if row.bundle else row.is_merged)
+        if row.position != log.end and not overlaps:
             what = "an overlap" if row.position < log.end else "a hole"
             return Sound(log, f"expected a part at {log.end}, found {what}: the next part is at {row.position}")
         if row.length == 0:
             log.marked = True
         else:
             log.add(row)
-            merged_end = log.end if row.is_merged else merged_end
+            if row.bundle:
+                bundled_end = log.end
+            elif row.is_merged:
+                merged_end = log.end
     return Sound(log, None)
+
+
+def _row_order(row: PartObject) -> tuple[int, int, int]:
+    """Of objects at one position the longest merged part is first, then a range in a bundle."""
+    is_merged = row.is_merged and not row.bundle
+    return row.position, -row.length if is_merged else 0 if row.bundle else 1, row.length
 
 
 def from_listing(path: str, rows: Iterable[PartObject]) -> PartLog:

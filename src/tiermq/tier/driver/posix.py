@@ -49,6 +49,7 @@ from tiermq.tier.driver.contract import (
     Buffer,
     Expected,
     SegmentInfo,
+    SegmentWrite,
     StoredObject,
     check_aside,
     check_read,
@@ -243,6 +244,15 @@ class PosixDriver:
             written = self._calls.pwrite(descriptor, data, position)
             data = data[written:]
             position += written
+
+    def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
+        return [self.write(write.key, write.position, write.data) for write in writes]
+
+    def fence_bundles(self, directory: str, *, create: bool) -> None:
+        """Nothing is bundled here."""
+
+    def repair_bundles(self, directory: str, aside: str) -> list[str]:  # noqa: ARG002 - nothing is bundled here
+        return []
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         return self._read(key, position, length, from_disk=False)

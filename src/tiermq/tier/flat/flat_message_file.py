@@ -21,7 +21,7 @@ from collections.abc import Callable
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
 from tiermq.errors import IllegalTransition, StoreClosed
-from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.contract import SegmentWrite, TierDriver
 from tiermq.tier.flat.flat_file import FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.flat.queue_recovery import QueueRecovery
@@ -169,6 +169,12 @@ class FlatMessageFile:
                 return AppendStatus.FILE_FULL
             self._append_some(batch)
             return AppendStatus.SUCCESS
+
+    def pending_writes(self) -> list[SegmentWrite]:
+        """What the next `commit` would write, records before units."""
+        with self.lock:
+            files = (self.log, self.units) if self.initialised else ()
+            return [write for file in files if (write := file.last.pending_write()) is not None]
 
     def _log_room(self, batch: RecordBatch) -> int:
         """How much of a batch the commit log takes: an empty segment takes one record of any size."""

@@ -21,7 +21,7 @@ import threading
 from tiermq.errors import TierUnavailable
 from tiermq.message.crc import crc32
 from tiermq.tier.block_sums import BlockSums
-from tiermq.tier.driver.contract import Buffer, TierDriver
+from tiermq.tier.driver.contract import Buffer, SegmentWrite, TierDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment
 from tiermq.tier.names import SegmentKey
 
@@ -160,6 +160,13 @@ class FlatSegment:
             return True
         finally:
             self._commit_lock.release()
+
+    def pending_write(self) -> SegmentWrite | None:
+        """What a commit would write; None when nothing is pending."""
+        with self._append_lock:
+            if not self._pending or self.closed:
+                return None
+            return SegmentWrite(self.key, self.commit_position, list(self._pending))
 
     def discard_pending(self) -> int:
         """Drop pending bytes; returns their number. The caller asks the tier afterwards which part is stored."""

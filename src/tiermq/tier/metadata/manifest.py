@@ -39,7 +39,8 @@ from tiermq.tier.metadata.metadata_values import (
 )
 from tiermq.tier.names import QueueKey, SegmentType
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+"""That of queues that may have bytes in bundles, of which readers of version 1 know nothing; all others have 1."""
 MANIFEST_STEM = "manifest"
 TOPIC_ID_END = 1 << 31
 """Index items have 32 bits for the id of a topic."""
@@ -67,6 +68,7 @@ class QueueManifest:
     segments: tuple[Segment, ...] = ()
     time_index: tuple[TimeEntry, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    in_bundles: bool = False  # Whether its segments may have, or have had, ranges in bundles.
 
 
 def manifest_name(key: QueueKey) -> str:
@@ -112,7 +114,9 @@ def encode_manifest(manifest: QueueManifest) -> bytes:
         "writer": manifest.writer,
         "writtenMs": manifest.written_ms,
     }
-    return seal_document(body, MANIFEST_VERSION)
+    if not manifest.in_bundles:
+        return seal_document(body, 1)
+    return seal_document(body | {"bundles": True}, MANIFEST_VERSION)
 
 
 def decode_manifest(data: bytes, name: str) -> QueueManifest:
@@ -141,6 +145,7 @@ def decode_manifest(data: bytes, name: str) -> QueueManifest:
             segments=tuple(decode_segment(key, item) for item in items_field(body, "segments")),
             time_index=tuple(_decode_time_index(items_field(body, "timeIndex"))),
             gaps=tuple(_decode_gap(gap) for gap in items_field(body, "gaps")),
+            in_bundles=body.get("bundles") is True,
         )
     except (ValueError, TypeError, LookupError) as error:
         refuse_document(name, f"a body that does not fit version {MANIFEST_VERSION} ({type(error).__name__}: {error})")

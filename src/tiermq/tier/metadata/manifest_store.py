@@ -126,10 +126,12 @@ class ManifestStore:
         lease: WriterLease | None = None,
         clock: Clock | None = None,
         on_change: Callable[[QueueKey], None] = lambda _queue: None,
+        in_bundles: bool = False,
     ) -> None:
-        """`on_change` is called after a manifest was replaced or removed."""
+        """`on_change` is called after a manifest was replaced or removed. `in_bundles`: the writer uses bundles."""
         self._driver = driver
         self._on_change = on_change
+        self._in_bundles = in_bundles
         self._writer = writer
         self._lease = lease
         self._clock = clock or SystemClock()
@@ -174,7 +176,10 @@ class ManifestStore:
                 self._acquire(manifest.key)
                 held = self._holds[manifest.key]
             self._require_unfenced(manifest.key, held)
-            stamped = self._stamp(manifest, held.manifest.epoch, held.manifest.sequence + 1)
+            in_bundles = manifest.in_bundles or held.manifest.in_bundles
+            stamped = self._stamp(
+                replace(manifest, in_bundles=in_bundles), held.manifest.epoch, held.manifest.sequence + 1
+            )
             held.version = self._replace(stamped, held)
             held.manifest = stamped
             self._on_change(manifest.key)
@@ -229,7 +234,14 @@ class ManifestStore:
         return self._lease.epoch
 
     def _stamp(self, manifest: QueueManifest, epoch: int, sequence: int) -> QueueManifest:
-        return replace(manifest, writer=self._writer, epoch=epoch, sequence=sequence, written_ms=self._clock.now_ms())
+        return replace(
+            manifest,
+            writer=self._writer,
+            epoch=epoch,
+            sequence=sequence,
+            written_ms=self._clock.now_ms(),
+            in_bundles=manifest.in_bundles or self._in_bundles,
+        )
 
     def _replace(self, manifest: QueueManifest, held: _Hold) -> str:
         """Put the manifest over what we hold, and settle what a conflict means."""

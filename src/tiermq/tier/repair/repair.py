@@ -23,7 +23,7 @@ from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.manifest_store import WriterLease
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
-from tiermq.tier.names import SegmentKey
+from tiermq.tier.names import BUNDLES_DIRECTORY, SegmentKey, broker_directory
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.queue.units import offset_runs
 from tiermq.tier.repair import manifest_repair, queue_repair
@@ -48,6 +48,7 @@ from tiermq.tier.repair.repair_plan import (
 )
 from tiermq.tier.verify.verify import run_verify_task, verify_plan, verify_tier
 from tiermq.tier.verify.verify_plan import IndexTask, plan_verify
+from tiermq.tier.verify.verify_report import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,31 @@ def run_repair(
     return RepairOutcome.of(action, changes, kept, failed, is_dry_run=dry_run)
 
 
+def _mend_bundles(context: RepairContext, action: RepairAction, changes: list[str]) -> bool:
+    """Take lost and damaged bundles out of the sequence, so that the queue shows what it lacks.
+
+    False: a dry run ends here, because what the bundles had is not known before.
+    """
+    key = action.queue
+    if Problem.DAMAGED_LISTING.name.lower() not in action.reasons:
+        return True
+    damages = [info.damage for info in context.driver.list_segments(key.directory + "/") if info.damage]
+    in_bundles = [damage for damage in damages if BUNDLES_DIRECTORY in damage]
+    if not in_bundles:
+        return True
+    if context.is_dry_run:
+        changes.append(f"{in_bundles[0]}: taken out, then restored from a local store")
+        return False
+    directory = broker_directory(key.cluster, key.broker)
+    changes += [f"{path}: taken out" for path in context.driver.repair_bundles(directory, context.aside)]
+    return True
+
+
 def _mend_log(
     context: RepairContext, action: RepairAction, changes: list[str], kept: list[str], failed: list[str]
 ) -> None:
+    if not _mend_bundles(context, action, changes):
+        return
     facts = read_facts(context.driver, action.queue, context.metadata)
     survey = survey_log(context.driver, facts)
     lost, unknown = queue_repair.find_lost(context.driver, facts, survey, context.sources)
@@ -109,6 +132,8 @@ def _mend_log(
 def _mend_units(
     context: RepairContext, action: RepairAction, changes: list[str], kept: list[str], failed: list[str]
 ) -> None:
+    if not _mend_bundles(context, action, changes):
+        return
     facts = read_facts(context.driver, action.queue, context.metadata)
     made = queue_repair.rebuild_units(context.driver, facts)
     if made is None:

@@ -1,0 +1,272 @@
+"""Bundle: one object with ranges of many segments, so that many quiet queues cost one PUT.
+
+    <cluster dir>/<broker>/bundles.tiermq/<20 digits: number>             what was written in one step
+    <cluster dir>/<broker>/bundles.tiermq/<20 digits>-<20 digits>         merged: the bundles from first to last again
+
+    +----------------------------+--------------------------+--------+--------------+-----------+
+    | bytes of the ranges        | directory: JSON, zlib    | magic  | CRC-32 of it | length    |
+    +----------------------------+--------------------------+--------+--------------+-----------+
+                                                              8 bytes  u32            u32           big-endian
+
+The directory names, for each range, its segment (path below the broker's directory), its position there, its length and
+where it begins in the bundle. A *cut* drops ranges of earlier bundles: all that end behind a position (a trim, a
+deletion), or (`is_floor`) all that end at it or before (they are stored in the segment's own objects now).
+
+Bundles are applied in the order of their numbers, in each the cuts before the ranges. A number is created only once: of
+two writers one gets it. A *fence* is a bundle by which a process takes over: earlier writers get no number behind it.
+
+Invariants: the ranges of a segment follow each other or begin where objects of its own end; numbers begin at 0 and have
+no holes; a merged bundle supersedes every bundle whose numbers are within its own. Pure: no requests here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiermq.errors import CorruptSegment
+from tiermq.message.crc import crc32
+from tiermq.tier.driver.part_log import PartObject
+from tiermq.tier.names import BASE_DIGITS, BUNDLES_DIRECTORY
+
+MAGIC = b"TMQBNDL1"
+FOOTER = struct.Struct(
+    ">"
+    "8s"  # magic
+    "I"  # CRC-32 of the compressed directory
+    "I"  # its length
+)
+DIRECTORY_VERSION = 1
+MERGE_RUN = 32  # Bundles at the end that are merged into one.
+MERGE_RATIO = 4  # A merged bundle is rewritten only with a quarter of its bytes or more.
+MERGE_BYTES_MAX = 64 << 20
+_NAME = re.compile(rf"([0-9]{{{BASE_DIGITS}}})(?:-([0-9]{{{BASE_DIGITS}}}))?", re.ASCII)
+
+
+class Cut(NamedTuple):
+    """Ranges of a segment that count no more."""
+
+    segment: str
+    position: int
+    is_floor: bool = False
+
+    def drops(self, part: PartObject) -> bool:
+        return part.end <= self.position if self.is_floor else part.end > self.position
+
+
+class BundledRange(NamedTuple):
+    """Bytes of a segment in a bundle. `is_joined`: of several writes, so that a trim may cut inside of it."""
+
+    segment: str
+    position: int
+    length: int
+    offset: int
+    is_joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """What a bundle has."""
+
+    session: str  # Of the process that wrote it.
+    is_fence: bool = False
+    cuts: tuple[Cut, ...] = ()
+    ranges: tuple[BundledRange, ...] = ()
+
+
+class BundleObject(NamedTuple):
+    """A bundle in a listing. The numbers include the last one."""
+
+    first: int
+    last: int
+    size: int
+    created_ms: int = 0
+
+    @property
+    def is_merged(self) -> bool:
+        return self.last > self.first
+
+    @property
+    def name(self) -> str:
+        number = f"{self.first:0{BASE_DIGITS}d}"
+        return f"{number}-{self.last:0{BASE_DIGITS}d}" if self.is_merged else number
+
+
+def bundles_directory(broker_directory: str) -> str:
+    return f"{broker_directory}/{BUNDLES_DIRECTORY}"
+
+
+def bundle_object(name: str, size: int, created_ms: int) -> BundleObject | None:
+    """The bundle of this name, without its directory; None when it is another object."""
+    found = _NAME.fullmatch(name)
+    if found is None or (found[2] is not None and int(found[2]) <= int(found[1])):
+        return None
+    return BundleObject(int(found[1]), int(found[2] or found[1]), size, created_ms)
+
+
+class Writing(NamedTuple):
+    """Bytes for a bundle."""
+
+    segment: str
+    position: int
+    data: bytes | memoryview
+    is_joined: bool = False
+
+
+def encode_bundle(
+    session: str, writings: Sequence[Writing], cuts: Sequence[Cut] = (), *, is_fence: bool = False
+) -> tuple[bytes, Directory]:
+    """The object, and its directory."""
+    ranges, offset = [], 0
+    for writing in writings:
+        length = len(writing.data)
+        ranges.append(BundledRange(writing.segment, writing.position, length, offset, writing.is_joined))
+        offset += length
+    directory = Directory(session, is_fence, tuple(cuts), tuple(ranges))
+    body = {
+        "version": DIRECTORY_VERSION,
+        "session": session,
+        "fence": is_fence,
+        "cuts": [list(cut) for cut in cuts],
+        "ranges": [list(entry) for entry in ranges],
+    }
+    packed = zlib.compress(json.dumps(body, separators=(",", ":")).encode(), 1)
+    footer = FOOTER.pack(MAGIC, crc32(packed), len(packed))
+    return b"".join([*(writing.data for writing in writings), packed, footer]), directory
+
+
+def directory_bytes(tail: bytes | memoryview, where: str) -> int:
+    """How many bytes of the end of a bundle are directory and footer. Raises CorruptSegment."""
+    if len(tail) < FOOTER.size:
+        raise _damaged(where, f"{len(tail)} bytes")
+    magic, _, length = FOOTER.unpack(tail[-FOOTER.size :])
+    if magic != MAGIC:
+        raise _damaged(where, f"the footer {bytes(magic)!r}")
+    return int(length) + FOOTER.size
+
+
+def decode_directory(tail: bytes | memoryview, where: str) -> Directory:
+    """The directory in the last bytes of a bundle, `directory_bytes` at least. Raises CorruptSegment."""
+    length = directory_bytes(tail, where)
+    _, checksum, _ = FOOTER.unpack(tail[-FOOTER.size :])
+    packed = bytes(tail[-length : -FOOTER.size])
+    if len(packed) != length - FOOTER.size or crc32(packed) != checksum:
+        raise _damaged(where, "a directory with another checksum")
+    body: dict[str, Any] = json.loads(zlib.decompress(packed))
+    if body["version"] > DIRECTORY_VERSION:
+        raise CorruptSegment(
+            f"{where}: expected a bundle of version {DIRECTORY_VERSION}, found {body['version']}: a newer TierMQ wrote "
+            "it. Update this one."
+        )
+    return Directory(
+        body["session"],
+        body["fence"],
+        tuple(Cut(*cut) for cut in body["cuts"]),
+        tuple(BundledRange(*entry) for entry in body["ranges"]),
+    )
+
+
+def _damaged(where: str, found: str) -> CorruptSegment:
+    return CorruptSegment(
+        f"{where}: expected a bundle of ranges with its directory, found {found}. Run `tiermq tier verify`, then "
+        "`tiermq tier repair --store`."
+    )
+
+
+class BundleSequence(NamedTuple):
+    """The bundles of a listing that count, in order, those that do not, and why the sequence is damaged."""
+
+    live: list[BundleObject]
+    superseded: list[BundleObject]
+    damage: str | None
+
+
+def bundle_sequence(objects: Iterable[BundleObject]) -> BundleSequence:
+    live: list[BundleObject] = []
+    superseded: list[BundleObject] = []
+    damage, end = None, 0
+    for found in sorted(objects, key=lambda bundle: (bundle.first, -bundle.last)):
+        if found.last < end:
+            superseded.append(found)
+            continue
+        if found.first != end and damage is None:
+            damage = f"expected bundle {end}, found {found.first}"
+        live.append(found)
+        end = found.last + 1
+    return BundleSequence(live, superseded, damage)
+
+
+class BundleIndex:
+    """The ranges of each segment by the bundles so far. Changed under its owner's lock."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[str, list[PartObject]] = {}
+
+    def apply(self, directory: Directory, path: str) -> None:
+        """The next bundle, whose object has that path."""
+        for cut in directory.cuts:
+            parts = self.ranges.get(cut.segment)
+            if parts is not None:
+                left = [part for part in parts if not cut.drops(part)]
+                if left:
+                    self.ranges[cut.segment] = left
+                else:
+                    del self.ranges[cut.segment]
+        for entry in directory.ranges:
+            part = PartObject(entry.position, entry.length, entry.is_joined, path, entry.offset)
+            self.ranges.setdefault(entry.segment, []).append(part)
+
+    def live_bytes(self) -> dict[str, int]:
+        """Bytes that count, by the path of their bundle."""
+        found: dict[str, int] = {}
+        for parts in self.ranges.values():
+            for part in parts:
+                found[part.bundle] = found.get(part.bundle, 0) + part.length
+        return found
+
+
+def merge_group(live: Sequence[BundleObject], live_bytes: Sequence[int]) -> list[BundleObject]:
+    """The neighbours that are worth one object; none when there are too few. Pure.
+
+    The last ones, as soon as there are MERGE_RUN of them, with the merged ones before that have no more than
+    MERGE_RATIO times their bytes; or two neighbours of which more than half is superseded.
+    """
+    run = len(live)
+    while run and not live[run - 1].is_merged:
+        run -= 1
+    if len(live) - run >= MERGE_RUN:
+        total = sum(live_bytes[run:])
+        while run and live_bytes[run - 1] <= MERGE_RATIO * total and total + live_bytes[run - 1] <= MERGE_BYTES_MAX:
+            run -= 1
+            total += live_bytes[run]
+        return list(live[run:])
+    for at in range(run - 1):
+        left, size = sum(live_bytes[at : at + 2]), live[at].size + live[at + 1].size
+        if left <= MERGE_BYTES_MAX and left * 2 < size:
+            return list(live[at : at + 2])
+    return []
+
+
+def merged_cuts(directories: Iterable[Directory]) -> list[Cut]:
+    """What the merged bundle of these has to cut in those before it."""
+    cuts: dict[tuple[str, bool], int] = {}
+    for cut in (cut for directory in directories for cut in directory.cuts):
+        known = cuts.get((cut.segment, cut.is_floor), cut.position)
+        cuts[cut.segment, cut.is_floor] = max(known, cut.position) if cut.is_floor else min(known, cut.position)
+    return [Cut(segment, position, is_floor) for (segment, is_floor), position in sorted(cuts.items())]
+
+
+def joined_runs(parts: Sequence[PartObject]) -> list[list[PartObject]]:
+    """Ranges of one segment that follow each other."""
+    runs: list[list[PartObject]] = []
+    for part in parts:
+        if runs and runs[-1][-1].end == part.position:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs

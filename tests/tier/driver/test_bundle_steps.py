@@ -1,0 +1,345 @@
+"""Bundles step by step: what they cost, what dying at any request leaves, two writers, damage, and the repair of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from obstore.store import MemoryStore
+
+from simulation.manual_clock import ManualClock
+from tier.driver.conformance import pattern
+from tier.driver.objects import URL, TestRequests, paths_in
+from tiermq.clock import HOUR_MS
+from tiermq.errors import BundlesFenced, CorruptSegment, SegmentConflict, SegmentMissing, TierUnavailable
+from tiermq.tier.driver import bundle, object_store
+from tiermq.tier.driver.contract import SegmentWrite, TierDriver
+from tiermq.tier.driver.object_store import ObjectStoreDriver
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, broker_directory
+
+BROKER = broker_directory("c", "broker-a")
+KEYS = [QueueKey("c", "broker-a", f"quiet-{number}", 0).segment(SegmentType.COMMIT_LOG, 0) for number in range(3)]
+DATA = pattern(400)
+STEP = 10
+
+
+def opened(store: MemoryStore, *, hours: int = 0, die_at: int | None = None, landed: bool = False) -> ObjectStoreDriver:
+    clock = ManualClock(time.time_ns() // 1_000_000 + hours * HOUR_MS)
+    return ObjectStoreDriver(TestRequests(store, die_at=die_at, landed=landed), URL, clock=clock)
+
+
+def owner(store: MemoryStore, *, hours: int = 0) -> ObjectStoreDriver:
+    driver = opened(store, hours=hours)
+    driver.fence_bundles(BROKER, create=True)
+    return driver
+
+
+def write(driver: TierDriver, number: int, keys: list[SegmentKey] = KEYS) -> list[bool]:
+    """The bytes of that step, of all segments in one bundle."""
+    at = number * STEP
+    return driver.write_bundle([SegmentWrite(key, at, [DATA[at : at + STEP]]) for key in keys])
+
+
+def bundles_in(store: MemoryStore) -> list[str]:
+    return [path for path in paths_in(store) if "/bundles.tiermq/" in path]
+
+
+def content(driver: TierDriver, key: SegmentKey) -> bytes:
+    size = driver.size(key)
+    return bytes(driver.read(key, 0, size)) if size else b""
+
+
+def spent(driver: ObjectStoreDriver, call: Callable[[], object]) -> dict[str, int]:
+    before = driver.requests.counts
+    call()
+    return {kind: n - before.get(kind, 0) for kind, n in driver.requests.counts.items() if n != before.get(kind, 0)}
+
+
+def test_many_segments_cost_one_put_and_a_repeated_write_none() -> None:
+    driver = owner(MemoryStore())
+    write(driver, 0)
+    assert spent(driver, lambda: write(driver, 1)) == {"put": 1}
+    assert spent(driver, lambda: [driver.write(key, STEP, [DATA[STEP : 2 * STEP]]) for key in KEYS]) == {}
+    assert spent(driver, lambda: driver.read(KEYS[0], STEP, STEP)) == {"get": 1}
+
+
+def test_a_tier_without_bundles_costs_no_request_more_and_gets_no_object() -> None:
+    store = MemoryStore()
+    driver = opened(store)
+    driver.fence_bundles(BROKER, create=False)
+    driver.write(KEYS[0], 0, [DATA])
+    assert not bundles_in(store)
+    assert spent(opened(store), lambda: None) == {}
+    stranger = opened(store)
+    assert spent(stranger, lambda: stranger.size(KEYS[0])) == {"list": 1}
+
+
+def test_a_reader_needs_a_get_for_each_bundle_once_and_then_one_for_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MERGE_RUN", 8)
+    store = MemoryStore()
+    driver = owner(store)
+    for number in range(20):
+        write(driver, number)
+    live = 20 % 8 + 1  # Merged ones are one.
+    reader = opened(store)
+    assert spent(reader, lambda: reader.read(KEYS[0], 0, 100))["get"] <= live + 8
+    assert spent(reader, lambda: reader.read(KEYS[0], 0, 20)) == {"get": 1}
+
+
+def test_merged_bundles_are_few_and_the_superseded_ones_go_after_six_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MERGE_RUN", 4)
+    store = MemoryStore()
+    driver = owner(store)
+    for number in range(11):
+        write(driver, number)
+    assert len(bundles_in(store)) > 12
+    later = owner(store, hours=7)
+    for number in range(11, 15):
+        write(later, number)
+    assert len(bundles_in(store)) <= 6
+    for key in KEYS:
+        assert content(opened(store), key) == content(driver, key) == DATA[: 15 * STEP]
+
+
+def test_a_segment_with_much_in_bundles_gets_a_part_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "UNPACKED_BYTES", 5 * STEP)
+    monkeypatch.setattr(bundle, "MERGE_RUN", 4)
+    store = MemoryStore()
+    driver = owner(store)
+    for number in range(12):
+        write(driver, number)
+    assert [path for path in paths_in(store) if path.startswith(KEYS[0].path) and "-0" in path]
+    for key in KEYS:
+        assert content(opened(store), key) == DATA[: 12 * STEP]
+    [info] = opened(store).list_segments(KEYS[1].path)
+    assert (info.size, info.sealed, info.damage) == (12 * STEP, False, None)
+
+
+# Two writers
+
+
+def test_an_earlier_owner_writes_no_bundle_after_the_next_one_has_fenced() -> None:
+    store = MemoryStore()
+    stale, new = owner(store), opened(store)
+    write(stale, 0)
+    new.fence_bundles(BROKER, create=False)
+    before = paths_in(store)
+    with pytest.raises(BundlesFenced, match="another process"):
+        write(stale, 1)
+    assert paths_in(store) == before
+    write(new, 1)
+    for key in KEYS:
+        assert content(opened(store), key) == DATA[: 2 * STEP]
+    stale.fence_bundles(BROKER, create=False)
+    with pytest.raises(SegmentConflict):
+        stale.write_bundle([SegmentWrite(KEYS[0], STEP, [b"other"])])
+
+
+def test_without_a_fence_no_bundle_is_written() -> None:
+    store = MemoryStore()
+    with pytest.raises(BundlesFenced):
+        write(opened(store), 0)
+    assert not bundles_in(store)
+
+
+def test_a_part_of_a_stale_writer_does_not_count_where_the_owner_has_a_range() -> None:
+    store = MemoryStore()
+    stale = opened(store)
+    stale.write(KEYS[0], 0, [DATA[:STEP]])
+    new = owner(store)
+    write(new, 1, KEYS[:1])
+    stale.write(KEYS[0], STEP, [b"stale bytes, longer than a step"])  # Its view ends there.
+    write(new, 2, KEYS[:1])
+    for driver in (new, opened(store)):
+        assert content(driver, KEYS[0]) == DATA[: 3 * STEP]
+    new.write(KEYS[0], 3 * STEP, [DATA[3 * STEP : 5 * STEP]])
+    new.seal(KEYS[0])
+    assert content(opened(store), KEYS[0]) == DATA[: 5 * STEP]
+
+
+def test_cuts_of_another_process_do_not_fence_the_owner() -> None:
+    store = MemoryStore()
+    driver = owner(store)
+    write(driver, 0)
+    opened(store).delete(KEYS[2])
+    write(driver, 1, KEYS[:2])
+    assert content(opened(store), KEYS[1]) == DATA[: 2 * STEP]
+    assert opened(store).size(KEYS[2]) == 0
+
+
+def test_a_segment_that_is_deleted_and_begun_again_has_none_of_its_earlier_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bundle, "MERGE_RUN", 3)
+    store = MemoryStore()
+    driver = owner(store)
+    for number in range(5):
+        write(driver, number)
+    driver.seal(KEYS[0])
+    for key in KEYS[:2]:
+        driver.delete(key)
+        with pytest.raises(SegmentMissing):
+            opened(store).read(key, 0, 1)
+    for _ in range(2):
+        driver.write_bundle([SegmentWrite(key, driver.size(key), [b"new"]) for key in KEYS[:2]])
+    for key in KEYS[:2]:
+        assert content(opened(store), key) == b"newnew"
+    assert content(opened(store), KEYS[2]) == DATA[: 5 * STEP]
+
+
+def test_a_writer_that_was_suspended_for_hours_looks_before_it_takes_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be free again: the bundle that had it was merged, and deleted."""
+    monkeypatch.setattr(bundle, "MERGE_RUN", 3)
+    store = MemoryStore()
+    stale = owner(store)
+    write(stale, 0)
+    new = owner(store)
+    write(new, 1)
+    for number in range(2, 9):
+        write(owner(store, hours=7), number)
+    assert f"{1:020d}" not in {path.rpartition("/")[2] for path in bundles_in(store)}
+    clock = stale._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance_ms(7 * HOUR_MS)
+    before = paths_in(store)
+    with pytest.raises(SegmentConflict):
+        stale.write_bundle([SegmentWrite(KEYS[0], STEP, [b"other"])])
+    assert paths_in(store) == before
+
+
+# Dying
+
+
+@dataclass(frozen=True)
+class Act:
+    """A call, and whether its effect is seen as a whole or (a deletion, a trim) as any shorter segment."""
+
+    call: Callable[[TierDriver], object]
+    is_whole: bool = True
+
+
+def bundled(number: int, keys: list[SegmentKey]) -> Act:
+    return Act(lambda driver: write(driver, number, keys))
+
+
+SCRIPT = [
+    *[bundled(number, KEYS) for number in range(6)],
+    Act(lambda driver: driver.write(KEYS[0], 6 * STEP, [DATA[6 * STEP : 8 * STEP]])),
+    Act(lambda driver: write(driver, 8, KEYS[:1])),
+    Act(lambda driver: driver.trim(KEYS[1], 3 * STEP), is_whole=False),
+    Act(lambda driver: write(driver, 3, KEYS[1:2])),
+    Act(lambda driver: driver.seal(KEYS[2])),
+    Act(lambda driver: driver.merge(KEYS[0])),
+    Act(lambda driver: driver.delete(KEYS[1]), is_whole=False),
+    Act(lambda driver: write(driver, 9, KEYS[:1])),
+    Act(lambda driver: write(driver, 0, KEYS[1:2])),
+]
+
+
+def states() -> list[dict[SegmentKey, bytes]]:
+    """The contents before each act and after the last one."""
+    driver = owner(MemoryStore())
+    found = [dict.fromkeys(KEYS, b"")]
+    for act in SCRIPT:
+        act.call(driver)
+        found.append({key: content(driver, key) for key in KEYS})
+    return found
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("hours", [0, 7])
+def test_dying_at_any_request_leaves_what_was_before_or_after_and_the_next_owner_goes_on(
+    monkeypatch: pytest.MonkeyPatch, landed: bool, hours: int
+) -> None:
+    monkeypatch.setattr(bundle, "MERGE_RUN", 3)
+    monkeypatch.setattr(object_store, "UNPACKED_BYTES", 4 * STEP)
+    expected = states()
+    deaths = 0
+    while True:
+        store = MemoryStore()
+        driver = opened(store, hours=hours, die_at=deaths + 1, landed=landed)
+        done = -1
+        try:
+            driver.fence_bundles(BROKER, create=True)
+            for done, act in enumerate(SCRIPT):  # noqa: B007 - where it died
+                act.call(driver)
+        except TierUnavailable:
+            deaths += 1
+        else:
+            break
+        act, before = SCRIPT[max(done, 0)], expected[max(done, 0)]
+        after = before if done < 0 else expected[done + 1]
+        next_owner = owner(store, hours=hours)
+        found = {key: content(next_owner, key) for key in KEYS}
+        if act.is_whole:
+            assert found in (before, after), (deaths, done)
+        else:
+            for key in KEYS:
+                assert before[key].startswith(found[key])
+                assert found[key].startswith(after[key])
+        infos = {info.key: info for info in opened(store).list_segments()}
+        for key, data in found.items():
+            assert (infos[key].size if key in infos else 0) == len(data)
+            assert key not in infos or infos[key].damage is None
+        for again in SCRIPT[max(done, 0) :]:
+            again.call(next_owner)
+        assert {key: content(opened(store), key) for key in KEYS} == expected[-1], (deaths, done)
+    assert deaths > 60
+
+
+# Damage
+
+
+def spoil(store: MemoryStore, path: str, at: int) -> None:
+    data = bytearray(bytes(store.get(path).bytes()))
+    data[at] ^= 0xFF
+    store.put(path, bytes(data))
+
+
+def lose(store: MemoryStore, path: str) -> None:
+    store.delete(path)
+
+
+@pytest.mark.parametrize("harm", [lose, lambda store, path: spoil(store, path, -1), lambda s, p: spoil(s, p, -40)])
+def test_a_lost_or_damaged_bundle_is_an_error_and_never_a_shorter_segment(
+    harm: Callable[[MemoryStore, str], None],
+) -> None:
+    store = MemoryStore()
+    driver = owner(store)
+    driver.write(KEYS[0], 0, [DATA[:STEP]])
+    write(driver, 1, KEYS[:1])
+    write(driver, 0, KEYS[1:])
+    write(driver, 2, KEYS[:1])
+    harm(store, bundles_in(store)[1])
+    for key in KEYS:
+        with pytest.raises(CorruptSegment, match="repair"):
+            opened(store).size(key)
+        with pytest.raises(CorruptSegment):
+            opened(store).read(key, 0, STEP)
+    assert all(info.damage for info in opened(store).list_segments())
+
+    fixer = opened(store)
+    assert fixer.repair_bundles(BROKER, "damaged-1") == [bundles_in(store)[1]]
+    with pytest.raises(CorruptSegment, match="hole"):
+        fixer.size(KEYS[0])
+    fixer.replace(KEYS[0], [DATA[: 3 * STEP]], "damaged-1")
+    for key in KEYS[1:]:
+        assert content(opened(store), key) == DATA[:STEP]
+    assert content(opened(store), KEYS[0]) == DATA[: 3 * STEP]
+    go_on = owner(store)
+    write(go_on, 3, KEYS[:1])
+    assert content(opened(store), KEYS[0]) == DATA[: 4 * STEP]
+
+
+def test_damaged_bytes_of_a_range_are_rewritten_in_place() -> None:
+    store = MemoryStore()
+    driver = owner(store)
+    write(driver, 0)
+    spoil(store, bundles_in(store)[1], STEP + 3)
+    assert content(opened(store), KEYS[1]) != DATA[:STEP]
+    opened(store).rewrite(KEYS[1], 2, DATA[2:STEP])
+    for key in KEYS:
+        assert content(opened(store), key) == DATA[:STEP]
