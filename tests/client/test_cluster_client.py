@@ -14,7 +14,7 @@ import pytest
 from client.wire_world import filled
 from servers.loopback import free_ports
 from servers.stranger import stranger_with
-from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
+from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient, MasterTable, split_address
 from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -212,3 +212,26 @@ def test_work_is_done_now_or_later_and_nothing_after_the_end(tmp_path: Path) -> 
 def test_an_access_that_cannot_be_leaves_no_thread_behind() -> None:
     with pytest.raises(BadConfig):
         BlockingCluster(Access("no address"))
+
+
+def test_a_broker_name_of_two_clusters_has_the_address_of_one_and_bad_entries_stay_alone() -> None:
+    table = MasterTable.of(
+        {
+            "clusterAddrTable": {"c1": ["a", "b"], "c2": ["a", "odd", "slave"]},
+            "brokerAddrTable": {
+                "a": {"cluster": "c2", "brokerAddrs": {"0": "h:1"}},
+                "b": {"cluster": "c1", "brokerAddrs": {"0": "h:2"}},
+                "odd": {"brokerAddrs": ["h:3"]},
+                "slave": {"brokerAddrs": {"1": "h:4"}},
+            },
+        }
+    )
+    assert table.addresses == {("c2", "a"): "h:1", ("c1", "b"): "h:2"}
+    assert table.problems.keys() == {("c1", "a"), ("c2", "odd")}
+    assert table.shared == {"a"}
+
+
+@pytest.mark.parametrize("address", ["nonsense", "h:", ":1", "h:0", "h:99999", "h:\u0661"])
+def test_an_address_that_no_server_can_have_is_like_a_server_that_is_gone(address: str) -> None:
+    with pytest.raises(PeerGone, match="host:port"):
+        split_address(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,20 @@ def test_a_lease_that_was_lost_is_not_taken_again(made: JobWorld) -> None:
         assert found.owner == ""
         with pytest.raises(StaleWriter):
             held.check()
+
+
+def test_jobs_of_two_containers_of_one_host_name_and_process_id_have_different_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    spec = importlib.util.find_spec("tiermq.pipeline.leased_broker")
+    assert spec is not None
+    assert spec.loader is not None
+    other = importlib.util.module_from_spec(spec)  # As in another process.
+    spec.loader.exec_module(other)
+    home = Home(CLUSTER, BROKER)
+    assert owner_of(home, "offload") == owner_of(home, "offload")
+    driver = MemoryDriver()
+    BrokerLease(driver, CLUSTER, BROKER, owner_of(home, "offload")).acquire()
+    with pytest.raises(LeaseHeld):
+        BrokerLease(driver, CLUSTER, BROKER, other.owner_of(home, "offload")).acquire()

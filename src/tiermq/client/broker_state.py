@@ -10,6 +10,7 @@ Cost: five requests, each with a response of the size of the table.
 from __future__ import annotations
 
 from tiermq.client.cluster_client import ClusterClient
+from tiermq.errors import BadConfig, RemotingError
 from tiermq.remoting.codes import RequestCode
 from tiermq.settings import read_properties
 from tiermq.tier.metadata.broker_state import (
@@ -32,13 +33,18 @@ REQUESTS = {
 async def read_broker_state(cluster: ClusterClient, address: str) -> dict[str, bytes]:
     """The tables of the broker at the address, for `BrokerStateWriter`; settings without accounts and secrets.
 
-    Raises RequestRefused, PeerGone, RequestTimedOut.
+    Raises RemotingError.
     """
     found = {}
     for name, code in REQUESTS.items():
         body = bytes((await cluster.ask(address, code)).body)
         if body:  # RocketMQ has no delay offsets before the first delayed message.
             found[name] = body
-    properties = bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode()
-    found[SETTINGS.name] = encode_settings(read_properties(properties))
+    body = bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body)
+    try:
+        found[SETTINGS.name] = encode_settings(read_properties(body.decode()))
+    except (UnicodeError, BadConfig) as error:
+        raise RemotingError(
+            f"{address}: expected the broker's settings, found some that cannot be read: {error}"
+        ) from error
     return found

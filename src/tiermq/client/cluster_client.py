@@ -21,6 +21,7 @@ import contextlib
 import os
 import ssl
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
 from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.json_dialect import as_int, decode_object
+from tiermq.remoting.json_dialect import as_int, decode_object, list_in, object_in, text_in, text_map_in
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.tls import ANY_SERVER, ClientTls
@@ -67,6 +68,57 @@ class Route:
     def addresses(self) -> dict[str, str]:
         """Broker names to addresses."""
         return {place.broker_name: place.address for place in (*self.readable, *self.writable)}
+
+
+@dataclass(frozen=True, slots=True)
+class MasterTable:
+    """The masters of all clusters, by (cluster, broker).
+
+    A name server has one table of addresses by broker name. Where two clusters have a broker of one name, it gives the
+    address that was registered last, whichever cluster that is of: such brokers are `shared`, and only the broker's own
+    settings can show what it is.
+    """
+
+    members: frozenset[tuple[str, str]]
+    addresses: dict[tuple[str, str], str]
+    problems: dict[tuple[str, str], str]
+    """Brokers whose entry cannot be used, and why. A broker without a master has none."""
+    shared: frozenset[str]
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Self:
+        """Of the answer to GET_BROKER_CLUSTER_INFO. Raises RequestRefused unless its tables can be read."""
+        named = object_in(document.get("clusterAddrTable") or {}, "clusterAddrTable")
+        entries = object_in(document.get("brokerAddrTable") or {}, "brokerAddrTable")
+        members = sorted((cluster, text_in(name, cluster)) for cluster in named for name in list_in(named, cluster))
+        counts = Counter(name for _, name in members)
+        addresses, problems = {}, {}
+        for cluster, name in members:
+            try:
+                entry = object_in(entries.get(name) or {}, f"the entry of broker {name}")
+                of = text_in(entry.get("cluster"), f"the cluster of broker {name}") or cluster
+                address = text_map_in(entry.get("brokerAddrs") or {}, f"the addresses of broker {name}").get(MASTER)
+                if of != cluster:
+                    problems[cluster, name] = (
+                        f"expected its address at the name server, found that of the broker of the same name of "
+                        f"cluster {of}; give one of the two another brokerName"
+                    )
+                elif address is not None:
+                    split_address(address)
+                    addresses[cluster, name] = address
+            except RemotingError as error:
+                problems[cluster, name] = str(error)
+        return cls(
+            frozenset(members), addresses, problems, frozenset(name for name, count in counts.items() if count > 1)
+        )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, as name servers give it. Raises PeerGone: no server can be there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise PeerGone(f"expected the address of a server as host:port, found {address[:80]!r}")
+    return host, int(port)
 
 
 class ClusterClient:
@@ -112,10 +164,10 @@ class ClusterClient:
             return client
 
     async def _connect(self, address: str) -> RemotingClient:
-        host, _, port = address.rpartition(":")
+        host, port = split_address(address)
         if not self._closed.is_set():
             client = await RemotingClient.connect(
-                host, int(port), tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
+                host, port, tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
             )
             if not self._closed.is_set():
                 self._clients[address] = client
@@ -184,15 +236,17 @@ class ClusterClient:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         document = decode_object(answer.body)
-        masters = {
-            broker["brokerName"]: broker["brokerAddrs"][MASTER]
-            for broker in document.get("brokerDatas") or []
-            if MASTER in broker.get("brokerAddrs", {})
-        }
+        masters = {}
+        for data in list_in(document, "brokerDatas"):
+            broker = object_in(data, "an entry of brokerDatas")
+            addresses = text_map_in(broker.get("brokerAddrs") or {}, "brokerAddrs")
+            if MASTER in addresses:
+                masters[text_in(broker.get("brokerName"), "brokerName")] = addresses[MASTER]
         writable: list[QueuePlace] = []
         readable: list[QueuePlace] = []
-        for queue in document.get("queueDatas") or []:
-            name, perm = queue["brokerName"], as_int(queue.get("perm"))
+        for data in list_in(document, "queueDatas"):
+            queue = object_in(data, "an entry of queueDatas")
+            name, perm = text_in(queue.get("brokerName"), "brokerName"), as_int(queue.get("perm"))
             if name not in masters:
                 continue
             for places, bit, count in (
@@ -218,16 +272,14 @@ class ClusterClient:
             )
         return found
 
+    async def master_table(self) -> MasterTable:
+        """The masters of all clusters."""
+        return MasterTable.of(decode_object((await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body))
+
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """Broker names to addresses. Raises RemotingError when there are no brokers."""
-        document = decode_object((await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-        names: dict[str, Any] = document.get("clusterAddrTable") or {}
-        wanted = {name for each, found in names.items() if cluster in (None, each) for name in found}
-        masters = {
-            name: broker["brokerAddrs"][MASTER]
-            for name, broker in (document.get("brokerAddrTable") or {}).items()
-            if name in wanted and MASTER in broker.get("brokerAddrs", {})
-        }
+        table = await self.master_table()
+        masters = {name: address for (each, name), address in table.addresses.items() if cluster in (None, each)}
         if not masters:
             raise RemotingError(
                 f"expected a broker{f' of cluster {cluster}' if cluster else ''} at the name server, found none"

@@ -18,6 +18,7 @@ from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import int_field
 
 DEFAULT_QUEUES = 4
 BATCH_BYTES = 512 << 10
@@ -102,7 +103,7 @@ class Producer:
             m=is_batch,
             n=first.place.broker_name,
         )
-        return int(answer.ext["queueOffset"])
+        return int_field(answer, "queueOffset")
 
     async def find_stored(self, message: Outgoing, *, is_strict: bool = True) -> StoredMessage | None:
         """The message as a broker of its topic has it, by its unique key and its mark.

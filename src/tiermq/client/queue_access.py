@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from tiermq.client.cluster_client import TIMEOUT_S, ClusterClient, QueuePlace
 from tiermq.clock import EVER_MS
-from tiermq.errors import PeerGone, RequestRefused, RequestTimedOut
+from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.properties import UNIQ_KEY, get_property
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, int_field
 
 PULL_MESSAGES = 32
 HOLD_MS = 15_000
@@ -68,6 +68,9 @@ async def patiently(work: Callable[[], Coroutine[Any, Any, T]], tries: int = TRI
 class QueueAccess:
     """One queue at one broker. Used on the client's loop."""
 
+    timeout_s = TIMEOUT_S
+    """Of one pull that is not held."""
+
     def __init__(self, client: ClusterClient, topic: str, place: QueuePlace) -> None:
         self.client = client
         self.topic = topic
@@ -112,7 +115,7 @@ class QueueAccess:
                 consumerGroup=TOOLS_GROUP,
                 queueOffset=offset,
                 maxMsgNums=most,
-                timeout_s=TIMEOUT_S + 3 * hold_ms / 1000,
+                timeout_s=self.timeout_s + 3 * hold_ms / 1000,
                 sysFlag=SUBSCRIPTION_FLAG | (SUSPEND_FLAG if hold_ms else 0),
                 commitOffset=0,
                 suspendTimeoutMillis=hold_ms,
@@ -123,15 +126,23 @@ class QueueAccess:
             tries,
         )
         found = answer.body if answer.code == ResponseCode.SUCCESS else b""
-        return Pulled(answer.code, int(answer.ext["nextBeginOffset"]), bytes(found))
+        return Pulled(answer.code, _offset(answer, "nextBeginOffset"), bytes(found))
 
     async def _number(self, code: RequestCode, **fields: Any) -> int:
         answer = await patiently(lambda: self._ask(code, (ResponseCode.SUCCESS,), **fields))
-        return int(answer.ext["offset"])
+        return _offset(answer, "offset")
 
     def _ask(self, code: RequestCode, expected: tuple[int, ...], **fields: Any) -> Coroutine[Any, Any, RemotingCommand]:
         queue: dict[str, Any] = {"topic": self.topic, "queueId": self.place.queue_id, **fields}
         return self.client.ask(self.place.address, code, expected=expected, **queue)
+
+
+def _offset(answer: RemotingCommand, field: str) -> int:
+    """A number of an answer. Raises RemotingError: that is no refusal of the broker's."""
+    try:
+        return int_field(answer, field)
+    except RequestRefused as error:
+        raise RemotingError(f"expected the answer of a broker, found one that cannot be read: {error}") from error
 
 
 async def find_by_key(

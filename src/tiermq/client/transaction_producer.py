@@ -38,7 +38,7 @@ from tiermq.message.system_flag import TransactionType
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, int_field
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class TransactionProducer:
             raise
         message_id = answer.ext["msgId"]
         place = decode_message_id(message_id).physical_offset
-        return Prepared(topic, key, message_id, queue.address, int(answer.ext["queueOffset"]), place)
+        return Prepared(topic, key, message_id, queue.address, int_field(answer, "queueOffset"), place)
 
     async def commit(self, prepared: Prepared) -> None:
         """Make it visible. Raises RemotingError: then whether it was done may be open, and the broker asks."""

@@ -121,13 +121,12 @@ class WireHistory(OpenHistory):
 
     async def _clusters(self) -> dict[str, str]:
         """Which cluster each broker is of."""
-        document = decode_object((await self.cluster.client.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-        named = (document.get("clusterAddrTable") or {}).items()
-        return {str(broker): str(cluster) for cluster, brokers in named for broker in brokers}
+        table = await self.cluster.client.master_table()
+        return {broker: cluster for cluster, broker in table.addresses}
 
     async def _named_after(self) -> set[str]:
-        clusters = await self._clusters()
-        return {*clusters, *clusters.values()}
+        table = await self.cluster.client.master_table()
+        return {name for member in table.members for name in member}
 
     def close(self) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -250,9 +251,17 @@ def lease_broker(
         broker.publish_last()
 
 
+_INSTANCE = secrets.token_hex(4)
+
+
 def owner_of(home: Home, job: str) -> str:
-    """The lease holder's name. A store directory's lock admits one job at a time, so the next may follow at once."""
-    place = os.getpid() if home.store is None else os.path.abspath(os.path.expanduser(home.store.path))
+    """The lease holder's name. A store directory's lock admits one job at a time, so the next may follow at once.
+
+    Without one the name has a random part: in containers, hosts of one name and processes with the id 1 are common.
+    """
+    place = f"{os.getpid()}-{_INSTANCE}"
+    if home.store is not None:
+        place = os.path.abspath(os.path.expanduser(home.store.path))
     return f"{socket.gethostname()}:{place} (pipeline {job})"
 
 

@@ -106,7 +106,7 @@ def manifests(world: WireWorld, number: int) -> list[Any]:
 
 
 def test_tasks_that_are_run_twice_and_a_driver_that_dies_change_nothing(tmp_path: Path) -> None:
-    class Died(Exception):
+    class Died(BaseException):
         pass
 
     def die_at(step: str) -> Any:
@@ -293,7 +293,7 @@ def test_a_broker_that_is_down_delays_only_its_own_queues_and_is_copied_when_it_
         stop.happens = {1: down, 2: up, 3: stop.set}
         job = world.job(stop=stop, trigger_s=20.0)
         report = job.run()
-        assert [text.split()[0] for text in troubles] == ["broker-1"]
+        assert [text.split()[0] for text in troubles] == [f"{CLUSTER}/broker-1"]
         assert report.problems == []
         assert {row["broker"]: row["messages"] for row in report.details["stores"]} == {"broker-0": 70, "broker-1": 60}
 
@@ -483,7 +483,7 @@ def test_keys_of_running_brokers_are_found_as_soon_as_a_wave_is_committed(tmp_pa
 
 @pytest.mark.parametrize("step", ["build", "committed", "cover", "rows", "manifests"])
 def test_a_job_without_a_directory_that_dies_at_a_step_of_the_index_is_completed(tmp_path: Path, step: str) -> None:
-    class Died(Exception):
+    class Died(BaseException):
         pass
 
     is_dead: list[str] = []

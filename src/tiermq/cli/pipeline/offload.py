@@ -101,6 +101,11 @@ Examples:
     show_default=True,
     help="With --namesrv: copy messages of a broker with ASYNC_FLUSH when they have been there so long.",
 )
+@click.option(
+    "--accept-gaps",
+    is_flag=True,
+    help="With --namesrv: record gaps of more than a million messages, too.",
+)
 @click.option("--trigger", metavar="TIME", help="Repeat at this interval (20s, 5m), until stopped.")
 @click.option("--once", is_flag=True, help="Copy once and exit (default).")
 @click.option(
@@ -184,12 +189,14 @@ def fleet_of(
     include: tuple[str, ...],
     rate: str | None,
     settle: str,
+    accept_gaps: bool,
 ) -> FleetScope | None:
     """The brokers to copy over the wire; None for store directories. Raises BadConfig."""
     from tiermq.pipeline.offload.wire_fleet import FleetScope
 
     if not is_by_wire(stores, access.name_servers):
-        wire = {"--cluster": cluster, "--broker": brokers, "--exclude": exclude, "--include": include, "--rate": rate}
+        wire = {"--cluster": cluster, "--broker": brokers, "--exclude": exclude, "--include": include, "--rate": rate,
+                "--accept-gaps": accept_gaps}  # fmt: skip
         for name, value in wire.items():
             if value:
                 raise BadConfig(f"{name} is for brokers over the wire: it needs --namesrv")
@@ -204,6 +211,7 @@ def fleet_of(
         tls=access.tls,
         certificates=access.certificates,
         settle_s=0.0 if settle == "0" else seconds_of(settle, "--settle"),
+        accept_gaps=accept_gaps,
     )
 
 

@@ -30,7 +30,7 @@ from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
-from tiermq.pipeline.offload.plan import LeaseClaim, QueueCommit, QueueWork, Stop, cut
+from tiermq.pipeline.offload.plan import LeaseClaim, OffloadSettings, QueueCommit, QueueWork, Stop, cut
 from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
 from tiermq.tier.dispatch.local_source import require_same_history
 from tiermq.tier.dispatch.plan import Hold, LocalState, Nothing, Plan, QueueState, Reason, TopicFilter, Upload, plan
@@ -86,8 +86,12 @@ class OffloadBroker:
         with_index: bool = True,
         forget_tier: bool = False,
         step: Callable[[str], None] = lambda _name: None,
+        task_s: float = OffloadSettings.task_s,
     ) -> None:
-        """`step` is called with the name of each step before it; crash tests end the process there."""
+        """`step` is called with the name of each step before it; crash tests end the process there.
+
+        `task_s`: the time of a task.
+        """
         self.place = place
         self.counts = Counts()
         self.problems: dict[QueueName, str] = {}
@@ -106,7 +110,12 @@ class OffloadBroker:
         self._filter = topics or topic_filter(config)
         self._life = place.life
         self._runs: dict[QueueName, QueueDispatchState] = {}
+        self._task_s = task_s
         self._targets: dict[QueueName, int] | None = None
+        self._late_topics: set[str] = set()
+        self._paces: dict[QueueName, int] = {}
+        """Messages of a queue that its broker gives within half the time of a task, where that was too short."""
+        self._not_started: set[QueueName] = set()
         self._open = ExitStack()
         self.lease: BrokerLease | None = None
         self.index: OffloadIndex | None = None
@@ -203,6 +212,15 @@ class OffloadBroker:
         """Copy what is there now, and nothing that is put later: the job ends while producers continue."""
         self.source.settle()
         self._targets = {name: self.source.max_offset(*name) for name in self.source.queues()}
+        self._late_topics = set(self.place.failed)
+
+    def _target(self, name: QueueName) -> int | None:
+        """Up to where the queue is copied; None: to its end. A topic that could not be asked for is fixed later."""
+        if self._targets is None:
+            return None
+        if name not in self._targets and name[0] in self._late_topics:
+            self._targets[name] = self.source.max_offset(*name)
+        return self._targets.get(name, 0)
 
     def wait_s(self) -> float | None:
         """How long until more of the targets may be copied, without any message that is put later; None: all is done.
@@ -239,8 +257,8 @@ class OffloadBroker:
             for run in self._runs.values():
                 run.commit_offset = -1
         works = []
-        for file in self._compared(self._owned(self._behind())):
-            name = (file.queue.topic, file.queue.queue_id)
+        for file in self._compared(self._owned(self._behind(self._unchanged()))):
+            name = file.queue.name
             try:
                 work = self._plan_queue(name, file, force)
             except (TierError, RemotingError) as error:
@@ -248,26 +266,45 @@ class OffloadBroker:
                 continue
             if work is not None:
                 works.append(work)
+        works.sort(key=lambda work: work.queue.name not in self._not_started)
+        self._not_started.clear()
         return works
 
-    def _behind(self) -> list[FlatMessageFile]:
-        """The files of queues of which the tier may lack something."""
+    def _unchanged(self) -> list[tuple[QueueName, FlatMessageFile | None]]:
+        """The queues to look at, without those whose history is not the source's any more.
+
+        Of a broker what the tier has is compared first, also of queues of which nothing is to be copied: one that lost
+        its newest messages may have given their offsets to others.
+        """
         deleting = {topic.name for topic in self.metadata.topics() if topic.status == TopicStatus.DELETING}
-        found = []
+        found: list[tuple[QueueName, FlatMessageFile | None]] = []
         for name in self.source.queues():
             if self._filter.is_filtered(name[0]) or name[0] in deleting:
                 continue
             damage = self.files.damaged.get(name)
+            run = self._runs.get(name)
             if damage is not None:
                 self.problems[name] = str(damage)
-                continue
-            run = self._runs.get(name)
-            if run is not None and run.fenced:
+            elif run is not None and run.fenced:
                 self.problems[name] = run.fenced
-                continue
-            file = self.files.find(*name)
+            else:
+                found.append((name, self.files.find(*name)))
+        if not self.place.is_shared:
+            return found  # One read after the other: only what is to be copied is compared.
+        begun = {file for _, file in found if file is not None and file.commit_offset > 0}
+        changed = begun - set(self._compared([file for _, file in found if file in begun]))
+        return [(name, file) for name, file in found if file not in changed]
+
+    def _behind(self, found: Iterable[tuple[QueueName, FlatMessageFile | None]]) -> list[FlatMessageFile]:
+        """The files of queues of which the tier may lack something."""
+        behind = []
+        for name, file in found:
             at = -1 if file is None else file.commit_offset
-            if self._targets is not None and at >= self._targets.get(name, 0):
+            if at > self.source.max_offset(*name):
+                self._note_ahead(name, at)
+                continue
+            target = self._target(name)
+            if target is not None and at >= target:
                 continue
             if self.source.max_offset(*name) != max(0, at) or (file is not None and file.committed):
                 try:
@@ -276,8 +313,18 @@ class OffloadBroker:
                     self.problems[name] = str(error)
                     continue
                 if file is not None or (state is not None and state.next_offset is not None):
-                    found.append(file or self.files.find_or_create(*name))
-        return found
+                    behind.append(file or self.files.find_or_create(*name))
+        return behind
+
+    def _note_ahead(self, name: QueueName, at: int) -> None:
+        """The tier has messages that the source has not: it is compared again until the source has caught up."""
+        if (run := self._runs.get(name)) is not None:
+            run.commit_offset = -1
+        self.problems[name] = (
+            f"the tier has messages up to {at - 1}, but the source ends at {self.source.max_offset(*name)}: it lost "
+            "its newest messages, or the topic was deleted and created again. Nothing is copied, and the tier's "
+            "history stays as it is"
+        )
 
     def _owned(self, files: Sequence[FlatMessageFile]) -> list[FlatMessageFile]:
         """The files that are owned and recovered. Many requests, with limited concurrency."""
@@ -300,6 +347,7 @@ class OffloadBroker:
             file.recover()
             self.counts.adopted += max(0, file.commit_offset - max(0, before))
             if file.commit_offset != before:
+                run.commit_offset = -1  # What was adopted is not compared yet.
                 run.causes.add(ManifestCause.COMMIT)
                 if self.index is not None:
                     self.index.expect([file.queue])
@@ -345,7 +393,7 @@ class OffloadBroker:
                 self._watch(name, file, local)
                 return self._work(file, local)
             if isinstance(decided, Nothing | Hold):
-                self._rest(name, decided)
+                self._rest(name, file, decided)
                 return None
             self._step(type(decided).__name__.lower())
             self._note(run, file, execute(decided, file, self.source, NoIndex()))
@@ -386,20 +434,22 @@ class OffloadBroker:
         )
         return plan(state, local, dispatch_config(self._config), self._clock.now_ms(), force=force)
 
-    def _rest(self, name: QueueName, decided: Nothing | Hold) -> None:
+    def _rest(self, name: QueueName, file: FlatMessageFile, decided: Nothing | Hold) -> None:
         if isinstance(decided, Hold):
             self.next_due_ms = min(self.next_due_ms or decided.until_ms, decided.until_ms)
         elif decided.reason is Reason.AHEAD_OF_LOCAL:
-            self.problems[name] = f"{decided.reason.value}; nothing is copied"
+            self._note_ahead(name, file.commit_offset)
 
     def _work(self, file: FlatMessageFile, local: LocalState) -> QueueWork:
         log, units = self._row_of(file.log.last), self._row_of(file.units.last)
         at, entry = file.commit_offset, self.metadata.last_time_entry(file.queue)
         work = QueueWork(file.queue, file.topic, log, units, entry, at, local.max_offset, local.backlog_bytes)
-        if self._targets is None:
+        if (pace := self._paces.get(file.queue.name)) is not None:
+            work = cut(work, min(pace, work.to_offset - at))
+        target = self._target(file.queue.name)
+        if target is None:
             return work
-        target = self._targets[file.queue.topic, file.queue.queue_id]
-        return cut(work, max(1, min(local.max_offset, target) - at))
+        return cut(work, max(1, min(work.to_offset, target) - at))
 
     def _row_of(self, segment: FlatSegment) -> Segment:
         """The segment's row, with the checksums that its recovery completed: the task continues from them."""
@@ -466,6 +516,9 @@ class OffloadBroker:
             self.counts.queues.add(run.name)
         if commit.error:
             self.problems[run.name] = commit.error
+        elif commit.stop is Stop.NO_RECORD and not commit.messages and self.place.wire is not None:
+            self.problems[run.name] = f"the broker returned nothing that can be copied at {commit.from_offset}"
+        self._set_pace(run.name, commit)
         if not commit.is_settled:
             file.doubt()
         elif commit.stop in (Stop.LOG_FULL, Stop.UNITS_FULL):
@@ -474,6 +527,19 @@ class OffloadBroker:
             self.counts.rolled += 1
             run.causes.add(ManifestCause.ROLL)
             self.writer.note_unsealed(file)
+
+    def _set_pace(self, name: QueueName, commit: QueueCommit) -> None:
+        """How much the next task takes of a queue whose broker is slow: what comes within half of a task's time."""
+        if commit.stop is Stop.SLOW and not commit.took_s:
+            self._not_started.add(name)
+        elif commit.stop is Stop.SLOW and not commit.messages:
+            self._paces[name] = max(1, commit.seen // 2)
+            if not commit.seen:
+                self.problems[name] = f"the broker returned nothing within {commit.took_s:.0f} s"
+        elif name in self._paces and commit.took_s < self._task_s / 2:
+            self._paces[name] *= 2
+            if commit.stop is Stop.TARGET and commit.messages < self._paces[name] // 2:
+                del self._paces[name]  # It was all that there was.
 
     def doubt(self, works: Iterable[QueueWork]) -> None:
         """A wave failed, and what its tasks wrote is unknown: read the tier before these queues are written again."""

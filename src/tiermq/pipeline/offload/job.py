@@ -18,15 +18,15 @@ import difflib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RemotingError, TierError, TierMQError
 from tiermq.history.scan_values import StorePlace
-from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
+from tiermq.pipeline.index_build import StagedKeys
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.broker import OffloadBroker
 from tiermq.pipeline.offload.metrics import OffloadMetrics
@@ -44,7 +44,7 @@ from tiermq.pipeline.offload.plan import (
 )
 from tiermq.pipeline.offload.task import run_offload_task
 from tiermq.pipeline.offload.wire_broker import WireBroker
-from tiermq.pipeline.offload.wire_fleet import FleetScope, WireFleet
+from tiermq.pipeline.offload.wire_fleet import TOPICS_SHOWN_MAX, FleetScope, WireFleet
 from tiermq.pipeline.store_directory import place_of, recover_store
 from tiermq.pipeline.task_runner import JobTasks, TaskRunner
 from tiermq.pipeline.worker_cache import driver_of
@@ -68,6 +68,8 @@ IDLE_WAVES_MAX = 3
 """This number of consecutive waves without progress ends a job that runs once."""
 
 RATE_WAVE_S = 60.0
+LOOK_WAIT_S = 2.0
+"""How long a wave of a continuous job waits for what brokers report; slower ones join a later wave."""
 
 INDEX_CHOICES = ("now", "small", "later")
 
@@ -153,8 +155,8 @@ class OffloadJob:
             self._fleet = WireFleet(options.fleet, options.clock, monotonic=options.monotonic)
         self._brokers: list[OffloadBroker] = []
         self._troubles: dict[str, str] = {}
-        self._refused: dict[tuple[str, str, int], dict[str, Any]] = {}
-        self._dangers: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self._refused: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+        self._dangers: dict[tuple[str, str, str, int], dict[str, Any]] = {}
         self._stack = ExitStack()
         self._was_looked = False
         self._metrics = OffloadMetrics()
@@ -191,6 +193,7 @@ class OffloadJob:
             found = [
                 each for broker in self._fleet.brokers.values() for each in waiting_at(broker, driver_of(self._tier))
             ]
+            report.problems += [f"{broker}: {why}" for broker, why in self._fleet.troubles.items()]
             report.problems += [
                 str(broker.error) for broker in self._fleet.brokers.values() if broker.error is not None
             ]
@@ -232,6 +235,7 @@ class OffloadJob:
             with_index=options.with_index,
             forget_tier=options.forget_tier,
             step=options.step,
+            task_s=options.settings.task_s,
         )
         self._brokers.append(broker)
         return broker
@@ -256,7 +260,7 @@ class OffloadJob:
         """The fleet as it is now. Raises BadConfig, RemotingError."""
         for origin in fleet.find():
             self._broker(origin, fleet.scope.topic_filter(origin.cluster, origin.broker))
-        fleet.look()
+        fleet.look(self._look_wait_s)
 
     def _note_missing(self, fleet: WireFleet) -> None:
         """Brokers of the tier that no name server knows: they may be down, and nobody would notice."""
@@ -272,6 +276,28 @@ class OffloadJob:
                         "down or out of service, and what is not copied yet is not copied"
                     )
 
+    @property
+    def _look_wait_s(self) -> float | None:
+        """A job that goes on does not wait for slow brokers; one that runs once does."""
+        return LOOK_WAIT_S if self._was_looked and self._options.trigger_s is not None else None
+
+    @contextmanager
+    def _edge(self, broker: OffloadBroker) -> Iterator[None]:
+        """What fails of one broker over the wire is that broker's problem, and delays no other one.
+
+        The next wave begins it again, with what the tier then has.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._fleet is None:
+                raise
+            if not isinstance(error, TierMQError):
+                _log.exception("%s: the broker is left out until the next wave", broker.place.path)
+            self._troubles[broker.place.path] = str(error) if isinstance(error, TierMQError) else repr(error)
+            if broker.is_open:
+                self._give_up(broker)
+
     def _look(self) -> None:
         """Before a wave: ask every broker what it has, and begin those that were out of reach until now."""
         self._troubles.clear()
@@ -282,14 +308,13 @@ class OffloadJob:
                 self._find(self._fleet)
             except RemotingError as error:
                 self._troubles["name servers"] = str(error)
-                self._fleet.look()
+                self._fleet.look(self._look_wait_s)
         self._was_looked = True
-        for broker in self._brokers:
+        self._troubles |= self._fleet.troubles
+        for broker in list(self._brokers):
             if not broker.is_open:
-                try:
+                with self._edge(broker):
                     self._begin(broker)
-                except (RemotingError, TierError) as error:
-                    self._troubles[broker.place.path] = str(error)
 
     def _ready(self) -> list[OffloadBroker]:
         """The brokers of a wave. One that is out of reach is left out, and delays no other one."""
@@ -333,7 +358,19 @@ class OffloadJob:
                 options.stop.wait(self._pause_s(options.trigger_s))
         if options.all_slots and options.trigger_s is None and not options.stop.is_set():
             self._index.merge(self._brokers, at_end=True)
+        if self._fleet is not None:
+            self._note_passed_over(self._fleet)
         self._report_problems()
+
+    def _note_passed_over(self, fleet: WireFleet) -> None:
+        """Topics that cannot be copied by their kind, a note for each kind."""
+        kinds: dict[str, set[str]] = {}
+        for broker in fleet.brokers.values():
+            for topic, why in broker.passed_over.items():
+                kinds.setdefault(why, set()).add(topic)
+        for why, topics in sorted(kinds.items()):
+            names = ", ".join(sorted(topics)[:TOPICS_SHOWN_MAX]) + (", …" if len(topics) > TOPICS_SHOWN_MAX else "")
+            self._report.details.setdefault("notes", []).append(f"not copied: {names}: {why}")
 
     def _report_problems(self) -> None:
         problems = [f"{place}: {text}" for place, text in self._troubles.items()]
@@ -346,7 +383,8 @@ class OffloadJob:
                 )
             problems += [f"{path} {name[0]}-{name[1]}: {text}" for name, text in broker.problems.items()]
             if isinstance(broker.place, WireBroker):
-                problems += [f"{path} {topic}: {why}" for topic, why in broker.place.refused.items()]
+                left_out = broker.place.refused | broker.place.failed
+                problems += [f"{path} {topic}: {why}" for topic, why in left_out.items()]
         self._report.problems += problems
 
     def _pause_s(self, trigger_s: float) -> float:
@@ -361,9 +399,9 @@ class OffloadJob:
             details.setdefault("gaps", []).extend(broker.gaps)
             broker.gaps.clear()
             for name, row in broker.forks.items():
-                self._refused[broker.place.broker, *name] = row
+                self._refused[broker.place.cluster, broker.place.broker, *name] = row
             for name, row in broker.dangers.items():
-                self._dangers[broker.place.broker, *name] = row
+                self._dangers[broker.place.cluster, broker.place.broker, *name] = row
         details["refused"], details["danger"] = list(self._refused.values()), list(self._dangers.values())
         if self._options.metrics_path is not None:
             self._metrics.write(self._options.metrics_path, self._brokers, self._troubles, self._options.clock.now_ms())
@@ -403,41 +441,20 @@ class OffloadJob:
             path = broker.place.path
             if path in commits:
                 found = ((), ()) if broker.index is None else (keys[broker.index], built[broker.index])
-                self._commit(broker, commits[path], *found)
+                with self._edge(broker):
+                    broker.commit(commits[path], *found)
         self._index.merge(brokers)
         report.add(waves=1, tasks=len(tasks), bytes=copied, task_cpu_s=sum(result.cpu_s for result in results))
         options.progress(int(report.done["bytes"]), int(report.done["bytes"]) + max(0, total - copied))
         return copied > 0 or sum(broker.counts.rolled for broker in brokers) > before, False
 
     def _planned(self, broker: OffloadBroker, force: bool) -> list[QueueWork]:
-        """Over the wire, what fails of one broker delays no other one."""
-        try:
+        with self._edge(broker):
             return broker.plan(force=force)
-        except (TierError, RemotingError) as error:
-            if self._fleet is None:
-                raise
-            self._give_up(broker, error)
-            return []
+        return []
 
-    def _commit(
-        self,
-        broker: OffloadBroker,
-        commits: Sequence[QueueCommit],
-        keys: Sequence[StagedKeys],
-        built: Sequence[BuiltIndex],
-    ) -> None:
-        """The same of a commit: what its tasks wrote is found again when the broker begins again."""
-        try:
-            broker.commit(commits, keys, built)
-        except TierError as error:
-            if self._fleet is None:
-                raise
-            self._give_up(broker, error)
-
-    def _give_up(self, broker: OffloadBroker, error: TierMQError) -> None:
-        """Let go of a broker; the next wave begins it again, with what the tier then has."""
-        _log.warning("%s is left out until the next wave: %s", broker.place.path, error)
-        self._troubles[broker.place.path] = str(error)
+    def _give_up(self, broker: OffloadBroker) -> None:
+        """Let go of a broker; what its tasks wrote is found again when it begins again."""
         assert self._fleet is not None
         assert isinstance(broker.place, WireBroker)
         self._brokers.remove(broker)
@@ -477,7 +494,9 @@ class OffloadJob:
         counts, index = broker.counts, broker.index
         try:
             broker.close()
-        except TierError as error:
+        except Exception as error:
+            if self._fleet is None and not isinstance(error, TierError):
+                raise
             self._report.problems.append(f"{broker.place.path}: its end was not written: {error}")
         self._report.add(
             queues=len(counts.queues),

@@ -5,7 +5,7 @@ An origin names the broker, and opens a source: what the driver plans by. Tasks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +50,11 @@ class OffloadOrigin(Protocol):
         ...
 
     @property
+    def failed(self) -> Collection[str]:
+        """Topics whose queues are not known now, though they exist."""
+        ...
+
+    @property
     def is_shared(self) -> bool:
         """Whether several threads may use its source at once."""
         ...
@@ -82,6 +87,7 @@ class StoreOrigin:
     wire = None
     fork_advice = LOCAL_FORK_ADVICE
     retention_ms = None  # Its broker deletes only what is in the tier.
+    failed: tuple[str, ...] = ()
     is_shared = False
     life = 0
 

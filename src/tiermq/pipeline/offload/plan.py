@@ -39,6 +39,7 @@ class OffloadSettings:
     task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB
     chunk_messages: int = 65_536
+    task_s: float = 10.0  # Over the wire a task ends then: what it copied is visible only after all tasks of its wave.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Stop(enum.Enum):
     UNAVAILABLE = "the tier is out of reach"
     REFUSED = "the tier refused"
     NO_SOURCE = "the broker is out of reach, or refused"
+    SLOW = "the time of its task is over"
     DAMAGED = "the next record is damaged at its source"
 
 
@@ -104,6 +106,8 @@ class QueueCommit:
     entries: tuple[TimeEntry, ...]
     stop: Stop
     error: str = ""
+    took_s: float = 0.0  # Over the wire; 0: the queue's turn did not come.
+    seen: int = 0  # Messages behind `to_offset` that were read and not copied.
 
     @property
     def messages(self) -> int:
@@ -155,7 +159,7 @@ def share(backlogs: Sequence[Backlog], settings: OffloadSettings) -> list[int]:
 
 
 def part(works: Sequence[QueueWork], parallelism: int, settings: OffloadSettings) -> list[tuple[QueueWork, ...]]:
-    """The works in groups of about the same number of bytes, the heaviest group first.
+    """The works in groups of about the same number of bytes, the heaviest group first, each in the order of the works.
 
     Two groups for each processor, if there is enough to do: one slow task then does not leave other processors idle for
     long.
@@ -172,7 +176,8 @@ def part(works: Sequence[QueueWork], parallelism: int, settings: OffloadSettings
         heapq.heappush(lightest, (weight + max(1, work.bytes), number))
     full = [group for group in groups if group]
     full.sort(key=lambda group: sum(work.bytes for work in group), reverse=True)
-    return [tuple(sorted(group, key=lambda work: work.queue)) for group in full]
+    order = {work.queue: number for number, work in enumerate(works)}
+    return [tuple(sorted(group, key=lambda work: order[work.queue])) for group in full]
 
 
 def cut(work: QueueWork, messages: int) -> QueueWork:

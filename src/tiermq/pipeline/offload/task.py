@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Protocol, overload
 
 from tiermq.clock import SystemClock
@@ -20,7 +21,7 @@ from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptRecord, RemotingError, StaleWriter, TierError, TierUnavailable
 from tiermq.pipeline.index_build import KeyStage, StagedKeys
 from tiermq.pipeline.offload.plan import OffloadTask, QueueCommit, QueueWork, Stop, TaskResult
-from tiermq.pipeline.offload.wire_source import WireSource
+from tiermq.pipeline.offload.wire_source import OutOfTime, WireSource
 from tiermq.pipeline.worker_cache import driver_of, store_of
 from tiermq.tier.dispatch.dispatch_step import execute
 from tiermq.tier.dispatch.local_source import ReadOnlySource, RecordReader
@@ -58,7 +59,7 @@ def run_offload_task(task: OffloadTask) -> TaskResult:
         else:
             ranges = [(work.queue.name, work.from_offset, work.to_offset) for work in task.works]
             with (
-                closing(WireSource(task.wire, ranges, task.rate)) as wire,
+                closing(WireSource(task.wire, ranges, task.rate, time_s=task.settings.task_s)) as wire,
                 ThreadPoolExecutor(WIRE_THREADS, thread_name_prefix="offload-copy") as pool,
             ):
                 copied = pool.map(lambda work: _QueueCopy(task, work, wire, guard, metadata, stage).run(), task.works)
@@ -144,7 +145,7 @@ class _QueueCopy:
             self._keys = FragmentBuilder(queue.topic, work.topic.id, queue.queue_id, self._file.log.commit_offset)
 
     def run(self) -> QueueCommit:
-        stop, error = Stop.TARGET, ""
+        stop, error, seen, began_s = Stop.TARGET, "", 0, time.monotonic()
         try:
             stop = self._copy()
         except TierUnavailable as found:
@@ -155,7 +156,11 @@ class _QueueCopy:
             stop, error = Stop.NO_SOURCE, str(found)
         except CorruptRecord as found:
             stop, error = Stop.DAMAGED, str(found)
-        return self._told(stop, error)
+        except OutOfTime as found:
+            if found.seen is None:
+                return self._told(Stop.SLOW, "")
+            stop, seen = Stop.SLOW, found.seen
+        return replace(self._told(stop, error), took_s=time.monotonic() - began_s, seen=seen)
 
     def _copy(self) -> Stop:
         file, settings = self._file, self._task.settings

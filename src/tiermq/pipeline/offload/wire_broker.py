@@ -14,13 +14,16 @@ the broker was started again (its boot time changed, or the connection to it end
 not count any more, and its history is compared with the tier's again: it may have lost its tail and given the same
 offsets to other messages.
 
-A queue that a task could not read at the planned offset is asked once where it goes on; what it skips becomes a gap.
-Threads: `look` on the client's loop, the rest by any thread between two looks.
+What a broker answers is only ever a problem of that broker, of its topic or of its queue: answers are read by type,
+and a look that fails changes nothing. Messages that cannot be read become a gap only as `GapCheck` says. A broker that
+leaves a pull of the driver unanswered gets no further one before the next look.
+Threads: `ask` on the client's loop, `take` and the rest on the driver's; pulls on any of its threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -32,15 +35,25 @@ from tiermq.client.broker_state import read_broker_state
 from tiermq.client.cluster_client import BlockingCluster, ClusterClient, QueuePlace
 from tiermq.client.queue_access import Pulled, QueueAccess
 from tiermq.clock import HOUR_MS, Clock
-from tiermq.errors import BadConfig, RemotingError, RequestRefused, RequestTimedOut
-from tiermq.message.layout import QUEUE_OFFSET_AT
+from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.record_head import HeadKind, read_head
+from tiermq.message.topic_name import topic_problem
 from tiermq.namesrv.topic_config import PERM_READ
 from tiermq.pipeline.leased_broker import Home
+from tiermq.pipeline.offload.gap_check import GapCheck, Look
 from tiermq.pipeline.offload.wire_source import BrokerPlace, rebased
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.json_dialect import as_int, decode_body, decode_object
-from tiermq.settings import read_properties
+from tiermq.remoting.json_dialect import (
+    decode_body,
+    decode_object,
+    int32_in,
+    int64_in,
+    list_in,
+    object_in,
+    text_in,
+    text_map_in,
+)
+from tiermq.settings import INT_MAX, read_properties
 from tiermq.tier.dispatch.local_source import RecordSource
 from tiermq.tier.dispatch.plan import LocalState
 from tiermq.tier.names import QueueName
@@ -57,7 +70,12 @@ LOOK_TIMEOUT_S = 10.0
 LOOKS_MAX = 64
 """Requests in flight to one broker."""
 TRIES = 2
+PULL_TIMEOUT_S = 5.0
+"""Of a pull by the driver: other brokers wait for it."""
+OFFSET_MAX = 1 << 58
+"""Of a queue: its unit's offset in the tier has 63 bits."""
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +88,15 @@ class TopicRow:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def problem(self) -> str:
-        """Why pulls cannot copy it; empty when they can."""
+    def obstacle(self) -> str:
+        """Why pulls cannot copy a topic of this kind; empty when they can."""
         if not self.perm & PERM_READ:
-            return "the topic may not be read (perm); allow it, or leave it out with --exclude"
+            return "closed for reading (perm)"
         if self.attributes.get("queue.type") == "BatchCQ":
-            return "a topic of batches (BatchCQ) is not copied; leave it out with --exclude"
+            return "topics of batches (BatchCQ)"
         if self.attributes.get("cleanup.policy") == "COMPACTION":
-            return "a compacted topic has only the last message of each key; leave it out with --exclude"
-        return ""
+            return "compacted topics, which have only the last message of each key"
+        return "names that no topic can have" if topic_problem(self.name) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,21 @@ class QueueEnds:
     min_offset: int
     max_offset: int
     flushed_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLook:
+    """What a broker reported of itself at a time. `boot` changes when it is started again."""
+
+    boot: object
+    is_boot_reported: bool
+    runtime: Mapping[str, str]
+    settings: dict[str, str]
+    topics: Mapping[str, TopicRow]
+    topic_names: list[str]
+    ends: dict[QueueName, QueueEnds]
+    refused: dict[str, str]
+    failed: dict[str, str]
 
 
 class _Seen:
@@ -138,6 +171,7 @@ class WireBroker(RecordSource):
         settle_s: float,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
+        accept_gaps: bool = False,
     ) -> None:
         self.wire = place
         self.cluster, self.broker, self.path = place.cluster, place.broker, str(place)
@@ -145,10 +179,16 @@ class WireBroker(RecordSource):
         self.life = 0
         self.error: RemotingError | None = None
         self.refused: dict[str, str] = {}
-        """Topics that this account, or their settings, do not let us read, and why."""
+        """Topics that this account may not read, and why."""
+        self.passed_over: dict[str, str] = {}
+        """Topics that cannot be copied by their kind, and why."""
+        self.failed: dict[str, str] = {}
+        """Topics whose queues it could not report, and why: the next look asks again."""
         self.topic_names: list[str] = []
         """All of its topics, wanted or not."""
         self.retention_ms: int | None = None
+        self.is_shared_name = False
+        """Whether two clusters have a broker of this name: then it must show by its settings which one it is."""
         self._client = cluster
         self._wanted = wanted
         self._settle_s = settle_s
@@ -161,8 +201,10 @@ class WireBroker(RecordSource):
         self._topics: dict[str, TopicRow] = {}
         self._ends: dict[QueueName, QueueEnds] = {}
         self._seen: dict[QueueName, _Seen] = {}
-        self._plans: dict[QueueName, tuple[int, float, int | None]] = {}
+        self._gaps = GapCheck(self._pull, accept_gaps=accept_gaps)
+        self._gone: RemotingError | None = None
         self._looked_s = 0.0
+        self._looks = 0
 
     def move(self, address: str) -> None:
         """The name servers know another address: a new life, also of a broker that took over as master."""
@@ -172,33 +214,49 @@ class WireBroker(RecordSource):
 
     # Looking
 
-    async def look(self) -> None:
-        """Ask the broker for everything that planning needs. What fails is in `error`: then nothing else changed."""
+    async def ask(self) -> BrokerLook | RemotingError:
+        """Everything that planning needs, or why the broker did not give it. Changes nothing."""
         client = self._client.client
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):  # It may have to connect.
-                boot, table = await self._runtime(client)
-            if self._settings is None or boot != self._boot:
-                self._settings = await self._read_settings(client)
-            topics = await self._read_topics(client)
-            ends, refused = await self._read_ends(client, topics)
+                boot, is_reported, runtime = await self._runtime(client)
+            settings = self._settings
+            if settings is None or boot != self._boot:
+                settings = await self._read_settings(client)
+            self._require_named(settings)
+            topics, names, failed = await self._read_topics(client)
+            ends, refused = await self._read_ends(client, topics, failed)
+            return BrokerLook(boot, is_reported, runtime, settings, topics, names, ends, refused, failed)
         except RemotingError as error:
-            self.error = error
-            return
+            return error
         except TimeoutError:
-            self.error = RequestTimedOut(f"{self.wire}: expected an answer within {LOOK_TIMEOUT_S:g} s, found none")
+            return RequestTimedOut(f"{self.wire}: expected an answer within {LOOK_TIMEOUT_S:g} s, found none")
+        except Exception as error:  # noqa: BLE001 - the edge of a broker: its answers must not end the job of others
+            _log.exception("%s: an answer could not be read", self.wire)
+            return RemotingError(f"{self.wire}: expected answers of a broker, found one that cannot be read: {error!r}")
+
+    def take(self, look: BrokerLook | RemotingError) -> None:
+        """Plan by this look from now on. What failed is in `error`: then nothing else changed."""
+        self._gone = None
+        if isinstance(look, RemotingError):
+            self.error = look
             return
-        self.error, self._topics, self._ends, self.refused = None, topics, ends, refused
-        self._take_life(boot)
-        average = as_int(table.get("putMessageAverageSize", "0").partition(".")[0])
+        self.error, self._topics, self._ends = None, look.topics, look.ends
+        self.refused, self.failed, self.topic_names = look.refused, look.failed, look.topic_names
+        self.passed_over = {name: row.obstacle for name, row in look.topics.items() if row.obstacle}
+        self._settings, self._is_boot_reported = look.settings, look.is_boot_reported
+        self._take_life(look.boot)
+        average = _count(look.runtime.get("putMessageAverageSize", "").partition(".")[0])
         self.record_bytes = average + RECORD_HEAD_BYTES if average else RECORD_BYTES
-        hours = self._settings.get("fileReservedTime")
-        self.retention_ms = as_int(hours) * HOUR_MS if hours else None
+        hours = _count(self._settings.get("fileReservedTime", ""))
+        self.retention_ms = hours * HOUR_MS if hours else None
         self._looked_s = self._monotonic()
-        for name, queue in ends.items():
+        self._looks += 1
+        for name, queue in self._ends.items():
             self._seen.setdefault(name, _Seen()).note(self._looked_s, queue.max_offset)
-        for name in self._seen.keys() - ends.keys():
+        for name in self._seen.keys() - self._ends.keys():
             del self._seen[name]
+        self._gaps.keep_only(set(self._ends))
 
     def _take_life(self, boot: object) -> None:
         if boot != self._boot:
@@ -207,18 +265,19 @@ class WireBroker(RecordSource):
                 self._seen.clear()
             self._boot = boot
 
-    async def _runtime(self, client: ClusterClient) -> tuple[object, dict[str, str]]:
-        """What changes when the broker is started again, and its runtime table, as far as the account may see it."""
+    async def _runtime(self, client: ClusterClient) -> tuple[object, bool, dict[str, str]]:
+        """What changes when the broker is started again, whether it reports that, and its runtime table.
+
+        Without that table, which an account may not see, it is the connection.
+        """
         try:
             answer = await self._ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)
-            table = {str(name): str(value) for name, value in (decode_object(answer).get("table") or {}).items()}
+            table = text_map_in(decode_object(answer).get("table") or {}, "the runtime table")
             if "bootTimestamp" in table:
-                self._is_boot_reported = True
-                return table["bootTimestamp"], table
+                return table["bootTimestamp"], True, table
         except RequestRefused:
             table = {}
-        self._is_boot_reported = False
-        return await client.at(self.wire.address), table
+        return await client.at(self.wire.address), False, table
 
     async def _read_settings(self, client: ClusterClient) -> dict[str, str]:
         try:
@@ -226,67 +285,94 @@ class WireBroker(RecordSource):
         except (RequestRefused, BadConfig, UnicodeDecodeError):
             return {}  # Then it settles as with ASYNC_FLUSH, and its retention is not known.
 
-    async def _read_topics(self, client: ClusterClient) -> dict[str, TopicRow]:
+    def _require_named(self, settings: Mapping[str, str]) -> None:
+        """Raises RemotingError when the broker at this address is another one, or may be."""
+        found = settings.get("brokerClusterName"), settings.get("brokerName")
+        wanted = self.cluster, self.broker
+        if any(name not in (None, own) for name, own in zip(found, wanted, strict=True)):
+            raise RemotingError(
+                f"{self.wire}: expected the broker {'/'.join(wanted)}, found {found[0]}/{found[1]} at that address; "
+                "two clusters at one name server need different broker names"
+            )
+        if self.is_shared_name and found != wanted:
+            raise RemotingError(
+                f"{self.wire}: two clusters of the name server have a broker {self.broker}, and the settings of the "
+                "one at this address, which would show its cluster, cannot be read. Give one of the two another "
+                "brokerName, or use an administrator's account"
+            )
+
+    async def _read_topics(self, client: ClusterClient) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
+        """The wanted topics, the names of all, and topics whose entry cannot be read."""
         try:
             answer = await self._ask(client, RequestCode.GET_ALL_TOPIC_CONFIG)
         except RequestRefused as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise
             return await self._routed_topics(client)
-        found = {}
-        table = decode_object(answer).get("topicConfigTable") or {}
-        self.topic_names = sorted(map(str, table))
-        for name, row in table.items():
-            if self._wanted(name):
-                attributes = {str(key): str(value) for key, value in (row.get("attributes") or {}).items()}
-                perm = as_int(row.get("perm"), PERM_READ)
-                found[str(name)] = TopicRow(str(name), as_int(row.get("readQueueNums")), perm, attributes)
-        return found
+        found, failed = {}, {}
+        table = object_in(decode_object(answer).get("topicConfigTable") or {}, "topicConfigTable")
+        for name in filter(self._wanted, table):
+            try:
+                row = object_in(table[name], f"the settings of topic {name}")
+                attributes = text_map_in(row.get("attributes") or {}, f"the attributes of topic {name}")
+                perm = int32_in(row, "perm", PERM_READ)
+                found[name] = TopicRow(name, int32_in(row, "readQueueNums"), perm, attributes)
+            except RequestRefused as error:
+                failed[name] = str(error)
+        return found, sorted(table), failed
 
-    async def _routed_topics(self, client: ClusterClient) -> dict[str, TopicRow]:
+    async def _routed_topics(self, client: ClusterClient) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
         """For an account that may not ask brokers for all topics: name servers know which there are, and where."""
         answer = await client.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        self.topic_names = sorted(map(str, decode_object(answer.body).get("topicList") or []))
-        names = list(filter(self._wanted, self.topic_names))
-        found = {}
-        for name, route in zip(names, await _some_at_a_time(client.find_route(name) for name in names), strict=True):
-            places = [] if route is None else [each for each in route.readable if each.broker_name == self.broker]
-            if places:
-                found[name] = TopicRow(name, len(places))
-        return found
+        names = sorted(text_in(name, "topicList") for name in list_in(decode_object(answer.body), "topicList"))
+        wanted = list(filter(self._wanted, names))
+        found, failed = {}, {}
+
+        async def count(name: str) -> int | RequestRefused:
+            try:
+                route = await client.find_route(name)
+            except RequestRefused as error:
+                return error
+            return 0 if route is None else sum(place.broker_name == self.broker for place in route.readable)
+
+        for name, queues in zip(wanted, await _some_at_a_time(map(count, wanted)), strict=True):
+            if isinstance(queues, RequestRefused):
+                failed[name] = str(queues)
+            elif queues:
+                found[name] = TopicRow(name, queues)
+        return found, names, failed
 
     async def _read_ends(
-        self, client: ClusterClient, topics: Mapping[str, TopicRow]
+        self, client: ClusterClient, topics: Mapping[str, TopicRow], failed: dict[str, str]
     ) -> tuple[dict[QueueName, QueueEnds], dict[str, str]]:
-        refused = {name: row.problem for name, row in topics.items() if row.problem}
-        asked = [row for name, row in topics.items() if name not in refused]
+        """Where queues begin and end, and the topics that may not be read. Those that fail are added to `failed`."""
+        refused: dict[str, str] = {}
+        asked = [row for row in topics.values() if not row.obstacle]
         answers = await _some_at_a_time(self._stats(client, row) for row in asked)
         ends: dict[QueueName, QueueEnds] = {}
         for row, found in zip(asked, answers, strict=True):
-            if isinstance(found, str):
-                refused[row.name] = found
-            else:
+            if not isinstance(found, RequestRefused):
                 ends.update(found)
+            elif found.code == ResponseCode.NO_PERMISSION:
+                refused[row.name] = str(found)
+            else:
+                failed[row.name] = f"where its queues begin and end cannot be read: {found}"
         return ends, refused
 
-    async def _stats(self, client: ClusterClient, row: TopicRow) -> dict[QueueName, QueueEnds] | str:
+    async def _stats(self, client: ClusterClient, row: TopicRow) -> dict[QueueName, QueueEnds] | RequestRefused:
         try:
             answer = await self._ask(client, RequestCode.GET_TOPIC_STATS_INFO, topic=row.name)
+            table = object_in(decode_object(answer).get("offsetTable") or {}, "offsetTable")
+            found = {}
+            for key, each in table.items():
+                queue_id = int32_in(object_in(decode_body(key.encode()), "a key of offsetTable"), "queueId")
+                ends = _ends_of(object_in(each, "a row of offsetTable"))
+                if queue_id < 0:
+                    raise RequestRefused(f"expected ids of queues from 0 on, found {queue_id}")
+                if queue_id < row.read_queues:
+                    found[row.name, queue_id] = ends
         except RequestRefused as error:
-            if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                return {}  # Deleted since.
-            if error.code == ResponseCode.NO_PERMISSION:
-                return str(error)
-            raise
-        found = {}
-        for key, each in (decode_object(answer).get("offsetTable") or {}).items():
-            queue_id = as_int(decode_body(key.encode()).get("queueId"))
-            flushed = each.get("flushedOffset")
-            if queue_id < row.read_queues:
-                low, high = max(0, as_int(each.get("minOffset"))), max(0, as_int(each.get("maxOffset")))
-                found[row.name, queue_id] = QueueEnds(
-                    min(low, high), high, None if flushed is None else min(high, as_int(flushed))
-                )
+            return {} if error.code == ResponseCode.TOPIC_NOT_EXIST else error  # Deleted since.
         return found
 
     async def _ask(self, client: ClusterClient, code: RequestCode, **fields: Any) -> bytes:
@@ -300,6 +386,8 @@ class WireBroker(RecordSource):
                 await self._access((topic, 0)).pull(self._ends[topic, 0].max_offset, "*", 1, tries=TRIES)
             except RequestRefused as error:
                 self.refused[topic] = str(error)
+            except RemotingError as error:  # Reported again by the look or the task that fails for it.
+                _log.warning("%s: whether topic %s may be read is not known: %s", self.wire, topic, error)
 
         await _some_at_a_time(check(topic) for topic, queue_id in sorted(self._ends) if queue_id == 0)
 
@@ -345,6 +433,8 @@ class WireBroker(RecordSource):
     def wait_s(self, name: QueueName, target: int) -> float | None:
         """How long until messages below `target` are settled; None: they are, or the broker does not have them."""
         ends = self._ends.get(name)
+        if (wait_s := self._gaps.wait_s(name, self._monotonic(), self.settle_s)) is not None:
+            return wait_s
         if ends is None or self.settled(name) >= min(target, ends.max_offset):
             return None
         if ends.flushed_offset is not None:
@@ -363,39 +453,29 @@ class WireBroker(RecordSource):
             return None
         low = ends.min_offset
         high = max(low, min(ends.max_offset, max(self.settled(name), offset)))
-        start = max(low, offset)
-        if start >= high:
+        is_begun, at = offset >= 0, offset if offset >= 0 else low
+        if at >= high:
             return LocalState(low, high)
-        found = self._readable_from(name, start)
-        if found is None or found >= high:
+        look = Look(self._looks, self._looked_s, low, ends.max_offset)
+        found = self._gaps.next_message(name, at, look, self.settle_s, is_begun=is_begun)
+        if found is None:
+            return LocalState(min(low, at), high)  # Not a gap yet.
+        if found >= high:
             return LocalState(low, high)
         return LocalState(low, high, found, self._clock.now_ms(), self.record_bytes * (high - found))
-
-    def _readable_from(self, name: QueueName, start: int) -> int | None:
-        """Where the broker has a message at or behind `start`; it is asked only if the last wave began there, too."""
-        planned, looked_s, found = self._plans.get(name, (-1, 0.0, None))
-        if planned != start:
-            found = start
-        elif looked_s != self._looked_s:
-            # Twice: a file that is just being deleted must not look like a gap.
-            both = {self._first_at(self._pull(name, start), start) for _ in range(2)}
-            found = both.pop() if len(both) == 1 else None
-        self._plans[name] = start, self._looked_s, found
-        return found
-
-    @staticmethod
-    def _first_at(pulled: Pulled, start: int) -> int | None:
-        if pulled.code == ResponseCode.SUCCESS and len(pulled.records) > QUEUE_OFFSET_AT + 8:
-            return int.from_bytes(pulled.records[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big")
-        is_moved = pulled.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
-        return pulled.next_offset if is_moved and pulled.next_offset > start else None
 
     def collect(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tier_offset: int
     ) -> CollectedRecords:
-        """One answer's records. Raises RemotingError, CorruptRecord."""
+        """One answer's records. Raises RemotingError, also when there are none where the broker reports some."""
         pulled = self._pull((topic, queue_id), offset)
-        return rebased(pulled.records, offset, max_count, max_bytes, tier_offset, (topic, queue_id))
+        found = rebased(pulled.records, offset, max_count, max_bytes, tier_offset, (topic, queue_id))
+        if not found.count and self.min_offset(topic, queue_id) <= offset < self.max_offset(topic, queue_id):
+            raise RemotingError(
+                f"topic {topic!r}, queue {queue_id}: expected message {offset}, which the broker reports, to compare "
+                f"it with the tier's; found none (code {pulled.code}, next offset {pulled.next_offset})"
+            )
+        return found
 
     def read_tables(self) -> dict[str, bytes]:
         """By requests of an administrator; for another account there are none. Raises RemotingError."""
@@ -413,10 +493,32 @@ class WireBroker(RecordSource):
         return head.store_timestamp_ms if head.kind is HeadKind.OK and head.queue_offset == offset else -1
 
     def _pull(self, name: QueueName, offset: int) -> Pulled:
-        return self._client.run(self._access(name).pull(offset, "*", 1, tries=TRIES))
+        if self._gone is not None:
+            raise self._gone
+        queue = self._access(name)
+        queue.timeout_s = PULL_TIMEOUT_S
+        try:
+            return self._client.run(queue.pull(offset, "*", 1, tries=1))
+        except (PeerGone, RequestTimedOut) as error:
+            self._gone = error
+            raise
 
     def _access(self, name: QueueName) -> QueueAccess:
         return QueueAccess(self._client.client, name[0], QueuePlace(self.broker, self.wire.address, name[1]))
+
+
+def _count(text: str) -> int:
+    """A positive number of 32 bits; 0 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) <= INT_MAX else 0
+
+
+def _ends_of(row: Mapping[str, Any]) -> QueueEnds:
+    """Raises RequestRefused for offsets that cannot be."""
+    low, high = max(0, int64_in(row, "minOffset")), max(0, int64_in(row, "maxOffset"))
+    flushed = int64_in(row, "flushedOffset") if row.get("flushedOffset") is not None else None
+    if high > OFFSET_MAX:
+        raise RequestRefused(f"expected offsets of queues up to {OFFSET_MAX}, found {high}")
+    return QueueEnds(min(low, high), high, None if flushed is None else max(0, min(high, flushed)))
 
 
 async def _some_at_a_time(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -1,7 +1,7 @@
 """WireFleet: the brokers that an offload over the wire copies, found by their name servers.
 
     find      the masters of the clusters, again before each wave: a broker that comes later is copied, too
-    look      ask all of them at once (`WireBroker.look`); one that is down delays only its own queues
+    look      ask all of them at once (`WireBroker.ask`); one that is down or slow delays only its own queues
     check     before the first byte: may this account read every topic that was chosen, by the group of tools?
 
 A broker that was found once and is not registered any more stays, as one that cannot be reached.
@@ -14,23 +14,21 @@ import asyncio
 import difflib
 import fnmatch
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
-from tiermq.client.cluster_client import MASTER
 from tiermq.clock import Clock
-from tiermq.errors import BadConfig, BadTierName, RemotingError, RequestRefused
+from tiermq.errors import BadConfig, BadTierName, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.topic_name import (
     TOOLS_GROUP,
     TRANSACTION_TOPICS,
     is_dead_letter_topic,
     is_retry_topic,
 )
-from tiermq.pipeline.offload.wire_broker import WireBroker
+from tiermq.pipeline.offload.wire_broker import BrokerLook, WireBroker
 from tiermq.pipeline.offload.wire_source import BrokerPlace, cluster_of
-from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.tls import ANY_SERVER, ClientTls
 from tiermq.tier.dispatch.plan import TopicFilter
 from tiermq.tier.names import QueueKey
@@ -53,6 +51,8 @@ class FleetScope:
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
     settle_s: float = 10.0
+    accept_gaps: bool = False
+    """Record gaps of any size."""
 
     def __post_init__(self) -> None:
         unknown = sorted(self.include - set(KINDS))
@@ -91,15 +91,20 @@ class WireFleet:
         place = BrokerPlace("", "", "", scope.name_servers, scope.tls, scope.certificates)
         self._client = cluster_of(place)
         self.brokers: dict[tuple[str, str], WireBroker] = {}
+        self.troubles: dict[str, str] = {}
+        """Brokers of the name servers that cannot be copied as they are registered, and why."""
+        self._asked: dict[tuple[str, str], Future[BrokerLook | RemotingError]] = {}
 
     def find(self) -> list[WireBroker]:
         """The brokers that were not known yet, each looked at once. Raises RemotingError, BadConfig without any."""
-        masters = self._client.run(self._masters())
-        if not masters and not self.brokers:
+        table = self._client.run(self._client.client.master_table())
+        self._note_troubles(table.problems)
+        masters = {each: at for each, at in table.addresses.items() if self.scope.cluster in (None, each[0])}
+        if not masters and not self.brokers and not self.troubles:
             wanted = f" of cluster {self.scope.cluster}" if self.scope.cluster else ""
             raise BadConfig(f"{self.scope.name_servers}: expected brokers{wanted}, found none; `tiermq topic list` or "
                             "`mqadmin clusterList` shows what is registered")  # fmt: skip
-        lost = sorted(self.scope.brokers - {name for _, name in masters} - {name for _, name in self.brokers})
+        lost = sorted(self.scope.brokers - {name for _, name in (*masters, *table.problems, *self.brokers)})
         if lost and not self.brokers:
             near = difflib.get_close_matches(lost[0], [name for _, name in masters], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -110,30 +115,31 @@ class WireFleet:
             if self.scope.brokers and name not in self.scope.brokers:
                 continue
             if known is None:
-                known = self.brokers[cluster, name] = self._broker(cluster, name, address)
-                new.append(known)
+                known = self._broker(cluster, name, address)
+                if known is not None:
+                    self.brokers[cluster, name] = known
+                    new.append(known)
             elif known.wire.address != address:
                 known.move(address)
+        for (_, name), broker in self.brokers.items():
+            broker.is_shared_name = name in table.shared
         return new
 
-    async def _masters(self) -> dict[tuple[str, str], str]:
-        document = decode_object((await self._client.client.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-        clusters = (document.get("clusterAddrTable") or {}).items()
-        brokers = document.get("brokerAddrTable") or {}
-        found = {}
-        for cluster, names in clusters:
-            for name in names if self.scope.cluster in (None, cluster) else ():
-                address = (brokers.get(name) or {}).get("brokerAddrs", {}).get(MASTER)
-                if address is not None:
-                    found[str(cluster), str(name)] = str(address)
-        return dict(sorted(found.items()))
+    def _note_troubles(self, problems: Mapping[tuple[str, str], str]) -> None:
+        self.troubles = {
+            f"{cluster}/{name}": why
+            for (cluster, name), why in problems.items()
+            if self.scope.cluster in (None, cluster) and (not self.scope.brokers or name in self.scope.brokers)
+        }
 
-    def _broker(self, cluster: str, name: str, address: str) -> WireBroker:
+    def _broker(self, cluster: str, name: str, address: str) -> WireBroker | None:
+        """None for names that have no place in a tier: then it is in `troubles`."""
         scope = self.scope
         try:
             QueueKey(cluster, name, "topic", 0)
         except BadTierName as error:
-            raise BadConfig(f"broker {name} of cluster {cluster} cannot have a place in a tier: {error}") from error
+            self.troubles[f"{cluster}/{name}"] = f"it cannot have a place in a tier: {error}"
+            return None
         return WireBroker(
             BrokerPlace(cluster, name, address, scope.name_servers, scope.tls, scope.certificates),
             self._client,
@@ -141,29 +147,41 @@ class WireFleet:
             settle_s=scope.settle_s,
             clock=self._clock,
             monotonic=self._monotonic,
+            accept_gaps=scope.accept_gaps,
         )
 
-    def look(self) -> None:
-        """Ask every broker what it has now. One that does not answer has an `error`."""
+    def look(self, wait_s: float | None = None) -> None:
+        """Ask every broker what it has now. One that does not answer has an `error`.
 
-        async def looks() -> None:
-            await asyncio.gather(*(broker.look() for broker in self.brokers.values()))
-
-        self._client.run(looks())
+        Brokers that need longer than `wait_s` are left out until a later look finds their answers.
+        """
+        new = {key: broker for key, broker in self.brokers.items() if key not in self._asked}
+        self._asked |= {key: self._client.later(broker.ask()) for key, broker in new.items()}
+        wait([self._asked[key] for key in (new if wait_s is not None else self._asked)], timeout=wait_s)
+        for key, answer in list(self._asked.items()):
+            if answer.done():
+                self.brokers[key].take(self._asked.pop(key).result())
+            else:
+                slow = f"{self.brokers[key].wire}: expected its answers within {wait_s:g} s, still waiting for them"
+                self.brokers[key].take(RequestTimedOut(slow))
 
     def check(self) -> None:
         """Raises RequestRefused where this account may not read what it should copy, BadConfig for an unknown topic."""
         reached = [broker for broker in self.brokers.values() if broker.error is None]
 
-        async def checks() -> None:
-            await asyncio.gather(*(broker.check_readable() for broker in reached))
+        async def checks() -> list[BaseException | None]:
+            return await asyncio.gather(*(broker.check_readable() for broker in reached), return_exceptions=True)
 
-        with suppress(RemotingError):  # A broker that went away meanwhile is reported by the next look.
-            self._client.run(checks())
+        for found in self._client.run(checks()):
+            if found is not None and not isinstance(found, RemotingError):
+                raise found  # A broker that went away meanwhile is reported by the next look.
         for broker in reached:
+            for topic, why in broker.passed_over.items():
+                if topic in self.scope.topics:
+                    raise BadConfig(f"--topic {topic}: it cannot be copied: {why} ({broker.path})")
             if broker.refused:
                 raise RequestRefused(_refusal(broker), ResponseCode.NO_PERMISSION)
-        known = {topic for broker in reached for topic, _ in broker.queues()}
+        known = {topic for broker in reached for topic in (*broker.failed, *(topic for topic, _ in broker.queues()))}
         for topic in sorted(self.scope.topics - known) if len(reached) == len(self.brokers) else ():
             near = difflib.get_close_matches(topic, {name for broker in reached for name in broker.topic_names}, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

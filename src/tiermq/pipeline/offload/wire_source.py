@@ -5,7 +5,8 @@
     WireSource     records checked (size, queue, offset, body) and rewritten for the tier, as of a local store
 
 Nothing is asked for behind the offset that the driver named, and no state is left at the broker. A broker that is gone
-for one queue is gone for the whole task: its other queues fail at once instead of waiting, too.
+for one queue is gone for the whole task: its other queues fail at once instead of waiting, too. One that is slow does
+not hold back others: when the time of a task is over, its queues end with what they copied.
 Threads: WireSource may be used by several, one for each queue; QueueReader and ByteThrottle belong to the client's
 loop.
 """
@@ -13,6 +14,7 @@ loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -53,7 +55,7 @@ class BrokerPlace:
     certificates: ClientTls = ANY_SERVER
 
     def __str__(self) -> str:
-        return f"{self.broker} at {self.address}"
+        return f"{self.cluster}/{self.broker} at {self.address}"
 
     @property
     def access(self) -> Access:
@@ -106,7 +108,8 @@ class QueueReader:
 
     def __init__(self, queue: QueueAccess, begin: int, end: int) -> None:
         self._pulls = QueuePulls(queue, end, ahead=PULLS_AHEAD, most=PULL_MESSAGES)
-        self._at = begin
+        self.at = begin
+        """Behind everything that was read."""
         self._end = end
         self._pages: deque[bytes] = deque()
         self._held = 0
@@ -138,22 +141,27 @@ class QueueReader:
 
     async def _read(self) -> None:
         try:
-            while self._at < self._end:
+            while self.at < self._end:
                 while self._held >= self._wanted:
                     self._changed.clear()
                     await self._changed.wait()
-                pulled = await self._pulls.take(self._at)
-                if pulled.code != ResponseCode.SUCCESS or pulled.next_offset <= self._at:
+                pulled = await self._pulls.take(self.at)
+                if pulled.code != ResponseCode.SUCCESS or pulled.next_offset <= self.at:
                     break
                 self._pages.append(pulled.records)
                 self._held += len(pulled.records)
-                self._at = pulled.next_offset
+                self.at = pulled.next_offset
                 self._changed.set()
         except Exception as error:  # noqa: BLE001 - raised again by `take`, in the thread that reads
             self._error = error
         finally:
             self._is_over = True
             self._changed.set()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was asked for."""
+        return self._work is not None
 
     def close(self) -> None:
         self._pulls.forget()
@@ -170,11 +178,32 @@ class _Queue:
         self.rest = b""
 
 
+class OutOfTime(Exception):
+    """The time of a task is over before the next records are there.
+
+    `seen` messages were read and not given; None: nothing was asked for.
+    """
+
+    def __init__(self, seen: int | None) -> None:
+        super().__init__(seen)
+        self.seen = seen
+
+
 class WireSource:
     """See the module."""
 
-    def __init__(self, place: BrokerPlace, ranges: Iterable[tuple[QueueName, int, int]], rate: float = 0) -> None:
-        """`ranges`: what will be read of each queue. `rate`: bytes a second."""
+    def __init__(
+        self,
+        place: BrokerPlace,
+        ranges: Iterable[tuple[QueueName, int, int]],
+        rate: float = 0,
+        *,
+        time_s: float = math.inf,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ranges`: what will be read of each queue. `rate`: bytes a second. `time_s`: OutOfTime is raised then."""
+        self._monotonic = monotonic
+        self._ends_s = monotonic() + time_s
         self._place = place
         self._cluster = cluster_of(place)
         self._throttle = ByteThrottle(rate)
@@ -188,8 +217,10 @@ class WireSource:
         return _Queue(QueueReader(queue, begin, end), begin)
 
     def size_at(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """The size of the record at exactly that offset; None when the broker has none."""
+        """The size of the record at exactly that offset; None when the broker has none. Raises OutOfTime."""
         queue = self._queues[topic, queue_id]
+        if self._monotonic() >= self._ends_s:
+            raise OutOfTime(queue.reader.at - queue.at if queue.reader.is_begun else None)
         assert queue.at == offset, "records are read in their order"
         self._fill(queue, 1)
         if len(queue.rest) < RECORD_BYTES_MIN or I64.unpack_from(queue.rest, QUEUE_OFFSET_AT)[0] != offset:
@@ -215,11 +246,19 @@ class WireSource:
         if self._gone is not None:
             raise self._gone
         try:
-            pages = self._cluster.run(queue.reader.take(size - len(queue.rest)))
+            pages = self._cluster.run(self._in_time(queue, size - len(queue.rest)))
         except (PeerGone, RequestTimedOut) as error:
             self._gone = error
             raise
         queue.rest = b"".join([queue.rest, *pages])
+
+    async def _in_time(self, queue: _Queue, size: int) -> list[bytes]:
+        left_s = None if self._ends_s == math.inf else max(0.0, self._ends_s - self._monotonic())
+        try:
+            async with asyncio.timeout(left_s):
+                return await queue.reader.take(size)
+        except TimeoutError:
+            raise OutOfTime(queue.reader.at - queue.at) from None
 
     def close(self) -> None:
         for queue in self._queues.values():

@@ -65,7 +65,7 @@ class StateCopy:
             if self.settings is not None:
                 state[SETTINGS.name] = encode_settings(self.settings())
             return self._writer.write_state(self._tables, state, is_last=is_last)
-        except (TierMQError, OSError) as error:
+        except (TierMQError, OSError, UnicodeError) as error:  # A name of a table may be no Unicode text.
             self._next_ms = now_ms + self._rest_ms
             _log.warning("topics, groups and offsets are copied into the tier later: %s", error)
         return []

@@ -1,0 +1,305 @@
+"""What brokers and name servers answer to an offload: wrong once, wrong always, odd, slow. Nothing is lost by it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, ScriptedFleet, body, rows, scripted_fleet
+from pipeline.offload.wire_world import Waiting
+from tiermq.cli.pipeline.offload import exit_code
+from tiermq.pipeline.offload.gap_check import GAP_MESSAGES_MAX
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.testing import MovableClock
+
+STATS, PULL = int(RequestCode.GET_TOPIC_STATS_INFO), int(RequestCode.PULL_MESSAGE)
+
+
+def orders(count: int = 10, **more: Any) -> ScriptedBroker:
+    return ScriptedBroker({"orders": rows(count, more.get("low", 0))}, **more)
+
+
+# Gaps
+
+
+def test_a_wrong_min_offset_makes_no_gap_and_the_queue_continues_with_the_right_one(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.offload()
+        broker = fleet.brokers["b"]
+        broker.answers[STATS] = lambda _ext: broker.stats("orders", 10**6, 10**6 + 5)
+        report = fleet.offload()
+        assert "reports messages 1000000 to 1000004, and the tier continues at 10" in report.problems[0]
+        assert fleet.copied() == (0, 10, 0)
+        del broker.answers[STATS]
+        broker.topics["orders"] += rows(10, 10)
+        assert (fleet.offload().problems, fleet.copied()) == ([], (0, 20, 0))
+
+
+def test_a_jump_that_the_min_offset_does_not_confirm_makes_no_gap(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.offload()
+        broker = fleet.brokers["b"]
+        broker.topics["orders"] += rows(10, 10)
+
+        def jump(ext: dict[str, str]) -> Answer | None:
+            is_lost = 10 <= int(ext["queueOffset"]) < 15
+            return (int(ResponseCode.PULL_OFFSET_MOVED), {"nextBeginOffset": "15"}, b"") if is_lost else None
+
+        broker.answers[PULL] = jump
+        report = fleet.offload()
+        assert "a pull at 10 returned code 21 with next offset 15" in report.problems[0]
+        assert (exit_code(report, by_wire=True), fleet.copied()) == (1, (0, 10, 0))
+        del broker.answers[PULL]
+        assert (fleet.offload().problems, fleet.copied()) == ([], (0, 20, 0))
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_gap_is_recorded_by_two_looks_that_agree_and_not_by_one(tmp_path: Path, is_back: bool) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.offload()
+        broker = fleet.brokers["b"]
+        whole = rows(30)
+        broker.low, broker.topics["orders"] = 20, whole[20:]
+
+        def come_back() -> None:
+            broker.low, broker.topics["orders"] = 0, whole
+
+        stop = Waiting()
+        if is_back:
+            stop.happens[1] = come_back
+        report = fleet.offload(stop)
+        assert (report.problems, stop.waits) == ([], [10.0])
+        assert [(row["from"], row["to"]) for row in report.details["gaps"]] == ([] if is_back else [(10, 20)])
+        assert fleet.copied() == (0, 30, 0 if is_back else 1)
+
+
+def test_a_huge_gap_needs_the_operators_consent(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.offload()
+        broker, low = fleet.brokers["b"], 11 + GAP_MESSAGES_MAX
+        broker.low, broker.topics["orders"] = low, rows(5, low)
+        report = fleet.offload()
+        assert "--accept-gaps" in report.problems[0]
+        assert (report.details["gaps"], fleet.copied()) == ([], (0, 10, 0))
+        report = fleet.offload(scope={"accept_gaps": True})
+        assert (report.problems, fleet.copied()) == ([], (0, low + 5, 1))
+
+
+def test_a_queue_begins_above_zero_only_where_pulls_confirm_it(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=orders(), d=orders(low=700)) as fleet:
+        broker = fleet.brokers["b"]
+        broker.answers[STATS] = lambda _ext: broker.stats("orders", 5, 10)
+        report = fleet.offload()
+        assert ["it returns message 4 as well" in text for text in report.problems] == [True]
+        assert fleet.copied("d") == (700, 710, 0)
+        del broker.answers[STATS]
+        assert (fleet.offload().problems, fleet.copied()) == ([], (0, 10, 0))
+
+
+# History
+
+
+@pytest.mark.parametrize("count", [4, 5, 6], ids=["shorter", "as long", "longer"])
+def test_a_lost_tail_is_refused_also_where_nothing_is_left_to_copy(tmp_path: Path, count: int) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.offload()
+        broker = fleet.brokers["b"]
+        broker.topics["orders"], broker.boot = rows(5) + rows(count, 5, tag=b"NEW"), "2"
+        report = fleet.offload()
+        (row,) = report.details["refused"]
+        assert (row["offset"], row["tier"]["body_bytes"], row["source"]["body_bytes"]) == (5, 1, 3)
+        assert (exit_code(report, by_wire=True), fleet.copied()) == (3, (0, 10, 0))
+
+
+@pytest.mark.parametrize("trigger_s", [None, 20.0])
+def test_a_broker_that_has_less_than_the_tier_is_a_problem_and_never_silence(
+    tmp_path: Path, trigger_s: float | None
+) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.offload()
+        for left in (rows(5), []):
+            fleet.brokers["b"].topics["orders"] = left
+            stop = Waiting()
+            stop.happens[2] = stop.set
+            report = fleet.offload(stop, trigger_s=trigger_s)
+            assert f"the tier has messages up to 9, but the source ends at {len(left)}" in report.problems[0]
+            assert exit_code(report, by_wire=True) == 1
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xff" * 500])
+def test_messages_that_a_broker_reports_and_does_not_return_are_a_problem(tmp_path: Path, junk: bytes) -> None:
+    def pull(ext: dict[str, str]) -> Answer:
+        return (0 if junk else int(ResponseCode.PULL_NOT_FOUND)), {"nextBeginOffset": ext["queueOffset"]}, junk
+
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.brokers["b"].answers[PULL] = pull
+        report = fleet.offload()
+        assert "the broker reports messages 0 to 9" in report.problems[0]
+        assert (report.done["messages"], exit_code(report, by_wire=True)) == (0, 1)
+
+
+def test_what_was_seen_before_a_restart_does_not_count_as_settled(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=orders(flushed=False)) as fleet:
+        counted: list[Any] = []
+        stop = Waiting()
+
+        def restart() -> None:
+            fleet.brokers["b"].boot = "2"
+
+        def count() -> None:
+            counted.append(fleet.copied())
+
+        stop.happens = {1: restart, 2: count, 3: count, 4: stop.set}
+        fleet.offload(stop, trigger_s=6.0)  # Looks at 0, 6 (restarted), 12 and 18 s; it settles after 10 s.
+        assert (counted, fleet.copied()) == ([None, None], (0, 10, 0))
+
+
+def test_a_young_message_of_a_queue_that_was_quiet_for_long_is_in_no_danger(tmp_path: Path) -> None:
+    clock = MovableClock()
+    old_ms = clock.now_ms()
+    with scripted_fleet(tmp_path, b=ScriptedBroker({"orders": rows(10, store_ms=old_ms)})) as fleet:
+        fleet.offload(clock=clock)
+        clock.advance(timedelta(hours=47))
+        fleet.brokers["b"].topics["orders"] += rows(1, 10, store_ms=clock.now_ms() - 1000)
+        report = fleet.offload(clock=clock)
+        assert (report.details["danger"], report.done["messages"]) == ([], 1)
+        assert exit_code(report, by_wire=True) == 0
+
+
+# Two clusters
+
+
+def test_a_broker_whose_name_two_clusters_have_is_copied_only_if_it_shows_its_cluster(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        fleet.names.clusters = {"c": ["b"], "other": ["b"]}
+        report = fleet.offload(cluster=None)
+        assert [text.split(":")[0].split()[0] for text in report.problems] == ["other/b", "c/b"]
+        assert fleet.copied() is None
+        fleet.brokers["b"].settings += "brokerName=b\nbrokerClusterName=other\n"
+        assert "found other/b at that address" in fleet.offload().problems[0]
+        fleet.brokers["b"].settings = "brokerName=b\nbrokerClusterName=c\n"
+        assert fleet.offload().problems == []
+        assert (fleet.copied(), fleet.copied(cluster="other")) == ((0, 10, 0), None)
+
+
+# Odd answers
+
+
+def stats_of(table: Any) -> Callable[[ScriptedFleet], None]:
+    def change(fleet: ScriptedFleet) -> None:
+        fleet.brokers["odd"].answers[STATS] = lambda _ext: body({"offsetTable": table})
+
+    return change
+
+
+def answer(code: int, given: Answer) -> Callable[[ScriptedFleet], None]:
+    def change(fleet: ScriptedFleet) -> None:
+        fleet.brokers["odd"].answers[code] = lambda _ext: given
+
+    return change
+
+
+def entry(value: Any, name: str = "odd") -> Callable[[ScriptedFleet], None]:
+    def change(fleet: ScriptedFleet) -> None:
+        fleet.names.clusters["c"] = ["b", name]
+        fleet.names.entries[name] = value or fleet.names.entries["odd"]
+
+    return change
+
+
+KEY = json.dumps({"queueId": 0})
+TOPICS = int(RequestCode.GET_ALL_TOPIC_CONFIG)
+CONFIG = int(RequestCode.GET_BROKER_CONFIG)
+BIG = 1 << 62
+ODD: dict[str, Callable[[ScriptedFleet], None]] = {
+    "address without a port": entry({"brokerAddrs": {"0": "nonsense"}}),
+    "addresses in a list": entry({"brokerAddrs": ["x"]}),
+    "broker named ../../x": entry(None, "../../x"),
+    "topic row is a number": answer(TOPICS, body({"topicConfigTable": {"orders": 5}})),
+    "stats row is a number": stats_of({KEY: 7}),
+    "stats key is a list": stats_of({"[1]": {"maxOffset": 5}}),
+    "queue id -1": stats_of({json.dumps({"queueId": -1}): {"maxOffset": 5}}),
+    "offsets of 2^62": stats_of({KEY: {"minOffset": BIG, "maxOffset": BIG + 5, "flushedOffset": BIG + 5}}),
+    "offsets of 100 bits": stats_of({KEY: {"maxOffset": 10**30}}),
+    "stats refused": answer(STATS, (1, {}, b"")),
+    "no next offset": answer(PULL, (0, {}, b"")),
+    "next offset is text": answer(PULL, (0, {"nextBeginOffset": "x"}, b"")),
+}
+
+
+@pytest.mark.parametrize("change", ODD.values(), ids=ODD.keys())
+def test_an_odd_answer_is_the_problem_of_its_broker_alone(
+    tmp_path: Path, change: Callable[[ScriptedFleet], None]
+) -> None:
+    with scripted_fleet(tmp_path, b=orders(), odd=orders()) as fleet:
+        change(fleet)
+        stop = Waiting()
+        stop.happens[3] = stop.set
+        report = fleet.offload(stop, trigger_s=20.0)
+        assert fleet.copied() == (0, 10, 0)
+        assert len(report.problems) == 1
+        assert "odd" in report.problems[0] or "../../x" in report.problems[0]
+
+
+@pytest.mark.parametrize("settings", [b"\xff\xfe=1\n", b"a=\\uZZZZ\n", b"fileReservedTime=abc\n"])
+def test_settings_that_cannot_be_read_stop_no_copy(tmp_path: Path, settings: bytes) -> None:
+    with scripted_fleet(tmp_path, odd=orders()) as fleet:
+        answer(CONFIG, (0, {}, settings))(fleet)
+        assert (fleet.offload().problems, fleet.copied("odd")) == ([], (0, 10, 0))
+
+
+def test_a_topic_with_an_illegal_name_is_noted_and_the_others_are_copied(tmp_path: Path) -> None:
+    topics = {"orders": rows(10), "a/b": rows(3, topic="a/b"), "../../x": [], "t" * 300: [], "t\ud800": []}
+    with scripted_fleet(tmp_path, b=ScriptedBroker(topics)) as fleet:
+        report = fleet.offload()
+        assert (report.problems, fleet.copied()) == ([], (0, 10, 0))
+        (note,) = [text for text in report.details["notes"] if "names that no topic can have" in text]
+        assert "a/b" in note
+        assert not list((tmp_path / "t").rglob("x"))
+
+
+def test_a_topic_that_fails_once_is_copied_by_the_same_run_when_it_answers_again(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=ScriptedBroker({"orders": rows(10), "odd": rows(3, topic="odd")})) as fleet:
+        left = [1]
+
+        def once(ext: dict[str, str]) -> Answer | None:
+            return (1, {}, b"") if ext["topic"] == "odd" and left and left.pop() else None
+
+        fleet.brokers["b"].answers[STATS] = once
+        report = fleet.offload()
+        assert report.problems == []
+        assert (fleet.copied(), fleet.copied(topic="odd")) == ((0, 10, 0), (0, 3, 0))
+
+
+# Slow brokers
+
+
+def test_a_slow_broker_does_not_hold_back_the_messages_of_others(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def wait(ext: dict[str, str]) -> None:
+        if int(ext["maxMsgNums"]) > 1:  # Not the driver's own.
+            released.wait()
+
+    with scripted_fleet(tmp_path, b=orders(), slow=orders()) as fleet:
+        fleet.brokers["slow"].answers[PULL] = wait
+        seen: list[Any] = []
+        stop = Waiting()
+
+        def look() -> None:
+            if not released.is_set() and fleet.copied() == (0, 10, 0):
+                seen.append(fleet.copied("slow"))
+                released.set()
+            elif fleet.copied("slow") == (0, 10, 0):
+                stop.set()
+
+        stop.happens = dict.fromkeys(range(1, 1000), look)
+        report = fleet.offload(stop, trigger_s=20.0, task_s=2.0)
+        assert seen[0] is None or seen[0][1] < 10
+        assert (report.problems, fleet.copied("slow")) == ([], (0, 10, 0))
