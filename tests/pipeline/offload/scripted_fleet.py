@@ -148,7 +148,13 @@ class ScriptedFleet:
         fleet = FleetScope(self.names.address, cluster, **(scope or {}))
         settings = OffloadSettings(task_s=task_s)
         chosen = OffloadOptions(
-            fleet=fleet, stop=stop, monotonic=lambda: stop.now_s, settings=settings, with_index=False, **options
+            fleet=fleet,
+            stop=stop,
+            monotonic=lambda: stop.now_s,
+            settings=settings,
+            with_index=False,
+            config={"tier_manifest_interval": 1},
+            **options,
         )
         return OffloadJob([], self.tier, chosen, None).run()
 

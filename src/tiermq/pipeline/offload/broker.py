@@ -30,7 +30,7 @@ from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
-from tiermq.pipeline.offload.plan import LeaseClaim, OffloadSettings, QueueCommit, QueueWork, Stop, cut
+from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
 from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
 from tiermq.tier.dispatch.local_source import require_same_history
 from tiermq.tier.dispatch.plan import Hold, LocalState, Nothing, Plan, QueueState, Reason, TopicFilter, Upload, plan
@@ -86,7 +86,7 @@ class OffloadBroker:
         with_index: bool = True,
         forget_tier: bool = False,
         step: Callable[[str], None] = lambda _name: None,
-        task_s: float = OffloadSettings.task_s,
+        task_s: float = TASK_S,
     ) -> None:
         """`step` is called with the name of each step before it; crash tests end the process there.
 

@@ -449,9 +449,10 @@ class OffloadJob:
         return copied > 0 or sum(broker.counts.rolled for broker in brokers) > before, False
 
     def _planned(self, broker: OffloadBroker, force: bool) -> list[QueueWork]:
+        works: list[QueueWork] = []
         with self._edge(broker):
-            return broker.plan(force=force)
-        return []
+            works = broker.plan(force=force)
+        return works
 
     def _give_up(self, broker: OffloadBroker) -> None:
         """Let go of a broker; what its tasks wrote is found again when it begins again."""

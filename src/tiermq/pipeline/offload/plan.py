@@ -27,6 +27,7 @@ from tiermq.tier.metadata.metadata_values import Segment, TimeEntry, Topic
 from tiermq.tier.names import QueueKey
 
 MIB = 1 << 20
+TASK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class OffloadSettings:
     task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB
     chunk_messages: int = 65_536
-    task_s: float = 10.0  # Over the wire a task ends then: what it copied is visible only after all tasks of its wave.
+    task_s: float = TASK_S  # Over the wire a task ends then: its wave commits when all of its tasks have ended.
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,6 @@ class WireBroker(RecordSource):
         self._is_boot_reported = False
         self._settings: dict[str, str] | None = None
         self.record_bytes = RECORD_BYTES
-        self._topics: dict[str, TopicRow] = {}
         self._ends: dict[QueueName, QueueEnds] = {}
         self._seen: dict[QueueName, _Seen] = {}
         self._gaps = GapCheck(self._pull, accept_gaps=accept_gaps)
@@ -241,7 +240,7 @@ class WireBroker(RecordSource):
         if isinstance(look, RemotingError):
             self.error = look
             return
-        self.error, self._topics, self._ends = None, look.topics, look.ends
+        self.error, self._ends = None, look.ends
         self.refused, self.failed, self.topic_names = look.refused, look.failed, look.topic_names
         self.passed_over = {name: row.obstacle for name, row in look.topics.items() if row.obstacle}
         self._settings, self._is_boot_reported = look.settings, look.is_boot_reported
