@@ -40,7 +40,7 @@ from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
-from tiermq.broker.topic.topic_table import RETENTION, TopicTable, retention_of, with_retention
+from tiermq.broker.topic.topic_table import TopicTable, with_retention
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, StoreError
@@ -79,6 +79,7 @@ from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
 from tiermq.broker.send.send_back_processor import SendBackProcessor
 from tiermq.broker.send.send_processor import SendProcessor
+from tiermq.namesrv.topic_config import RETENTION, retention_of
 
 PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     AssignmentProcessor,
