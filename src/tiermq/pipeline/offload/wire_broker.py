@@ -9,7 +9,8 @@ How far messages are settled:
     flushDiskType SYNC_FLUSH                 what the driver has seen there for a second
     ASYNC_FLUSH, or not known                what the driver has seen there for the settle time (`--settle`)
 
-"Seen there" is by the driver's own monotonic clock; clocks of two machines are never compared. Whatever was seen before
+"Seen there" is by the driver's own monotonic clock; clocks of two machines are compared only for the warning about
+retention (`OffloadBroker`). Whatever was seen before
 the broker was started again (its boot time changed, or the connection to it ended where it does not report one) does
 not count any more, and its history is compared with the tier's again: it may have lost its tail and given the same
 offsets to other messages.
@@ -70,14 +71,14 @@ class TopicRow:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def problem(self) -> str:
-        """Why pulls cannot copy it; empty when they can."""
+    def obstacle(self) -> str:
+        """Why pulls cannot copy a topic of this kind; empty when they can."""
         if not self.perm & PERM_READ:
-            return "the topic may not be read (perm); allow it, or leave it out with --exclude"
+            return "closed for reading (perm)"
         if self.attributes.get("queue.type") == "BatchCQ":
-            return "a topic of batches (BatchCQ) is not copied; leave it out with --exclude"
+            return "topics of batches (BatchCQ)"
         if self.attributes.get("cleanup.policy") == "COMPACTION":
-            return "a compacted topic has only the last message of each key; leave it out with --exclude"
+            return "compacted topics, which have only the last message of each key"
         return ""
 
 
@@ -145,10 +146,13 @@ class WireBroker(RecordSource):
         self.life = 0
         self.error: RemotingError | None = None
         self.refused: dict[str, str] = {}
-        """Topics that this account, or their settings, do not let us read, and why."""
+        """Topics that this account may not read, and why."""
+        self.passed_over: dict[str, str] = {}
+        """Topics that cannot be copied by their kind, and why."""
         self.topic_names: list[str] = []
         """All of its topics, wanted or not."""
         self.retention_ms: int | None = None
+        self.earliest_ms = 0
         self._client = cluster
         self._wanted = wanted
         self._settle_s = settle_s
@@ -189,9 +193,11 @@ class WireBroker(RecordSource):
             self.error = RequestTimedOut(f"{self.wire}: expected an answer within {LOOK_TIMEOUT_S:g} s, found none")
             return
         self.error, self._topics, self._ends, self.refused = None, topics, ends, refused
+        self.passed_over = {name: row.obstacle for name, row in topics.items() if row.obstacle}
         self._take_life(boot)
         average = as_int(table.get("putMessageAverageSize", "0").partition(".")[0])
         self.record_bytes = average + RECORD_HEAD_BYTES if average else RECORD_BYTES
+        self.earliest_ms = max(0, as_int(table.get("earliestMessageTimeStamp")))
         hours = self._settings.get("fileReservedTime")
         self.retention_ms = as_int(hours) * HOUR_MS if hours else None
         self._looked_s = self._monotonic()
@@ -258,8 +264,8 @@ class WireBroker(RecordSource):
     async def _read_ends(
         self, client: ClusterClient, topics: Mapping[str, TopicRow]
     ) -> tuple[dict[QueueName, QueueEnds], dict[str, str]]:
-        refused = {name: row.problem for name, row in topics.items() if row.problem}
-        asked = [row for name, row in topics.items() if name not in refused]
+        refused: dict[str, str] = {}
+        asked = [row for row in topics.values() if not row.obstacle]
         answers = await _some_at_a_time(self._stats(client, row) for row in asked)
         ends: dict[QueueName, QueueEnds] = {}
         for row, found in zip(asked, answers, strict=True):

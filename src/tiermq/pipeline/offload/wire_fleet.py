@@ -15,7 +15,6 @@ import difflib
 import fnmatch
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from tiermq.client.cluster_client import MASTER
@@ -49,6 +48,7 @@ class FleetScope:
     brokers: frozenset[str] = frozenset()
     topics: frozenset[str] = frozenset()
     exclude: tuple[str, ...] = ()
+    exclude_brokers: tuple[str, ...] = ()
     include: frozenset[str] = frozenset()
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
@@ -58,6 +58,11 @@ class FleetScope:
         unknown = sorted(self.include - set(KINDS))
         if unknown:
             raise BadConfig(f"--include is {', '.join(KINDS)}, found {', '.join(unknown)}")
+
+    def wants_broker(self, name: str) -> bool:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude_brokers):
+            return False
+        return not self.brokers or name in self.brokers
 
     def topic_filter(self, cluster: str, broker: str) -> TopicFilter:
         """The system's own topics, and those named after the cluster or a broker, are never copied."""
@@ -107,7 +112,7 @@ class WireFleet:
         new = []
         for (cluster, name), address in masters.items():
             known = self.brokers.get((cluster, name))
-            if self.scope.brokers and name not in self.scope.brokers:
+            if not self.scope.wants_broker(name):
                 continue
             if known is None:
                 known = self.brokers[cluster, name] = self._broker(cluster, name, address)
@@ -155,12 +160,16 @@ class WireFleet:
         """Raises RequestRefused where this account may not read what it should copy, BadConfig for an unknown topic."""
         reached = [broker for broker in self.brokers.values() if broker.error is None]
 
-        async def checks() -> None:
-            await asyncio.gather(*(broker.check_readable() for broker in reached))
+        async def checks() -> list[BaseException | None]:
+            return await asyncio.gather(*(broker.check_readable() for broker in reached), return_exceptions=True)
 
-        with suppress(RemotingError):  # A broker that went away meanwhile is reported by the next look.
-            self._client.run(checks())
+        for found in self._client.run(checks()):
+            if found is not None and not isinstance(found, RemotingError):
+                raise found  # A broker that went away meanwhile is reported by the next look.
         for broker in reached:
+            for topic, why in broker.passed_over.items():
+                if topic in self.scope.topics:
+                    raise BadConfig(f"--topic {topic}: it cannot be copied: {why} ({broker.path})")
             if broker.refused:
                 raise RequestRefused(_refusal(broker), ResponseCode.NO_PERMISSION)
         known = {topic for broker in reached for topic, _ in broker.queues()}
