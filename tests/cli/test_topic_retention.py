@@ -106,23 +106,32 @@ def test_without_a_tier_a_topic_s_own_time_is_refused_and_nothing_is_made(tmp_pa
         assert at.broker.broker.parts.topics.get("orders") is None
 
 
-def test_where_a_job_copies_a_topic_keeps_its_time_and_is_given_no_new_one(tmp_path: Path) -> None:
+def test_where_a_job_copies_the_job_also_keeps_a_topic_s_own_time(tmp_path: Path) -> None:
     tier = (tmp_path / "tier").as_uri()
     with shell(tmp_path, tier=tier, **TIER) as at:
-        at.run("topic", "create", "short", "--queues", "1", "--retention", "2h")
-        at.broker.send("short", b"x")
+        at.run("topic", "create", "longer", "--queues", "1", "--retention", "2h")
+        at.run("topic", "create", "forever", "--queues", "1", "--retention", "2h")
+        at.broker.send("longer", b"x")
+        at.broker.send("forever", b"x")
         assert tiered(at).flush_to_tier()
         clock = at.broker.clock
     with shell(tmp_path, tier=tier, tier_dispatch_enable=False, **TIER) as at:
-        for words in (("create", "orders"), ("alter", "short")):
-            result = at.run("topic", *words, "--retention", "365d", code=1)
-            assert "tierDispatchEnable=false" in result.output + str(result.exception)
-            assert "pipeline expire" in result.output + str(result.exception)
-        assert at.broker.broker.parts.topics.get("orders") is None
-        assert tiered(at).own_retention("short") == (2, -1)
+        at.run("topic", "create", "short", "--queues", "1", "--retention", "1h")
+        at.run("topic", "alter", "longer", "--retention", "365d")
+        at.run("topic", "alter", "forever", "--retention", "default")
+        at.broker.send("short", b"x")
+        at.broker.broker.parts.local.flush()
+        at.run("pipeline", "offload", "--tier", tier, "--master", "here")
     clock.advance(timedelta(hours=3))
-    found = expire(tier=tier, store=str(tmp_path / "store"), clock=clock, dry_run=True, orphans=False)
-    assert any("/short/" in row["path"] for row in found.details["leaving"])
+
+    def leaving() -> set[str]:
+        found = expire(tier=tier, clock=clock, dry_run=True, orphans=False)
+        return {row["path"].split("/")[2] for row in found.details["leaving"] if "/COMMIT_LOG/" in row["path"]}
+
+    assert leaving() == {"short"}
+    assert expire(tier=tier, clock=clock, orphans=False).problems == []
+    clock.advance(timedelta(days=366))
+    assert leaving() == {"longer"}
 
 
 def test_a_store_that_was_restored_knows_the_topics_own_times(tmp_path: Path) -> None:

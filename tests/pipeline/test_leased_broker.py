@@ -203,3 +203,37 @@ def test_jobs_of_two_containers_of_one_host_name_and_process_id_have_different_o
     BrokerLease(driver, CLUSTER, BROKER, owner_of(home, "offload")).acquire()
     with pytest.raises(LeaseHeld):
         BrokerLease(driver, CLUSTER, BROKER, other.owner_of(home, "offload")).acquire()
+
+
+def test_a_job_waits_for_a_killed_job_s_lease_but_not_for_one_that_renews(made: JobWorld) -> None:
+    clock = ManualClock(made.world.clock.now_ms())
+    other = BrokerLease(made.driver, CLUSTER, BROKER, "elsewhere:7 (pipeline offload)", clock=clock)
+    other.acquire()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance_ms(int(seconds * 1000))
+
+    with lease_broker(made.driver, HOME, "test", clock=clock, wait=wait) as held:
+        held.check()
+    assert 55 < sum(waits) < 65
+    other.acquire()
+
+    def renewed(seconds: float) -> None:
+        wait(seconds)
+        other.renew()
+
+    waits.clear()
+    with pytest.raises(LeaseHeld, match="is a job"), lease_broker(made.driver, HOME, "test", clock=clock, wait=renewed):
+        pass
+    assert len(waits) == 1
+    broker = BrokerLease(made.driver, CLUSTER, BROKER, "elsewhere:/store", clock=clock)
+    other.release()
+    broker.acquire()
+    with (
+        pytest.raises(LeaseHeld, match="tiers by itself"),
+        lease_broker(made.driver, HOME, "t", clock=clock, wait=wait),
+    ):
+        pass
+    assert len(waits) == 1

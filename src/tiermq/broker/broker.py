@@ -42,11 +42,11 @@ from tiermq.broker.replication.metadata_sync import MetadataSync
 from tiermq.broker.replication.replication import NO_HA_SOCKET, HaSocket, Replication, check_role, ha_socket
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
-from tiermq.broker.topic.topic_table import RETENTION, TopicTable, retention_of, with_retention
+from tiermq.broker.topic.topic_table import TopicTable, with_retention
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
-from tiermq.errors import TIER_REFUSALS, RemotingError, StoreError
+from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreError
 from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient, parse_name_servers
 from tiermq.remoting.limits import ServerLimits
@@ -83,6 +83,7 @@ from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
 from tiermq.broker.send.send_back_processor import SendBackProcessor
 from tiermq.broker.send.send_processor import SendProcessor
+from tiermq.namesrv.topic_config import RETENTION, retention_of
 
 PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     AssignmentProcessor,
@@ -404,7 +405,11 @@ class Broker:
         known = {each.name: (each.reserve_time_hours, each.max_bytes) for each in tiered.tier.metadata.topics()}
         for topic in list(self.parts.topics.table.values()):
             own = known.get(topic.name, (-1, -1))
-            wanted = retention_of(topic.attributes)
+            try:
+                wanted = retention_of(topic.attributes)
+            except RequestRefused as error:  # Of a file that was edited, or restored.
+                _log.error("the retention of topic %s is ignored: %s", topic.name, error)
+                continue
             if wanted == own or self.parts.topics.is_system(topic.name):
                 continue
             if any(name in topic.attributes for name in RETENTION):

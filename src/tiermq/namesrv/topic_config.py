@@ -32,6 +32,7 @@ from tiermq.errors import RequestRefused
 from tiermq.remoting.frame import LENGTH
 from tiermq.remoting.json_dialect import (
     as_bool,
+    as_int,
     decode_body,
     decode_object,
     encode_body,
@@ -42,6 +43,7 @@ from tiermq.remoting.json_dialect import (
     text_in,
     text_map_in,
 )
+from tiermq.settings import LONG_MAX
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -50,6 +52,19 @@ SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUBSCRIBED = 2
 FILTER_SINGLE_TAG = "SINGLE_TAG"
 FILTER_MULTI_TAG = "MULTI_TAG"
+RESERVE_TIME = "reserve.time"
+"""RocketMQ's: how many hours the tier keeps a topic's messages; 0 and -1: the broker's setting."""
+RESERVE_BYTES = "reserve.bytes"
+"""Ours: how many bytes of a topic the tier keeps, by the same rule."""
+RETENTION = (RESERVE_TIME, RESERVE_BYTES)
+
+
+def retention_of(attributes: Mapping[str, Any]) -> tuple[int, int]:
+    """Hours and bytes to keep of a topic with these attributes; -1: the broker's setting. Raises RequestRefused."""
+    hours, size = (as_int(attributes.get(name), -1) for name in RETENTION)
+    if max(hours, size) > LONG_MAX:
+        raise RequestRefused(f"expected {' and '.join(RETENTION)} up to {LONG_MAX}, found more")
+    return hours if hours > 0 else -1, size if size > 0 else -1
 
 
 @dataclass(frozen=True, slots=True)

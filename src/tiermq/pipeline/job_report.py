@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Number = int | float
+WRITES_TO = ("offload", "export", "replay")
+"""Jobs whose place is where they write; others work on it."""
+_PLURAL = re.compile(r"s((?: \w+)?)$")
+"""The plural's end, also before a participle: `index files merged`."""
 
 
 @dataclass(slots=True)
@@ -61,7 +66,9 @@ class JobReport:
 
     def lines(self) -> list[str]:
         """The report as text, without details."""
-        head = f"{self.job} of {self.place}" + (" (dry run: nothing was written)" if self.dry_run else "")
+        head = f"{self.job} {'to' if self.job in WRITES_TO else 'of'} {self.place}" + (
+            " (dry run: nothing was written)" if self.dry_run else ""
+        )
         lines = [head]
         for title, numbers in (("planned", self.planned), ("done", self.done)):
             told = [counted(name, number) for name, number in numbers.items() if number]
@@ -95,7 +102,9 @@ def counted(name: str, number: Number) -> str:
     if name.endswith("_s"):
         return f"{number:,.3g} s of {name.removesuffix('_s').replace('_', ' ').replace('cpu', 'CPU')}"
     words = name.replace("_", " ")
-    return f"{shown(number)} {words.removesuffix('s') if number == 1 else words}"
+    if number == 1:
+        words = _PLURAL.sub(r"\1", words)
+    return f"{shown(number)} {words}"
 
 
 def shown(number: Number) -> str:

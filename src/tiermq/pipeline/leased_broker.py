@@ -7,6 +7,10 @@
 Without a store, the job publishes which manifests it changed (`manifest_changes`), and a broker that follows
 (`tierDispatchEnable=false`) reads those. A broker that tiers by itself does not: so the last writer of the manifests is
 named in `notes`. The lease holder is named in the error, LeaseHeld.
+
+A job that was killed leaves its lease behind. On the same machine the next one takes it over at once, since the process
+has ended; elsewhere it may wait (`LeaseWait`): at most for one term, and only until the holder renews, as one that runs
+does after a third of its term.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +32,7 @@ from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.store_directory import place_of
 from tiermq.tier.dispatch.writer import TierLock
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.metadata.broker_lease import READ_THREADS, BrokerLease, LeaseDamaged, LeaseHeld, LeaseKeeper
+from tiermq.tier.metadata.broker_lease import READ_THREADS, BrokerLease, LeaseHeld, LeaseKeeper, this_process
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest
@@ -45,6 +49,12 @@ from tiermq.tier.tier_identity import missing_tail, open_known_metadata, require
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
+LEASE_POLL_S = 1.0
+JOB_ADVICE = "That is a job: wait for its end, or stop it."
+BROKER_ADVICE = (
+    "That broker tiers by itself: stop it, or set tierDispatchEnable=false there, so that jobs copy its messages and "
+    "change its tier."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +198,7 @@ def open_broker(
     root = "" if home.store is None else home.store.path
     config = config or TierConfig(store_path_root_dir=root)
     owner = owner_of(home, job)
-    lease = BrokerLease(driver, home.cluster, home.broker, owner, term_ms=config.tier_lease_term, clock=clock)
+    lease = job_lease(driver, home, job, config, clock)
     with ExitStack() as stack:
         forgotten: list[str] = []
         if not root:
@@ -219,6 +229,44 @@ def open_broker(
         yield broker
 
 
+def job_lease(driver: TierDriver, home: Home, job: str, config: TierConfig, clock: Clock) -> BrokerLease:
+    """The lease of a broker for a job of this process; not acquired yet."""
+    return BrokerLease(
+        driver,
+        home.cluster,
+        home.broker,
+        owner_of(home, job),
+        term_ms=config.tier_lease_term,
+        clock=clock,
+        process=this_process(),
+    )
+
+
+Sleep = Callable[[float], object]
+"""Waits for so many seconds; for a job that may wait for a lease."""
+
+
+class LeaseWait:
+    """Which holders of a job's brokers are waited for: other jobs that may be dead, since they have not renewed yet."""
+
+    def __init__(self) -> None:
+        self._first: dict[Home, tuple[str, int, int]] = {}
+
+    def is_of_use(self, home: Home, error: LeaseHeld) -> bool:
+        """Whether the lease may end by itself. The first time it is logged that the job waits."""
+        held = error.lease
+        if held is None or not held.is_by_job:
+            return False
+        seen = held.owner, held.epoch, held.renewals
+        if home not in self._first:
+            self._first[home] = seen
+            _log.warning(
+                "waiting up to %d s for the lease of broker %s: %s holds it, and may be dead", error.left_s, home,
+                held.owner,
+            )  # fmt: skip
+        return self._first[home] == seen
+
+
 @contextmanager
 def lease_broker(
     driver: TierDriver,
@@ -228,17 +276,18 @@ def lease_broker(
     dry_run: bool = False,
     with_rows: bool = True,
     clock: Clock | None = None,
+    wait: Sleep | None = None,
 ) -> Iterator[LeasedBroker]:
     """Hold the broker for a job. Raises LeaseHeld, StoreLocked, StoreError, TierError; then nothing was changed.
 
+    `wait`: for a lease that a job left behind that was killed, see `LeaseWait`.
     `with_rows=False`: without a store nothing is read from the bucket, and the metadata stay empty. Otherwise a tier
     that a newer TierMQ writes is refused: FutureManifest.
     """
     with ExitStack() as stack:
         broker = stack.enter_context(open_broker(driver, home, job, dry_run=dry_run, clock=clock))
         if broker.lease is not None:
-            with in_use_is_told(home):
-                broker.lease.acquire(epoch_min=broker.epoch_min)
+            _acquire(broker, broker.lease, wait)
             stack.callback(_give_back, broker.lease)
         if with_rows:
             read_bucket(broker) if home.store is None else _require_readable(broker)
@@ -265,22 +314,35 @@ def owner_of(home: Home, job: str) -> str:
     return f"{socket.gethostname()}:{place} (pipeline {job})"
 
 
+def _acquire(broker: LeasedBroker, lease: BrokerLease, wait: Sleep | None) -> None:
+    waits = LeaseWait()
+    while True:
+        try:
+            with in_use_is_told(broker.home):
+                lease.acquire(epoch_min=broker.epoch_min)
+            return
+        except LeaseHeld as error:
+            if wait is None or not waits.is_of_use(broker.home, error):
+                raise
+            wait(LEASE_POLL_S)
+
+
 @contextmanager
 def in_use_is_told(home: Home) -> Iterator[None]:
-    """Raises LeaseHeld with what to do, if it does not."""
+    """Raises LeaseHeld with what to do for this kind of holder. A damaged lease has no holder."""
     try:
         yield
-    except LeaseDamaged:
-        raise
     except LeaseHeld as error:
-        raise in_use(home, str(error)) from error
-
-
-def in_use(home: Home, why: str) -> LeaseHeld:
-    return LeaseHeld(
-        f"broker {home} is in use: {why}. A process that runs renews the lease: stop it, or set "
-        "tierDispatchEnable=false there, and jobs do the copying"
-    )
+        if error.lease is None:
+            raise
+        advice = JOB_ADVICE if error.lease.is_by_job else BROKER_ADVICE
+        raise LeaseHeld(
+            f"broker {home} is in use: {error.lease.owner} holds its lease for another {error.left_s} s, unless it "
+            f"renews. {advice} If it is dead: `{error.takeover}`",
+            error.lease,
+            left_s=error.left_s,
+            takeover=error.takeover,
+        ) from error
 
 
 def settle_tier(driver: TierDriver, root: str, config: TierConfig, clock: Clock, *, forget: bool) -> list[str]:

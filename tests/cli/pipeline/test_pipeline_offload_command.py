@@ -47,9 +47,9 @@ def test_the_report_for_eyes_names_what_was_done(store: Path, tmp_path: Path) ->
     looked = run("--store", f"{store}=prod/b1", "--tier", tier, "--dry-run")
     assert f"{store} orders-0: 15 messages" in looked.output
     done = run("--store", f"{store}=prod/b1", "--tier", tier, "--master", "here")
-    assert f"{store} as prod/b1: 30 messages of 2 queues" in done.output
+    assert f"{store} as prod/b1: copied 30 messages of 2 queues" in done.output
     again = run("--store", store, "--tier", tier, "--master", "here")
-    assert f"{store} as prod/b1: 0 messages of 0 queues" in again.output
+    assert f"{store} as prod/b1: nothing new" in again.output
 
 
 def test_a_store_that_does_not_know_its_broker_is_refused_until_it_is_named(store: Path, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_store_that_does_not_know_its_broker_is_refused_until_it_is_named(stor
     settings = tmp_path / "broker.conf"
     settings.write_text("brokerName=b1\n")
     done = run(*words, "--config", settings)
-    assert f"{store} as DefaultCluster/b1: 30 messages of 2 queues" in done.output
+    assert f"{store} as DefaultCluster/b1: copied 30 messages of 2 queues" in done.output
 
 
 @pytest.mark.parametrize("dispatch", [True, False])

@@ -48,6 +48,25 @@ def test_a_body_that_gains_a_column_adds_it_and_one_that_loses_it_leaves_null(
     assert rows(world, "id", "price") == [(1, None), (2, 2.5), (3, None)]
 
 
+def test_a_new_column_is_added_without_new_messages_too(world: TableWorld) -> None:
+    world.put(1, queues=1, body='{"id": 1}')
+    assert run(world, "id bigint").exit_code == 0
+    told = json.loads(run(world, "id bigint, note string", "--merge-schema").stdout)
+    assert told["details"]["notes"] == ["the table has new columns: note"]
+    assert rows(world, "id", "note") == [(1, None)]
+    world.put(1, queues=1, body='{"id": 2, "note": "x"}')
+    assert run(world, "id bigint, note string").exit_code == 0
+    assert rows(world, "id", "note") == [(1, None), (2, "x")]
+
+
+def test_a_schema_that_no_body_fits_leaves_no_table_behind(world: TableWorld) -> None:
+    world.put(2, queues=1, body='{"id": %d}')
+    refused = run(world, "id boolean")
+    assert (refused.exit_code, "Nothing was committed" in refused.output) == (1, True), refused.output
+    assert run(world, "id bigint").exit_code == 0
+    assert len(rows(world, "id")) == 2
+
+
 def test_a_wider_type_widens_an_iceberg_column_and_is_refused_for_delta(world: TableWorld) -> None:
     world.put(1, queues=1, body='{"id": 1, "price": 1.5}')
     assert run(world, "id int, price float").exit_code == 0

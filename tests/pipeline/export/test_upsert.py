@@ -23,7 +23,7 @@ from tiermq.spark import SparkRunner
 from tiermq.tables.body_format import BodyFormat
 from tiermq.tables.upsert_rule import ORDER
 
-STEPS = ["create", "write", "merge", "journal", "commit", "finish"]
+STEPS = ["write", "create", "merge", "journal", "commit", "finish"]
 BODY = BodyFormat.of("json", "id bigint, price double")
 
 

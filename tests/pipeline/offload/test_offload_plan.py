@@ -14,7 +14,6 @@ from tiermq import LocalStore, Message
 from tiermq.errors import BadConfig, StoreNotRecovered
 from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.index_build import StagedKeys
-from tiermq.pipeline.offload.job import require_topics, waiting_in
 from tiermq.pipeline.offload.plan import (
     Backlog,
     LeaseClaim,
@@ -28,6 +27,7 @@ from tiermq.pipeline.offload.plan import (
     part,
     share,
 )
+from tiermq.pipeline.offload.preview import require_topics, waiting_in
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_values import Segment, TimeEntry, Topic
 from tiermq.tier.names import QueueKey, SegmentType

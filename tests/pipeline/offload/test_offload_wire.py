@@ -16,7 +16,7 @@ from pipeline.offload.offload_world import QUEUES, SMALL, TIER, run_twice
 from pipeline.offload.wire_world import CLUSTER, Waiting, WireWorld, fill, wire_world
 from tiermq import Message
 from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
-from tiermq.errors import BadConfig, CorruptRecord
+from tiermq.errors import BadConfig, CorruptRecord, TierUnavailable
 from tiermq.message.record import encode_record
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.pipeline.index_build import STAGED
@@ -298,15 +298,63 @@ def test_a_broker_that_is_down_delays_only_its_own_queues_and_is_copied_when_it_
         assert {row["broker"]: row["messages"] for row in report.details["stores"]} == {"broker-0": 70, "broker-1": 60}
 
 
-def test_a_broker_of_the_tier_that_no_name_server_knows_is_noted(tmp_path: Path) -> None:
+def test_a_broker_that_is_unknown_when_a_continuous_job_begins_is_a_problem_until_it_is_back(tmp_path: Path) -> None:
     with wire_world(tmp_path, 2) as world:
         for broker in world.brokers:
             fill(broker, 20)
-        assert world.offload().details["notes"] == []
-        world.brokers[1]._stop_broker()
-        report = world.offload()
-        assert (report.problems, len(report.details["notes"])) == ([], 1)
-        assert "broker-1 of DefaultCluster has history in the tier, but no name server" in report.details["notes"][0]
+        world.offload()
+        second = world.brokers[1]
+        second._stop_broker()
+        stop, lines = Waiting(), list[str]()
+
+        def up() -> None:
+            second.start()
+            fill(second, 20, seed=3)
+
+        stop.happens = {2: up, 4: stop.set}
+        assert world.job(stop=stop, trigger_s=20.0, say=lines.append).run().problems == []
+        told = [line.split(" ", 1)[1] for line in lines]
+        assert told[0].startswith("copying 1 broker into file://")
+        assert told[1].startswith("problem: broker broker-1 of DefaultCluster: it has history in the tier, but no name")
+        assert told[2].startswith("copied 20 messages, ")
+        assert told[3].startswith("over: broker broker-1 of DefaultCluster")
+        assert len(told) == 4
+
+
+def test_a_continuous_job_goes_on_after_any_number_of_failed_waves_and_reports_each(tmp_path: Path) -> None:
+    with wire_world(tmp_path) as world:
+        fill(world.broker, 20)
+        stop, lines, failures = Waiting(), list[str](), 6
+
+        def run(tasks: Sequence[Any]) -> list[Any]:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise TierUnavailable("the bucket does not answer")
+            return [run_offload_task(task) for task in tasks]
+
+        stop.happens = {8: stop.set}
+        path = tmp_path / "metrics.prom"
+        report = world.job(run=run, stop=stop, trigger_s=20.0, say=lines.append, metrics_path=str(path)).run()
+        assert report.done["messages"] == 20
+        assert stop.waits == [40.0, 80.0, 160.0, 300.0, 300.0, 300.0, 20.0, 20.0]
+        failed = [line for line in lines if "a wave failed" in line]
+        assert len(failed) == 6
+        assert failed[3].endswith(
+            "a wave failed (4 in a row), the next one starts in 5 min 0 s: the bucket does not answer"
+        )
+        assert "tiermq_offload_waves_failed 0" in path.read_text()
+
+
+def test_a_quiet_job_gives_a_sign_of_life_now_and_then(tmp_path: Path) -> None:
+    with wire_world(tmp_path) as world:
+        stop, lines = world.waiting, list[str]()  # Its time is the job's.
+        stop.happens = {10: stop.set}
+        world.job(stop=stop, trigger_s=200.0, say=lines.append).run()
+        told = [line.split(" ", 1)[1] for line in lines]
+        assert told[1:] == [
+            f"running: {waves} waves, 0 messages copied since the start, 0 problems now" for waves in (4, 7, 10)
+        ]
 
 
 def test_a_registered_broker_that_does_not_answer_is_a_problem_and_others_are_copied(tmp_path: Path) -> None:
@@ -379,7 +427,7 @@ def test_the_rate_of_a_broker_is_shared_out_to_the_tasks_that_run_at_a_time(tmp_
 def test_messages_close_to_their_brokers_retention_are_reported_before_they_are_lost(tmp_path: Path) -> None:
     with wire_world(tmp_path) as world:
         fill(world.broker, 60)
-        assert world.offload().details["danger"] == []  # What begins has no danger.
+        assert world.offload().details["danger"] == []
         fill(world.broker, 30, seed=2)
         clock = MovableClock()
         clock.advance(timedelta(hours=60))
@@ -393,6 +441,16 @@ def test_messages_close_to_their_brokers_retention_are_reported_before_they_are_
         assert 'tiermq_offload_queues_in_danger{cluster="DefaultCluster",broker="broker-0"} 0' in text  # Copied since.
         assert 'tiermq_offload_messages{cluster="DefaultCluster",broker="broker-0"} 30' in text
         assert world.offload(clock=clock).details["danger"] == []
+
+
+def test_the_first_run_over_an_old_backlog_reports_its_danger_too(tmp_path: Path) -> None:
+    with wire_world(tmp_path) as world:
+        fill(world.broker, 60)
+        clock = MovableClock()
+        clock.advance(timedelta(hours=60))
+        rows = world.offload(clock=clock).details["danger"]
+        assert {(row["topic"], row["queue"]) for row in rows} == set(QUEUES)
+        assert all(11 * 3600 < row["left_s"] <= 12 * 3600 for row in rows)
 
 
 def test_a_record_that_is_damaged_at_the_broker_is_not_copied() -> None:
@@ -439,10 +497,14 @@ def test_a_broker_whose_lease_is_lost_is_begun_again_and_others_are_copied_meanw
                 fill(each, 30, seed=2)
 
         stop.happens = {1: steal, 3: stop.set}
-        job = world.job(stop=stop, trigger_s=20.0)
+        path = tmp_path / "metrics.prom"
+        job = world.job(stop=stop, trigger_s=20.0, metrics_path=str(path))
         report = job.run()
         assert report.problems == []
         assert report.done["messages"] == 140
+        assert report.done["queues"] == 2 * len(QUEUES)
+        for name in ("broker-0", "broker-1"):
+            assert f'tiermq_offload_messages{{cluster="{CLUSTER}",broker="{name}"}} 70' in path.read_text()
         other = by_directory(world, (tmp_path / "other").as_uri(), 1)
         mine = {path: data for path, data in world.segments().items() if "/broker-1/" in path}
         assert mine == other.segments()

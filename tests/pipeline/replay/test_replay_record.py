@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tiermq import LocalStore, Message
 from tiermq.errors import ForeignCheckpoint
 from tiermq.pipeline.replay.message import MARK, SourcePosition
-from tiermq.pipeline.replay.record import OffsetSet, Replayed, ReplayRecord
+from tiermq.pipeline.replay.record import OffsetSet, Replayed, ReplayRecord, differences
 from tiermq.tables.commit_journal import ExportedRanges
 from tiermq.tier.names import QueueKey
 
@@ -70,8 +71,18 @@ def test_something_else_is_no_record(tmp_path: Path, data: bytes) -> None:
 
 def test_a_record_of_another_replay_says_what_differs(tmp_path: Path) -> None:
     begun(tmp_path)
-    with pytest.raises(ForeignCheckpoint, match="tier was 'file:///t' and is 'file:///u'"):
+    with pytest.raises(ForeignCheckpoint, match="--tier was file:///t and is file:///u"):
         ReplayRecord.find(tmp_path, {**ASKED, "tier": "file:///u"})
+
+
+def test_what_differs_is_named_by_the_options_of_the_command() -> None:
+    def mapping(**changed: Any) -> dict[str, Any]:
+        return {"mapping": {"topic": "again", "queue_count": None, "properties": [], "function": None, **changed}}
+
+    assert differences(mapping(), mapping()) == ""
+    assert differences(mapping(), mapping(topic="other")) == "--to-topic was again and is other"
+    assert differences(mapping(), mapping(properties=(("a", "1"),))) == "--property was none and is a=1"
+    assert differences({"topic": "a"}, {"topic": ""}) == "--topic was a and is none"
 
 
 def test_messages_that_no_line_tells_of_are_found_by_their_mark(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -23,13 +26,15 @@ from tiermq.tier.metadata.broker_lease import (
     LeaseKeeper,
     decode_lease,
     encode_lease,
+    has_ended,
     lease_name,
+    this_process,
 )
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
 
 
-@given(st.builds(Lease, NATURALS, TEXT, I64, NATURALS, I64))
+@given(st.builds(Lease, NATURALS, TEXT, I64, NATURALS, I64, TEXT))
 def test_a_lease_reads_back_as_it_was_written(lease: Lease) -> None:
     assert decode_lease(encode_lease(lease), "x") == lease
 
@@ -484,3 +489,34 @@ def test_a_keeper_renews_what_is_due_and_lets_a_lost_lease_go(
     caplog.clear()
     keeper.run_once()
     assert caplog.text == ""
+
+
+def test_whether_a_process_has_ended_is_known_of_this_machine_only_and_not_by_its_pid_alone() -> None:
+    mine = this_process()
+    *machine, pid, started = mine.split(" ")
+    assert not has_ended(mine)
+    assert has_ended(" ".join([*machine, pid, "1"]))  # Another process had this pid.
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert has_ended(" ".join([*machine, str(child.pid), started]))  # A zombie.
+    assert has_ended(" ".join([*machine, str(child.pid), started]))
+    for number, other in enumerate(("another-host", "another-boot", "pid:[1]")):
+        assert not has_ended(" ".join([*machine[:number], other, *machine[number + 1 :], str(child.pid), started]))
+    assert not has_ended("")
+    assert not has_ended("something else")
+
+
+def test_a_lease_of_a_process_that_has_ended_is_taken_over_at_once() -> None:
+    driver = MemoryDriver()
+    *machine, _pid, started = this_process().split(" ")
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        pass
+    ended = BrokerLease(driver, "c", "b", "killed", process=" ".join([*machine, str(child.pid), started]))
+    assert ended.acquire() == 1
+    job = BrokerLease(driver, "c", "b", "next", process=this_process())
+    job.require_free()
+    assert job.acquire() == 2
+    with pytest.raises(StaleWriter):
+        ended.check()
+    with pytest.raises(LeaseHeld):
+        BrokerLease(driver, "c", "b", "third").acquire()

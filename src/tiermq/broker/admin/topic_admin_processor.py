@@ -24,15 +24,20 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.pop.pop_topics import pop_retry_topics
 from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX
 from tiermq.broker.topic.topic_table import (
-    RETENTION,
     altered_attributes,
     check_topic_name,
     parse_attributes,
-    retention_of,
 )
 from tiermq.errors import RequestRefused, StoreError, TierError
 from tiermq.message.topic_name import TOPIC_QUEUES_MAX
-from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig
+from tiermq.namesrv.topic_config import (
+    FILTER_MULTI_TAG,
+    FILTER_SINGLE_TAG,
+    NO_VERSION,
+    RETENTION,
+    TopicConfig,
+    retention_of,
+)
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, knows, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, text_field
@@ -123,13 +128,7 @@ class TopicAdminProcessor:
                 ResponseCode.INVALID_PARAMETER,
             )
         if tiered.tier.follower is not None:
-            raise RequestRefused(
-                f"{changed[0]}: expected a broker that writes its tier, found one that leaves it to a job "
-                "(tierDispatchEnable=false), where a topic is given no time or size of its own. `tiermq pipeline "
-                "expire --keep --max-bytes` is for all topics; what a topic was given before the job took over stays "
-                "in force. To give one, start the broker with tierDispatchEnable=true once",
-                ResponseCode.INVALID_PARAMETER,
-            )
+            return  # A job copies the topics' file into the tier, and `pipeline expire` applies it from there.
         try:
             tiered.set_retention(name, *retention_of(attributes))
         except TierError as error:

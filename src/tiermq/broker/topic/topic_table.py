@@ -48,6 +48,7 @@ from tiermq.namesrv.topic_config import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    RETENTION,
     SYS_FLAG_UNIT,
     SYS_FLAG_UNIT_SUBSCRIBED,
     DataVersion,
@@ -58,11 +59,6 @@ from tiermq.remoting.json_dialect import decode_object, encode_body, object_in, 
 from tiermq.settings import LONG_MAX
 
 MESSAGE_TYPE = "message.type"
-RESERVE_TIME = "reserve.time"
-"""RocketMQ's: how many hours the tier keeps a topic's messages; 0 and -1: the broker's setting."""
-RESERVE_BYTES = "reserve.bytes"
-"""Ours: how many bytes of a topic the tier keeps, by the same rule."""
-RETENTION = (RESERVE_TIME, RESERVE_BYTES)
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
@@ -117,24 +113,6 @@ def _check_value(name: str, value: str) -> None:
             raise RequestRefused(f"value is not in range(-1, {LONG_MAX}): {value[:40]}")
     elif value not in _CHOICES[name]:
         raise RequestRefused(f"value is not in set: [{', '.join(_CHOICES[name])}]")
-
-
-def retention_of(attributes: Mapping[str, str]) -> tuple[int, int]:
-    """A topic's retention in hours and bytes from its attributes; -1 for the broker's setting."""
-    hours, size = (_limit(name, attributes.get(name)) for name in RETENTION)
-    return hours, size
-
-
-def _limit(name: str, value: str | None) -> int:
-    """An attribute of a file that was edited, or restored, may be anything."""
-    if value is None:
-        return -1
-    try:
-        _check_value(name, value)
-    except RequestRefused as error:
-        _log.error("the attribute %s of a topic is ignored: %s", name, error)
-        return -1
-    return max(int(value), 0) or -1
 
 
 def with_retention(attributes: Mapping[str, str], hours: int, max_bytes: int) -> dict[str, str]:

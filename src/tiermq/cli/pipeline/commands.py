@@ -11,9 +11,7 @@ import click
 from tiermq.cli.main import Entry, LazyGroup
 
 COMMANDS = {
-    "offload": Entry(
-        "tiermq.cli.pipeline.offload", "offload", "Copy store directories to a tier, once or continuously."
-    ),
+    "offload": Entry("tiermq.cli.pipeline.offload", "offload", "Copy running brokers or store directories to a tier."),
     "compact": Entry("tiermq.cli.pipeline.compact", "compact", "Merge small parts and small index files of a tier."),
     "expire": Entry("tiermq.cli.pipeline.expire", "expire", "Delete expired history and orphans of a tier."),
     "verify": Entry("tiermq.cli.pipeline.verify", "verify", "Verify and repair a large tier in parallel."),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, bar, finish, job_options, runner_for
 from tiermq.pipeline.job_report import counted_noun
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     help="Maximum items of a merged index file.",
 )
 @click.option("--small-items", type=click.IntRange(min=1), help="Merge files with fewer items [half of --items-max].")
+@NO_WAIT
 @job_options
 def compact(
     tier: str,
@@ -39,6 +41,7 @@ def compact(
     no_index: bool,
     items_max: int,
     small_items: int | None,
+    no_wait: bool,
     master: str,
     conf: tuple[str, ...],
     dry_run: bool,
@@ -74,6 +77,7 @@ def compact(
             store=store,
             dry_run=dry_run,
             progress=progress,
+            wait=None if no_wait else time.sleep,
             seal=not no_seal,
             index=not no_index,
             items_max=items_max,

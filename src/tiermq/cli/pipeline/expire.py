@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from tiermq.cli.option_values import parse_bytes, parse_hours
-from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, bar, finish, job_options, runner_for
 
 if TYPE_CHECKING:
     from tiermq.pipeline.job_report import JobReport
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--grace", type=click.IntRange(min=0), default=24, show_default=True, metavar="HOURS", help="Keep younger orphans."
 )
+@NO_WAIT
 @job_options
 def expire(
     tier: str,
@@ -35,6 +37,7 @@ def expire(
     store: str | None,
     no_orphans: bool,
     grace: int,
+    no_wait: bool,
     master: str,
     conf: tuple[str, ...],
     dry_run: bool,
@@ -77,6 +80,7 @@ def expire(
             grace_ms=grace * 3_600_000,
             dry_run=dry_run,
             progress=progress,
+            wait=None if no_wait else time.sleep,
         )
     finish(found, as_json=as_json, details=_leaving)
 

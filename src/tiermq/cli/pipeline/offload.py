@@ -14,7 +14,7 @@ import click
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.conventions import EXIT_HISTORY_LOST, EXIT_IN_DANGER, EXIT_PROBLEMS
 from tiermq.cli.option_values import parse_bytes
-from tiermq.cli.pipeline.options import TIER, bar, job_options, runner_for, show_report, stopped_by_signals
+from tiermq.cli.pipeline.options import NO_WAIT, TIER, bar, job_options, runner_for, show_report, stopped_by_signals
 from tiermq.client.cluster_client import Access
 from tiermq.errors import BadConfig
 from tiermq.pipeline.job_report import counted_noun
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tiermq.pipeline.job_report import JobReport
     from tiermq.pipeline.offload.wire_fleet import FleetScope
 
+TLS_OPTIONS = ("tls", "tls_cert", "tls_key", "tls_ca")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -40,7 +41,8 @@ Over the wire
   who       reads with group TOOLS_CONSUMER and commits no offsets. With accounts: ROCKETMQ_ACCESS_KEY and
             ROCKETMQ_SECRET_KEY, here and on executors, with SUB on the topics and on that group. Checked first.
   producers --rate protects them: bytes a second of each broker, over all tasks.
-  a broker that is down delays only its own queues, and is tried again by each wave of --trigger.
+  a broker that is down delays only its own queues, and is tried again by each wave of --trigger. One that has
+            history in the tier and that no name server knows counts as down, unless --exclude-broker names it.
 The last copied message of each queue is compared with the broker's: a queue with another history is refused. What
 a broker deleted before it was copied is recorded as a gap. An administrator's account copies topics, groups and
 offsets, too, for `tiermq tier restore`.
@@ -52,12 +54,16 @@ Store directories
   DIR=cluster/broker, or by its --config, the first time. Other names are rejected then.
 
 The tier is the checkpoint: after a stop or kill the next run continues where this one ended, and nothing is copied
-twice. With --trigger it ends at the first SIGINT or SIGTERM, after the current wave.
+twice. With --trigger it ends at the first SIGINT or SIGTERM, after the current wave. Waves that fail are tried again,
+at intervals of up to five minutes. Lines on stderr: the start, waves that copied something, problems that come and go.
+
+A lease that a killed job left behind is taken over at once if that job ran on this machine. One of another machine is
+waited for, at most a minute (--no-wait: not).
 
 \b
 Exit code:
   0  everything is copied
-  1  something could not be copied, or a broker was out of reach: the next run tries again
+  1  something could not be copied, or a broker was out of reach or in use: the next run tries again
   3  --namesrv: history is missing (a broker deleted messages before they were copied) or a queue is refused
   4  --namesrv: all is copied, but messages were close to their broker's retention: run it more often
 
@@ -83,6 +89,13 @@ Examples:
 @TIER
 @click.option("--cluster", help="With --namesrv: only this cluster (brokerClusterName).")
 @click.option("--broker", "brokers", multiple=True, help="With --namesrv: only this broker (brokerName); repeatable.")
+@click.option(
+    "--exclude-broker",
+    "exclude_brokers",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --namesrv: not these brokers, also those that are gone for good; repeatable.",
+)
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="With --namesrv: not these topics ('audit-*'); repeatable."
@@ -91,7 +104,7 @@ Examples:
     "--include",
     multiple=True,
     metavar="KIND",
-    help="With --namesrv: also retry, dlq or transactions topics; repeatable, or separated by commas.",
+    help="Also retry, dlq or transactions topics; repeatable, or separated by commas. With --store: transactions.",
 )
 @click.option("--rate", metavar="SIZE", help="With --namesrv: at most so many bytes a second of each broker (50M).")
 @click.option(
@@ -122,6 +135,7 @@ Examples:
 )
 @click.option("--config", type=click.Path(exists=True, dir_okay=False), help="The broker's settings: .conf or TOML.")
 @click.option("--metrics", metavar="FILE", help="Write metrics after each wave, in Prometheus' text format.")
+@NO_WAIT
 @partial(cluster_options, default="")
 @job_options
 def offload(
@@ -137,6 +151,7 @@ def offload(
     forget_tier: bool,
     config: str | None,
     metrics: str | None,
+    no_wait: bool,
     master: str,
     conf: tuple[str, ...],
     dry_run: bool,
@@ -147,14 +162,14 @@ def offload(
 
     if once and trigger:
         raise BadConfig("--once and --trigger exclude each other")
-    fleet = fleet_of(access, stores, topics, rate=rate, **choice)
+    fleet = fleet_of(access, stores, topics, **choice)
     if fleet is not None and (recover or forget_tier):
         raise BadConfig("--recover and --forget-tier are for store directories: they need --store")
     stop = threading.Event()
     text = "copying" if not dry_run else "looking"
     with (
         runner_for(master, conf, needed=not dry_run) as runner,
-        bar(text, in_bytes=True, quiet=as_json) as progress,
+        bar(text, in_bytes=True, quiet=as_json or trigger is not None) as progress,
         stopped_by_signals(stop, "wave"),
     ):
         report = run(
@@ -170,8 +185,10 @@ def offload(
             recover=recover,
             forget_tier=forget_tier,
             dry_run=dry_run,
-            config=settings_of_file(config),
+            wait_for_leases=not no_wait,
+            config=settings_of_file(config) | transactions_of(choice["include"]),
             progress=progress,
+            say=partial(click.echo, err=True),
             stop=stop,
         )
     show_report(report, as_json=as_json, details=_rows)
@@ -185,21 +202,27 @@ def fleet_of(
     *,
     cluster: str | None,
     brokers: tuple[str, ...],
+    exclude_brokers: tuple[str, ...],
     exclude: tuple[str, ...],
     include: tuple[str, ...],
-    rate: str | None,
     settle: str,
     accept_gaps: bool,
 ) -> FleetScope | None:
     """The brokers to copy over the wire; None for store directories. Raises BadConfig."""
     from tiermq.pipeline.offload.wire_fleet import FleetScope
 
+    kinds = kinds_of(include)
     if not is_by_wire(stores, access.name_servers):
-        wire = {"--cluster": cluster, "--broker": brokers, "--exclude": exclude, "--include": include, "--rate": rate,
-                "--accept-gaps": accept_gaps}  # fmt: skip
-        for name, value in wire.items():
-            if value:
-                raise BadConfig(f"{name} is for brokers over the wire: it needs --namesrv")
+        given = click.get_current_context().get_parameter_source
+        for name in ("cluster", "brokers", "exclude_brokers", "exclude", "rate", "settle", "accept_gaps", *TLS_OPTIONS):
+            if given(name) is click.core.ParameterSource.COMMANDLINE:
+                option = f"--{name.removesuffix('s') if name.endswith('brokers') else name}".replace("_", "-")
+                raise BadConfig(f"{option} is for brokers over the wire: it needs --namesrv")
+        if kinds - {"transactions"}:
+            raise BadConfig(
+                f"--include {', '.join(sorted(kinds - {'transactions'}))} is for brokers over the wire: of a store "
+                "directory retry and dead-letter topics are always copied"
+            )
         return None
     return FleetScope(
         access.name_servers,
@@ -207,12 +230,23 @@ def fleet_of(
         brokers=frozenset(brokers),
         topics=frozenset(topics),
         exclude=exclude,
-        include=frozenset(filter(None, (kind.strip() for each in include for kind in each.split(",")))),
+        exclude_brokers=exclude_brokers,
+        include=kinds,
         tls=access.tls,
         certificates=access.certificates,
         settle_s=0.0 if settle == "0" else seconds_of(settle, "--settle"),
         accept_gaps=accept_gaps,
     )
+
+
+def kinds_of(include: tuple[str, ...]) -> frozenset[str]:
+    """The values of --include."""
+    return frozenset(filter(None, (kind.strip() for each in include for kind in each.split(","))))
+
+
+def transactions_of(include: tuple[str, ...]) -> dict[str, Any]:
+    """`--include transactions` as the setting `tierTransactionsEnable`: one switch, for both sources."""
+    return {"tier_transactions_enable": True} if "transactions" in kinds_of(include) else {}
 
 
 def is_by_wire(stores: tuple[str, ...], name_servers: str) -> bool:
@@ -273,19 +307,25 @@ def settings_of_file(path: str | None) -> dict[str, Any]:
 def _rows(report: JobReport) -> Iterator[str]:
     for row in report.details.get("gaps", ()):
         kept = "" if row["keeps_s"] is None else f"; the broker keeps messages for {row['keeps_s'] // 3600} h"
+        kept += "" if row["left_s"] is None else f", and the next one for another {_span(row['left_s'])}"
         yield f"gap: {_queue(row)}: messages {row['from']} to {row['to'] - 1}: {row['reason']}{kept}"
     for row in report.details.get("refused", ()):
         both = f"in the tier {row['tier']}, at the broker {row['source']}"
         yield f"refused: {_queue(row)} from message {row['offset']} on: {both}"
     for row in report.details.get("danger", ()):
-        left = f"{row['left_s'] // 3600} h {row['left_s'] % 3600 // 60} min"
-        yield f"danger: {_queue(row)}: {counted_noun(row['behind'], 'message')} not copied, the oldest had {left} left"
+        left = f"the oldest had {_span(row['left_s'])} left"
+        yield f"danger: {_queue(row)}: {counted_noun(row['behind'], 'message')} not copied, {left}"
     for row in report.details.get("queues", ()):
         name = f"{row['store']} {row['topic']}-{row['queue']}"
         yield f"{name}: {counted_noun(row['messages'], 'message')}, about {row['bytes']:,} bytes"
     for row in report.details.get("stores", ()):
         name = f"{row['path']} as {row['cluster']}/{row['broker']}"
-        yield f"{name}: {counted_noun(row['messages'], 'message')} of {counted_noun(row['queues'], 'queue')}"
+        copied = f"copied {counted_noun(row['messages'], 'message')} of {counted_noun(row['queues'], 'queue')}"
+        yield f"{name}: {copied if row['messages'] else 'nothing new'}"
+
+
+def _span(seconds: int) -> str:
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 def _queue(row: dict[str, Any]) -> str:

@@ -61,6 +61,9 @@ MASTER = click.option(
     show_default=True,
     help=f"Where tasks run: local[N], spark://host:7077, sc://host; '{HERE}' is this process, without Spark.",
 )
+NO_WAIT = click.option(
+    "--no-wait", is_flag=True, help="Fail at once if another job, which may be dead, holds a broker's lease."
+)
 CONF = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; repeatable.")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, bar, finish, job_options, runner_for
 from tiermq.pipeline.job_report import counted_noun
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also read indexed history, and index messages that have no items.",
 )
+@NO_WAIT
 @job_options
 def reindex(
     tier: str,
@@ -40,6 +42,7 @@ def reindex(
     store: str | None,
     slots: int | None,
     check: bool,
+    no_wait: bool,
     master: str,
     conf: tuple[str, ...],
     dry_run: bool,
@@ -77,6 +80,7 @@ def reindex(
             topics=topics,
             dry_run=dry_run,
             progress=progress,
+            wait=None if no_wait else time.sleep,
             slots=slots,
             check=check,
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, bar, finish, job_options, runner_for
 
 if TYPE_CHECKING:
     from tiermq.pipeline.job_report import JobReport
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--no-index", is_flag=True, help="Do not read the key index.")
 @click.option("--repair", is_flag=True, help="Repair what can be repaired, and verify again.")
 @click.option("--report", metavar="PATH", help="Write a table: JSON lines (*.jsonl), or a directory for Parquet.")
+@NO_WAIT
 @job_options
 def verify(
     tier: str,
@@ -32,6 +34,7 @@ def verify(
     no_index: bool,
     repair: bool,
     report: str | None,
+    no_wait: bool,
     master: str,
     conf: tuple[str, ...],
     dry_run: bool,
@@ -74,6 +77,7 @@ def verify(
             dry_run=dry_run,
             report_path=report,
             progress=progress,
+            wait=None if no_wait else time.sleep,
         )
     finish(found, as_json=as_json, details=_repairs)
 

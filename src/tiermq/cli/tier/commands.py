@@ -9,8 +9,9 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -49,7 +50,7 @@ from tiermq.pipeline.job_report import counted_noun
 from tiermq.store.readonly.directory import is_store
 from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseRole
+from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseRole, broker_of_lease
 from tiermq.tier.metadata.broker_state import load_broker_state
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
@@ -409,8 +410,17 @@ def _show_end(report: RepairReport) -> None:
 
 @tier.command()
 @URL
-@click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="The broker's cluster (brokerClusterName).")
-@click.option("--broker", required=True, help="The broker whose lease is ended (brokerName).")
+@click.option(
+    "--cluster", help=f"The brokers' cluster (brokerClusterName) [{DEFAULT_CLUSTER}; with --all: every cluster]."
+)
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME",
+    help="The broker whose lease is ended (brokerName), or a pattern ('broker-*'); repeatable.",
+)
+@click.option("--all", "is_all", is_flag=True, help="All brokers whose lease is held.")
 @click.option(
     "--role",
     type=click.Choice([role.value for role in LeaseRole]),
@@ -419,44 +429,90 @@ def _show_end(report: RepairReport) -> None:
     help="log: messages, manifests and index. delivery: tiered timers.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def takeover(url: str, cluster: str, broker: str, role: str, yes: bool) -> None:
-    """End the lease of a broker whose holder is dead.
+@JSON
+def takeover(
+    url: str, cluster: str | None, brokers: tuple[str, ...], is_all: bool, role: str, yes: bool, as_json: bool
+) -> None:
+    """End the leases of brokers whose holder is dead.
 
-    Another process can then write its tier at once.
+    Another process can then write their tier at once.
 
-    Shows the holder, and asks. The epoch rises, so a holder that is not dead after all is fenced: it commits nothing
-    more under this lease. The lease is free then. A broker that still runs and tiers takes it again when it renews:
-    stop it first.
+    Shows each holder, and asks. The epoch rises, so a holder that is not dead after all is fenced: it commits nothing
+    more under this lease. The lease is free then. A broker that still runs and tiers takes it again when it renews, a
+    continuous job at its next wave: stop it first.
 
     Without this command a lease ends by itself after its term (tierLeaseTerm, a minute).
 
-    Exit code: 0 the lease is free, 1 the operator refused or there is no lease, 2 the tier cannot be read.
+    Exit code: 0 the leases are free, 1 the operator refused or there is no such lease, 2 the tier cannot be read.
 
     \b
     Examples:
       tiermq tier takeover s3://history --cluster prod --broker broker-a
+      tiermq tier takeover s3://history --cluster prod --broker 'broker-*' --yes
+      tiermq tier takeover s3://history --all --yes --json
       tiermq tier takeover s3://history --broker broker-a --role delivery --yes
     """
-    clock = SystemClock()
+    if is_all == bool(brokers):
+        raise click.UsageError("name brokers by --broker, or give --all")
+    if as_json and not yes:
+        raise click.UsageError("--json asks nothing: it needs --yes")
     with opened(url) as driver:
         owner = f"{socket.gethostname()}:{os.getpid()} (tier takeover)"
-        lease = BrokerLease(driver, cluster, broker, owner, role=LeaseRole(role))
-        try:
-            found = lease.read()
-        except CorruptManifest as error:
-            click.echo(f"The holder is not known: {error}")
-        else:
-            if found is None:
-                known = ", ".join("/".join(names) for names in list_tier(driver, TierScope()).brokers)
-                click.echo(f"Error: {lease.name}: {url} has no such lease; brokers there: {known or 'none'}", err=True)
-                raise SystemExit(EXIT_PROBLEMS)
-            if not found.is_held(clock.now_ms()):
-                click.echo(f"{lease.name} is free (epoch {found.epoch}); there is nothing to take over")
-                return
-            _show_lease(found, clock.now_ms())
-        if not yes and not click.confirm(f"End the lease of {cluster}/{broker} now?"):
+        rows = []
+        for home in _brokers_named(driver, cluster, brokers, LeaseRole(role)):
+            lease = BrokerLease(driver, *home, owner, role=LeaseRole(role))
+            row = _ended(lease, home, yes=yes, quiet=as_json)
+            rows += [] if row is None and (is_all or any(map(_is_pattern, brokers))) else [(home, lease, row)]
+        missing = [lease.name for _, lease, row in rows if row is None]
+        if missing or not rows:
+            known = ", ".join("/".join(names) for names in list_tier(driver, TierScope()).brokers)
+            found = missing[0] if missing else "/".join([cluster or "*", ", ".join(brokers) or "*"])
+            click.echo(f"Error: {found}: {url} has no such lease; brokers there: {known or 'none'}", err=True)
+        if as_json:
+            print_json({"leases": [row for _, _, row in rows if row is not None]})
+        if missing or not rows:
             raise SystemExit(EXIT_PROBLEMS)
-        click.echo(f"{lease.name} is free (epoch {lease.take_over()})")
+
+
+def _is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def _brokers_named(
+    driver: TierDriver, cluster: str | None, brokers: tuple[str, ...], role: LeaseRole
+) -> list[tuple[str, str]]:
+    """(cluster, broker) of those that were named; of all that have a lease by default."""
+    if brokers and not any(map(_is_pattern, brokers)):
+        return [(cluster or DEFAULT_CLUSTER, broker) for broker in brokers]
+    scope = cluster or (DEFAULT_CLUSTER if brokers else None)
+    found = (broker_of_lease(name, role) for name in driver.list_objects(TierScope(scope).prefix))
+    known = sorted(home for home in found if home is not None)
+    return [home for home in known if not brokers or any(fnmatchcase(home[1], pattern) for pattern in brokers)]
+
+
+def _ended(lease: BrokerLease, home: tuple[str, str], *, yes: bool, quiet: bool) -> dict[str, Any] | None:
+    """End one lease, and what it was; None when there is none. Exit code 1 when the operator refuses."""
+    now_ms, found = SystemClock().now_ms(), None
+    row: dict[str, Any] = {"cluster": home[0], "broker": home[1], "holder": None, "was_held": True}
+    say = (lambda _text: None) if quiet else click.echo
+    try:
+        found = lease.read()
+    except CorruptManifest as error:
+        say(f"The holder is not known: {error}")
+    else:
+        if found is None:
+            return None
+        if not found.is_held(now_ms):
+            say(f"{lease.name} is free (epoch {found.epoch}); there is nothing to take over")
+            return row | {"was_held": False, "epoch": found.epoch}
+        row["holder"] = found.owner
+        if not quiet:
+            _show_lease(found, now_ms)
+    if not yes and not click.confirm(f"End the lease of {'/'.join(home)} now?"):
+        raise SystemExit(EXIT_PROBLEMS)
+    row["epoch"] = lease.take_over()
+    say(f"{lease.name} is free (epoch {row['epoch']})")
+    return row
 
 
 def _show_lease(lease: Lease, now_ms: int) -> None:

@@ -201,7 +201,7 @@ def total_values(view: TierView) -> dict[str, Any]:
     return {
         "url": view.url,
         "brokers": [{"cluster": cluster, "broker": broker} for cluster, broker in view.brokers],
-        "topics": len({(queue.key.broker, queue.key.topic) for queue in view.queues}),
+        "topics": len({(queue.key.cluster, queue.key.topic) for queue in view.queues}),
         "queues": len(view.queues),
         "messages": sum(queue.message_count for queue in view.queues),
         "gaps": sum(len(queue.survey.gaps) for queue in view.queues),
@@ -242,8 +242,9 @@ def retention_values(view: TierView) -> list[dict[str, Any]]:
 
 def _show_retention(values: dict[str, Any]) -> None:
     own = values["retention"]
+    count = len({(row["cluster"], row["topic"]) for row in own})
     click.echo(
-        f"  retention  own: {len(own):,} of {counted_noun(values['topics'], 'topic')}; others: the broker's setting"
+        f"  retention  own: {count:,} of {counted_noun(values['topics'], 'topic')}; others: the broker's setting"
     )
     for row in own[:FINDINGS_SHOWN_MAX]:
         click.echo(f"    {row['topic']:9}  {_own_words(row['hours'], row['max_bytes'])}")

@@ -17,11 +17,12 @@ from tiermq.errors import BadConfig, SegmentMissing, StoreDamaged, TierError
 from tiermq.pipeline.broker_index import BrokerIndex
 from tiermq.pipeline.compact.merge import ITEMS_MAX_DEFAULT, plan_merges, run_merge_task
 from tiermq.pipeline.job_report import JobReport
-from tiermq.pipeline.leased_broker import LeasedBroker, homes_of, lease_broker
+from tiermq.pipeline.leased_broker import BrokerResult, LeasedBroker, Sleep, homes_of, lease_broker, refusals
 from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
 from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.metadata.broker_lease import LeaseHeld
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType
 from tiermq.tier.repair.manifest_repair import sums_of
@@ -58,6 +59,7 @@ def compact(
     dry_run: bool = False,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    wait: Sleep | None = None,
     seal: bool = True,
     index: bool = True,
     items_max: int = ITEMS_MAX_DEFAULT,
@@ -68,8 +70,9 @@ def compact(
 
     `seal` (with it parts of open segments, and the checksums of blocks) and `index` choose what is done. Index files
     with fewer than `small_items` items (default: half of `items_max`) are merged, into files of up to `items_max`.
-    `store`: the directory of one broker, whose metadata then follow. `step` is called before each step. Raises
-    BadConfig, LeaseHeld, StoreLocked, TierError.
+    `store`: the directory of one broker, whose metadata then follow. `step` is called before each step.
+    `wait`: for the lease of a killed job (`LeaseWait`), by `time.sleep`. Raises BadConfig, LeaseHeld,
+    StoreLocked, TierError.
     """
     options = CompactOptions(seal, index, items_max, small_items, step)
     tasks = JobTasks(runner, "compact", progress)
@@ -78,16 +81,29 @@ def compact(
     counted = ("segments", "open_segments", "parts", "summed_segments", "index_files", "merged_files", "bytes")
     report.planned |= dict.fromkeys(counted, 0)
     with report.timed():
+        results = []
         for home in homes_of(driver, cluster=cluster, broker=broker, store=store):
-            with lease_broker(driver, home, "compact", dry_run=dry_run, clock=clock or SystemClock()) as held:
-                report.details.setdefault("notes", []).extend(held.notes)
-                if options.seal:
-                    _Sealing(held, tier, tasks, report, options).run()
-                    _PartMerging(held, tier, tasks, report, options).run()
-                    _Summing(held, tier, tasks, report, options).run()
-                if options.index:
-                    _Merging(held, tier, tasks, report, options).run()
+            refusal: LeaseHeld | None = None
+            try:
+                with lease_broker(
+                    driver, home, "compact", dry_run=dry_run, clock=clock or SystemClock(), wait=wait
+                ) as held:
+                    _compact_broker(held, tier, tasks, report, options)
+            except LeaseHeld as error:
+                refusal = error
+            results.append(BrokerResult(home, None, refusal))
+        report.problems += refusals(results)
     return report
+
+
+def _compact_broker(held: LeasedBroker, tier: str, tasks: JobTasks, report: JobReport, options: CompactOptions) -> None:
+    report.details.setdefault("notes", []).extend(held.notes)
+    if options.seal:
+        _Sealing(held, tier, tasks, report, options).run()
+        _PartMerging(held, tier, tasks, report, options).run()
+        _Summing(held, tier, tasks, report, options).run()
+    if options.index:
+        _Merging(held, tier, tasks, report, options).run()
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@
       manifests   of every queue that lost something
       orphans     unreferenced objects that are old enough, on request                                 (tier.orphans)
 
-How long messages are kept is a topic's own `reserve.time`, which is in the manifests, or else `keep_hours`. That has no
-default, so that forgetting it deletes nothing: without it only topics with their own time expire by time.
+How long messages are kept is a topic's own `reserve.time`, or else `keep_hours`. That has no default, so that
+forgetting it deletes nothing: without it only topics with their own time expire by time. A topic's own is what the
+broker's topic table in the tier has, which `offload` brings there; for topics that are in no table, the manifests.
 
 A task is repeatable: each step may be repeated, and a job that was killed is run again. A broker that is in use
 does not keep the others from being expired. With a store directory the one task runs in this process.
@@ -19,15 +20,17 @@ from dataclasses import dataclass
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, TierError, TierMQError, TierUnavailable
+from tiermq.namesrv.topic_config import retention_of
 from tiermq.pipeline.expire.plan import Leaving, planned_expiry
 from tiermq.pipeline.index_files import write_index_manifest
 from tiermq.pipeline.job_report import JobReport
-from tiermq.pipeline.leased_broker import BrokerResult, Home, LeasedBroker, homes_of, lease_broker, refusals
+from tiermq.pipeline.leased_broker import BrokerResult, Home, LeasedBroker, Sleep, homes_of, lease_broker, refusals
 from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
 from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_upkeep import live_segments
+from tiermq.tier.metadata.broker_state import TOPICS, load_broker_state
 from tiermq.tier.metadata.manifest import ManifestCause
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
@@ -50,6 +53,7 @@ def expire(
     dry_run: bool = False,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    wait: Sleep | None = None,
 ) -> JobReport:
     """Expire the tier at URL `tier`, one task for each broker. Without a `runner` in this process.
 
@@ -69,7 +73,7 @@ def expire(
     with report.timed():
         homes = homes_of(driver, cluster=cluster, broker=broker, store=store)
         results = tasks.run(
-            expire_broker, [ExpireTask(tier, home, *limits, dry_run, clock or SystemClock()) for home in homes]
+            expire_broker, [ExpireTask(tier, home, *limits, dry_run, clock or SystemClock(), wait) for home in homes]
         )
         for result in results:
             report.join(result.value)
@@ -88,6 +92,7 @@ class ExpireTask:
     grace_ms: int | None
     dry_run: bool
     clock: Clock
+    wait: Sleep | None = None
 
 
 def expire_broker(task: ExpireTask) -> BrokerResult[JobReport]:
@@ -98,7 +103,7 @@ def expire_broker(task: ExpireTask) -> BrokerResult[JobReport]:
         tiered_store_file_reserved_time=task.keep_hours, tier_max_bytes_per_topic=task.max_bytes_per_topic
     )
     try:
-        with lease_broker(driver, task.home, "expire", dry_run=task.dry_run, clock=task.clock) as held:
+        with lease_broker(driver, task.home, "expire", dry_run=task.dry_run, clock=task.clock, wait=task.wait) as held:
             _Expiry(held, config, report, task.grace_ms).run()
     except TierUnavailable:
         raise
@@ -129,7 +134,7 @@ class _Expiry:
         retention = Retention(
             files, held.metadata, held.driver, index, self.config, held.clock,
             on_changed=on_changed, on_gone=self._forget_manifest, check_owner=held.check,
-            before_emptied=held.write_manifest,
+            before_emptied=held.write_manifest, own=_own_retention(held),
         )  # fmt: skip
         index.retention = retention
         leaving = planned_expiry(held.metadata, retention.kept_ms, retention.bytes_max, held.clock.now_ms())
@@ -190,6 +195,19 @@ class _Expiry:
             held.check()
             gone = set(clean(held.driver, found.orphans, metadata))
             report.add(orphans=len(gone), bytes=sum(o.size for o in found.orphans if o.path in gone))
+
+
+def _own_retention(held: LeasedBroker) -> dict[str, tuple[int, int]]:
+    """Hours and bytes of each topic in the broker's topic table, as far as the tier has one. Raises TierError.
+
+    A damaged table could name a longer time than the manifests do, so nothing expires before it was written again.
+    """
+    tables, problems = load_broker_state(held.driver, held.home.cluster, held.home.broker, [TOPICS])
+    for error in problems.values():
+        raise error
+    table = tables.get(TOPICS.name)
+    rows = {} if table is None else table.document.get(TOPICS.table) or {}
+    return {str(name): retention_of(row.get("attributes") or {}) for name, row in rows.items()}
 
 
 class _BucketIndex:

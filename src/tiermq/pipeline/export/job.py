@@ -217,6 +217,10 @@ class _Export:
             self._tell_plan(run.plan)
             if not self.report.dry_run and journal is not None and run.plan.bundles:
                 self._work(run, journal)
+            elif not self.report.dry_run and self._evolves:
+                self._table.evolve(self._schema)  # Without messages, too: that is what --merge-schema was given for.
+                new = [name for name in self._schema.names if found is not None and name not in found.names]
+                self._note([f"the table has new columns: {', '.join(new)}"] if new else [])
         finally:
             if journal is not None:
                 journal.close()
@@ -246,12 +250,6 @@ class _Export:
         return _Run(number, exported.copy(), plan)
 
     def _work(self, run: _Run, journal: CommitJournal) -> None:
-        self._step("create")
-        rule = self._settings.upsert
-        self._table.create(self._schema, ID_COLUMN if rule is None else rule.key)
-        if self._evolves:
-            self._table.evolve(self._schema)
-            self._evolves = False
         size = self._settings.wave_files or max(WAVE_FILES_MIN, 4 * self._tasks.parallelism)
         waves = [run.plan.bundles[at : at + size] for at in range(0, len(run.plan.bundles), size)]
         for wave in waves:
@@ -278,7 +276,14 @@ class _Export:
         ]
         self._step("write")
         results = self._tasks.run(write_export, tasks)
-        self._require_few_bad(results)
+        try:
+            self._require_few_bad(results)
+            self._require_some_good(run, results)
+        except BadSchema:
+            for file in (each for result in results for each in (result.file, result.bad) if each is not None):
+                self._table.place.remove(file.name)
+            raise
+        self._prepare_table()
         run.damaged += [loss for result in results for loss in result.damaged]
         merged = None if run.upsert is None else self._merge(run.upsert, number, results)
         written = [result.file for result in results if result.file is not None] if merged is None else merged.added
@@ -299,6 +304,15 @@ class _Export:
         if merged is not None:
             self._clear_merged(run, merged, results)
         self._tell_done(run, results, written, commits=1)
+
+    def _prepare_table(self) -> None:
+        """The table with its columns; after the first files, so that bodies that do not fit leave nothing behind."""
+        self._step("create")
+        rule = self._settings.upsert
+        self._table.create(self._schema, ID_COLUMN if rule is None else rule.key)
+        if self._evolves:
+            self._table.evolve(self._schema)
+            self._evolves = False
 
     def _merge(self, state: UpsertState, number: int, results: Sequence[ExportResult]) -> Merged:
         self._step("merge")
@@ -372,6 +386,20 @@ class _Export:
                 f"expected at most {self._settings.max_bad} bad rows, found {bad}, such as: {reason}. Nothing of them "
                 "was committed; is it the right schema for these bodies?"
             )
+
+    def _require_some_good(self, run: _Run, results: Sequence[ExportResult]) -> None:
+        """Raises BadSchema when a new table would begin with bad rows alone: its schema is more often wrong than right.
+
+        A table that exists goes on: its schema fits, and a message that is bad may come alone.
+        """
+        bad = sum(result.bad_rows for result in results)
+        if not bad or run.number or self._settings.max_bad is not None or any(result.rows for result in results):
+            return
+        reason = next(result.reason for result in results if result.bad_rows)
+        raise BadSchema(
+            f"not one of {bad} bodies could be decoded, such as: {reason}. Nothing was committed, and there is no "
+            "table; is it the right schema? --max-bad accepts them as bad rows"
+        )
 
     def _tell_plan(self, plan: ExportPlan) -> None:
         report = self.report

@@ -27,7 +27,7 @@ from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptRecord, ForkedHistory, RemotingError, StaleWriter, TierError, TierMQError
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
-from tiermq.pipeline.leased_broker import LeasedBroker, in_use, open_broker, read_bucket
+from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_told, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
 from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
@@ -40,10 +40,10 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
-from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.manifest import ManifestCause, ManifestPolicy
 from tiermq.tier.metadata.metadata_store import SegmentSize
-from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Segment, TopicStatus
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment, TopicStatus
 from tiermq.tier.names import QueueKey, QueueName, broker_directory
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_wiring import dispatch_config, state_copy, topic_filter
@@ -86,14 +86,15 @@ class OffloadBroker:
         with_index: bool = True,
         forget_tier: bool = False,
         step: Callable[[str], None] = lambda _name: None,
+        counts: Counts | None = None,
         task_s: float = TASK_S,
     ) -> None:
-        """`step` is called with the name of each step before it; crash tests end the process there.
+        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task.
 
-        `task_s`: the time of a task.
+        `step` is called with the name of each step before it; crash tests end the process there.
         """
         self.place = place
-        self.counts = Counts()
+        self.counts = counts or Counts()
         self.problems: dict[QueueName, str] = {}
         self.gaps: list[dict[str, Any]] = []
         self.forks: dict[QueueName, dict[str, Any]] = {}
@@ -189,9 +190,12 @@ class OffloadBroker:
                 self._driver.fence_bundles, broker_directory(self.place.cluster, self.place.broker), create=False
             ),
         )
+        assert broker.lease is not None
+        with in_use_is_told(broker.home):
+            broker.lease.require_free()  # The writer would only log the holder.
         writer.claim()
         if writer.refusal:
-            raise in_use(broker.home, writer.refusal)
+            raise LeaseHeld(f"broker {broker.home} is in use: {writer.refusal}")
         return writer
 
     def close(self) -> None:
@@ -402,11 +406,13 @@ class OffloadBroker:
     def _watch(self, name: QueueName, file: FlatMessageFile, local: LocalState) -> None:
         """Note a queue whose oldest message that is not copied is soon old enough for its broker to delete it.
 
-        The message is asked for only where the newest that was copied is old, too; a queue that begins has no danger.
+        The message is asked for only where the newest that was copied, or for a queue that begins the oldest of the
+        broker, is old, too.
         """
         keeps_ms, now_ms = self.place.retention_ms, self._clock.now_ms()
-        copied_ms = -1 if file.log.is_empty else file.log.last.end_ms
-        if keeps_ms is None or copied_ms < 0 or now_ms - copied_ms < keeps_ms * DANGER_AGE:
+        copied_ms = NEVER_MS if file.log.is_empty else file.log.last.end_ms
+        before_ms = self.place.earliest_ms if copied_ms == NEVER_MS else copied_ms
+        if keeps_ms is None or now_ms - before_ms < keeps_ms * DANGER_AGE:
             return
         stored_ms = self.place.store_time_of(name, local.next_offset or 0)
         if 0 <= stored_ms <= now_ms - keeps_ms * DANGER_AGE:
@@ -609,10 +615,22 @@ class OffloadBroker:
             run.causes.add(ManifestCause.GAP)
             keeps_s = None if keeps_ms is None else keeps_ms // 1000
             row = {"from": gap.from_offset, "to": gap.to_offset, "reason": gap.reason, "keeps_s": keeps_s}
+            row["left_s"] = self._left_s(run.name, gap.to_offset)
             self.gaps.append(self._row(run.name, **row))
             _log.error("queue %s-%d has a gap in the tier: %r", *run.name, outcome.gap)
         if not outcome.done:
             raise outcome.error or TierError(f"{file.queue.logical_path}: a step of its plan did not succeed")
+
+    def _left_s(self, name: QueueName, offset: int) -> int | None:
+        """How long the broker still keeps the message; None when that is not known."""
+        keeps_ms = self.place.retention_ms
+        try:
+            stored_ms = -1 if keeps_ms is None else self.place.store_time_of(name, offset)
+        except RemotingError:
+            return None
+        if keeps_ms is None or stored_ms < 0:
+            return None
+        return max(0, stored_ms + keeps_ms - self._clock.now_ms()) // 1000
 
     def _file(self, commit: QueueCommit) -> FlatMessageFile:
         file = self.files.find(commit.queue.topic, commit.queue.queue_id)

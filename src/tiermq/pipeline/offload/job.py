@@ -14,7 +14,6 @@ wave that finds nothing costs no job at all, and the tier's own metadata is the 
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 import time
@@ -28,7 +27,8 @@ from tiermq.errors import BadConfig, RemotingError, TierError, TierMQError
 from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.index_build import StagedKeys
 from tiermq.pipeline.job_report import JobReport
-from tiermq.pipeline.offload.broker import OffloadBroker
+from tiermq.pipeline.leased_broker import LEASE_POLL_S, LeaseWait, in_use_is_told, job_lease
+from tiermq.pipeline.offload.broker import Counts, OffloadBroker
 from tiermq.pipeline.offload.metrics import OffloadMetrics
 from tiermq.pipeline.offload.offload_index import IndexTasks, OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin, StoreOrigin
@@ -42,24 +42,18 @@ from tiermq.pipeline.offload.plan import (
     part,
     share,
 )
+from tiermq.pipeline.offload.preview import Waiting, require_topics, waiting_at, waiting_in
 from tiermq.pipeline.offload.task import run_offload_task
+from tiermq.pipeline.offload.wave_log import WaveLog
 from tiermq.pipeline.offload.wire_broker import WireBroker
 from tiermq.pipeline.offload.wire_fleet import TOPICS_SHOWN_MAX, FleetScope, WireFleet
 from tiermq.pipeline.store_directory import place_of, recover_store
 from tiermq.pipeline.task_runner import JobTasks, TaskRunner
 from tiermq.pipeline.worker_cache import driver_of
-from tiermq.store.readonly.store import ReadOnlyStore
-from tiermq.tier.dispatch.local_source import ReadOnlySource
 from tiermq.tier.dispatch.plan import TopicFilter
-from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.metadata.broker_lease import LeaseKeeper
-from tiermq.tier.metadata.manifest import manifest_name
-from tiermq.tier.metadata.manifest_store import ManifestStore
-from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import QueueKey
+from tiermq.tier.metadata.broker_lease import LeaseHeld, LeaseKeeper
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_identity import missing_tail, require_known_tier, require_sound_metadata
 from tiermq.tier.tier_wiring import topic_filter
 
 _log = logging.getLogger(__name__)
@@ -70,6 +64,8 @@ IDLE_WAVES_MAX = 3
 RATE_WAVE_S = 60.0
 LOOK_WAIT_S = 2.0
 """How long a wave of a continuous job waits for what brokers report; slower ones join a later wave."""
+BACKOFF_MAX_S = 300.0
+"""Between two tries of a continuous job whose waves fail, unless its trigger is longer."""
 
 INDEX_CHOICES = ("now", "small", "later")
 
@@ -91,9 +87,11 @@ class OffloadOptions:
     recover: bool = False
     forget_tier: bool = False
     dry_run: bool = False
+    wait_for_leases: bool = False
     settings: OffloadSettings = field(default_factory=OffloadSettings)
     config: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress = lambda _done, _total: None
+    say: Callable[[str], object] = lambda _line: None
     stop: threading.Event = field(default_factory=threading.Event)
     clock: Clock = field(default_factory=SystemClock)
     step: Callable[[str], None] = lambda _name: None
@@ -115,10 +113,12 @@ def offload(
     most `rate` bytes a second of each. `index`, of the keys: every wave brings its index files into the tier. They have
     few slots while they have few keys; with "now" those of a job that ends get as many as the settings say, which
     RocketMQ needs, and with "small" not. "later" leaves all of it to `reindex`.
-    `trigger_s`: repeat at this interval until `stop` is set. `config`: settings of the tier by their names in
-    snake_case. `recover`: run crash recovery on the stores first. `forget_tier`: if the tier has nothing of
-    what a store's metadata name, upload again what the store still has. `metrics_path`: a file that gets the job's
-    metrics after each wave, in Prometheus' text format. Further options are OffloadOptions'.
+    `trigger_s`: repeat at this interval until `stop` is set; waves that fail are tried again, and `say` gets lines
+    for a log (`WaveLog`). `wait_for_leases`: of a job that may have been killed, see `LeaseWait`.
+    `config`: settings of the tier by their names in snake_case. `recover`: run crash recovery on the stores first.
+    `forget_tier`: if the tier has nothing of what a store's metadata name, upload again what the store still has.
+    `metrics_path`: a file that gets the job's metrics after each wave, in Prometheus' text format. Further options are
+    OffloadOptions'.
     Raises what is known before tasks start: BadConfig, BadTierUrl, StoreNotRecovered, StoreLocked, LeaseHeld,
     TierError for another tier than the store's, RequestRefused for topics that an account may not read.
     """
@@ -152,14 +152,23 @@ class OffloadJob:
         self._options = options
         self._fleet: WireFleet | None = None
         if options.fleet is not None:
-            self._fleet = WireFleet(options.fleet, options.clock, monotonic=options.monotonic)
+            self._fleet = WireFleet(_scope(options.fleet, options.config), options.clock, monotonic=options.monotonic)
         self._brokers: list[OffloadBroker] = []
+        self._counts: dict[tuple[str, str], Counts] = {}
+        self._begun: set[tuple[str, str]] = set()
+        self._missing: list[tuple[str, str]] = []
+        """Brokers of the tier that no name server knew when the job began."""
         self._troubles: dict[str, str] = {}
+        self._held: dict[str, tuple[OffloadBroker, LeaseHeld]] = {}
+        self._lease_wait = LeaseWait()
         self._refused: dict[tuple[str, str, str, int], dict[str, Any]] = {}
         self._dangers: dict[tuple[str, str, str, int], dict[str, Any]] = {}
         self._stack = ExitStack()
         self._was_looked = False
+        self._failures = 0
         self._metrics = OffloadMetrics()
+        say = options.say if options.trigger_s is not None else lambda _line: None
+        self._log = WaveLog(say, options.clock, options.monotonic)
         self._tasks = JobTasks(runner, "offload")
         self._report = JobReport("offload", driver_of(tier).url, options.dry_run, self._tasks.master)
         self._index = IndexTasks(self._tasks, self._report, options.step)
@@ -186,20 +195,33 @@ class OffloadJob:
         ).with_settings(**self._options.config)
 
     def _preview(self) -> None:
-        report, found = self._report, []
+        report, driver = self._report, driver_of(self._tier)
+        found: list[Waiting] = []
+        origins: list[OffloadOrigin] = [StoreOrigin(place) for place in self._places]
         if self._fleet is not None:
             self._find(self._fleet)
             self._fleet.check()
-            found = [
-                each for broker in self._fleet.brokers.values() for each in waiting_at(broker, driver_of(self._tier))
-            ]
-            report.problems += [f"{broker}: {why}" for broker, why in self._fleet.troubles.items()]
-            report.problems += [
-                str(broker.error) for broker in self._fleet.brokers.values() if broker.error is not None
-            ]
+            self._find_missing(self._fleet)
+            self._note_missing(self._fleet)
+            self._note_passed_over(self._fleet)
+            self._troubles |= self._fleet.troubles
+            origins += self._fleet.brokers.values()
+            for broker in self._fleet.brokers.values():
+                found += waiting_at(broker, driver)
+                if broker.error is not None:
+                    self._troubles[broker.path] = str(broker.error)
         for place in self._places:
-            config, driver, forget = self._config(place), driver_of(self._tier), self._options.forget_tier
+            config, forget = self._config(place), self._options.forget_tier
             found += waiting_in(place, config, self._options.topics, driver, forget=forget)
+        for origin in origins:
+            try:
+                with in_use_is_told(origin.home):
+                    job_lease(
+                        driver, origin.home, "offload", self._config(origin), self._options.clock
+                    ).require_free()  # fmt: skip
+            except LeaseHeld as error:
+                self._troubles.setdefault(origin.path, str(error))
+        report.problems += [f"{path}: {text}" for path, text in self._troubles.items()]
         report.details["queues"] = [waiting.as_row() for waiting in found]
         report.planned |= {
             **({"stores": len(self._places)} if self._fleet is None else {"brokers": len(self._fleet.brokers)}),
@@ -214,14 +236,17 @@ class OffloadJob:
             if self._fleet is None:
                 for place in self._places:
                     chosen = topic_filter(self._config(place), self._options.topics)
-                    self._begin(self._broker(StoreOrigin(place), chosen))
+                    self._begin_patiently(self._broker(StoreOrigin(place), chosen))
             else:
                 self._find(self._fleet)
                 self._fleet.check()
-                self._note_missing(self._fleet)
+                self._find_missing(self._fleet)
             keeper = LeaseKeeper(self._keep_leases)
             stack.callback(keeper.stop)
             keeper.start()
+            if self._options.trigger_s is not None:
+                count = len(self._places) if self._fleet is None else len(self._fleet.brokers)
+                self._log.start(count, self._report.place, self._options.trigger_s)
             self._loop()
 
     def _broker(self, origin: OffloadOrigin, topics: TopicFilter) -> OffloadBroker:
@@ -236,6 +261,7 @@ class OffloadJob:
             forget_tier=options.forget_tier,
             step=options.step,
             task_s=options.settings.task_s,
+            counts=self._counts.setdefault((origin.cluster, origin.broker), Counts()),
         )
         self._brokers.append(broker)
         return broker
@@ -243,12 +269,26 @@ class OffloadJob:
     def _begin(self, broker: OffloadBroker) -> None:
         """Raises what `OffloadBroker.begin` does."""
         broker.begin()
+        home = broker.place.cluster, broker.place.broker
+        if home not in self._begun:
+            self._begun.add(home)
+            self._stack.callback(self._report_counts, broker.place, broker.counts)  # Runs after all ends of the broker.
         self._stack.callback(self._end, broker)
         path, notes = broker.place.path, self._report.details.setdefault("notes", [])
         notes += [f"{path}: put away what it knew of a tier, as {name}" for name in broker.forgotten]
         notes += broker.notes
         if self._options.trigger_s is None:
             broker.fix_targets()
+
+    def _begin_patiently(self, broker: OffloadBroker) -> None:
+        """The same, and wait for the lease of a job that may have been killed, if that was chosen."""
+        while True:
+            try:
+                return self._begin(broker)
+            except LeaseHeld as error:
+                if not self._options.wait_for_leases or not self._lease_wait.is_of_use(broker.place.home, error):
+                    raise
+            self._options.stop.wait(LEASE_POLL_S)
 
     def _keep_leases(self) -> None:
         for broker in list(self._brokers):
@@ -262,19 +302,31 @@ class OffloadJob:
             self._broker(origin, fleet.scope.topic_filter(origin.cluster, origin.broker))
         fleet.look(self._look_wait_s)
 
-    def _note_missing(self, fleet: WireFleet) -> None:
-        """Brokers of the tier that no name server knows: they may be down, and nobody would notice."""
+    def _find_missing(self, fleet: WireFleet) -> None:
+        """Brokers of the tier that no name server knows: without this a broker that is down would go unnoticed."""
         scope = fleet.scope
-        if scope.brokers:
-            return
         known = {cluster for cluster, _ in fleet.brokers}
         for cluster in [scope.cluster] if scope.cluster is not None else sorted(known):
-            for home in list_tier(driver_of(self._tier), TierScope(cluster)).brokers:
-                if home not in fleet.brokers:
-                    self._report.details.setdefault("notes", []).append(
-                        f"broker {home[1]} of {home[0]} has history in the tier, but no name server knows it: it is "
-                        "down or out of service, and what is not copied yet is not copied"
-                    )
+            homes = list_tier(driver_of(self._tier), TierScope(cluster)).brokers if not scope.brokers else ()
+            self._missing += [home for home in homes if home not in fleet.brokers and scope.wants_broker(home[1])]
+
+    def _note_missing(self, fleet: WireFleet) -> None:
+        self._missing = [home for home in self._missing if home not in fleet.brokers]
+        for cluster, broker in self._missing:
+            self._troubles[f"broker {broker} of {cluster}"] = (
+                "it has history in the tier, but no name server knows it: it is down or out of service, and what was "
+                f"not copied yet is not copied. If it is gone for good: --exclude-broker {broker}"
+            )
+
+    def _note_passed_over(self, fleet: WireFleet) -> None:
+        """Topics that cannot be copied by their kind, a note for each kind."""
+        kinds: dict[str, set[str]] = {}
+        for broker in fleet.brokers.values():
+            for topic, why in broker.passed_over.items():
+                kinds.setdefault(why, set()).add(topic)
+        for why, topics in sorted(kinds.items()):
+            names = ", ".join(sorted(topics)[:TOPICS_SHOWN_MAX]) + (", …" if len(topics) > TOPICS_SHOWN_MAX else "")
+            self._report.details.setdefault("notes", []).append(f"not copied: {names}: {why}")
 
     @property
     def _look_wait_s(self) -> float | None:
@@ -292,6 +344,8 @@ class OffloadJob:
         except Exception as error:
             if self._fleet is None:
                 raise
+            if isinstance(error, LeaseHeld):
+                self._held[broker.place.path] = broker, error
             if not isinstance(error, TierMQError):
                 _log.exception("%s: the broker is left out until the next wave", broker.place.path)
             self._troubles[broker.place.path] = str(error) if isinstance(error, TierMQError) else repr(error)
@@ -301,6 +355,7 @@ class OffloadJob:
     def _look(self) -> None:
         """Before a wave: ask every broker what it has, and begin those that were out of reach until now."""
         self._troubles.clear()
+        self._held.clear()
         if self._fleet is None:
             return
         if self._was_looked:  # The first look was before the checks.
@@ -310,6 +365,7 @@ class OffloadJob:
                 self._troubles["name servers"] = str(error)
                 self._fleet.look(self._look_wait_s)
         self._was_looked = True
+        self._note_missing(self._fleet)
         self._troubles |= self._fleet.troubles
         for broker in list(self._brokers):
             if not broker.is_open:
@@ -331,24 +387,13 @@ class OffloadJob:
         return ready
 
     def _loop(self) -> None:
-        options, idle_waves, failures = self._options, 0, 0
+        options, idle_waves = self._options, 0
         while not options.stop.is_set():
-            try:
-                self._look()
-                ready = self._ready()
-                copied, is_through = self._wave(ready)
-                failures = 0
-            except (TierMQError, OSError) as error:
-                failures += 1
-                if options.trigger_s is None or failures > IDLE_WAVES_MAX:
-                    raise
-                _log.warning("a wave failed and is tried again: %s", error)
-                copied, is_through, ready = False, True, []
+            copied, is_through, ready = self._try_wave()
             self._note_wave()
             idle_waves = 0 if copied else idle_waves + 1
             if options.trigger_s is None:
-                waits = [broker.wait_s() for broker in ready] if is_through else []
-                wait_s = min((wait for wait in waits if wait is not None), default=None)
+                wait_s = self._wait_s(ready) if is_through else None
                 if wait_s is not None:
                     idle_waves = 0
                     options.stop.wait(wait_s)
@@ -362,33 +407,62 @@ class OffloadJob:
             self._note_passed_over(self._fleet)
         self._report_problems()
 
-    def _note_passed_over(self, fleet: WireFleet) -> None:
-        """Topics that cannot be copied by their kind, a note for each kind."""
-        kinds: dict[str, set[str]] = {}
-        for broker in fleet.brokers.values():
-            for topic, why in broker.passed_over.items():
-                kinds.setdefault(why, set()).add(topic)
-        for why, topics in sorted(kinds.items()):
-            names = ", ".join(sorted(topics)[:TOPICS_SHOWN_MAX]) + (", …" if len(topics) > TOPICS_SHOWN_MAX else "")
-            self._report.details.setdefault("notes", []).append(f"not copied: {names}: {why}")
+    def _try_wave(self) -> tuple[bool, bool, Sequence[OffloadBroker]]:
+        """A wave: whether anything was done, whether nothing was left to do, and its brokers.
+
+        One that fails ends a job that runs once; a continuous one tries again, at growing intervals.
+        """
+        before = int(self._report.done.get("bytes", 0)), sum(counts.messages for counts in self._counts.values())
+        try:
+            self._look()
+            ready = self._ready()
+            copied, is_through = self._wave(ready)
+        except (TierMQError, OSError) as error:
+            if self._options.trigger_s is None:
+                raise
+            self._failures += 1
+            self._log.failed(self._failures, self._pause_s(self._options.trigger_s), error)
+            return False, True, []
+        self._failures = 0
+        messages = sum(counts.messages for counts in self._counts.values()) - before[1]
+        self._log.wave(messages, int(self._report.done.get("bytes", 0)) - before[0], self._problems())
+        return copied, is_through, ready
+
+    def _wait_s(self, ready: Sequence[OffloadBroker]) -> float | None:
+        """How long a job that runs once waits for what it should copy: messages that settle, leases of killed jobs."""
+        waits = [broker.wait_s() for broker in ready]
+        if self._options.wait_for_leases:
+            held = self._held.values()
+            waits += [
+                LEASE_POLL_S for broker, error in held if self._lease_wait.is_of_use(broker.place.home, error)
+            ]  # fmt: skip
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _report_problems(self) -> None:
+        problems = self._problems()
+        for broker in self._brokers:
+            if broker.is_open and broker.index is not None and not broker.index.is_complete:
+                problems.append(
+                    f"{broker.place.path}: expected its whole key index in the tier, found records that are not "
+                    "indexed; the messages are safe, and the next run goes on"
+                )
+        self._report.problems += problems
+
+    def _problems(self) -> list[str]:
+        """Brokers and queues of which the last wave could not copy everything, and why."""
         problems = [f"{place}: {text}" for place, text in self._troubles.items()]
         for broker in self._brokers:
             path = broker.place.path
-            if broker.is_open and broker.index is not None and not broker.index.is_complete:
-                problems.append(
-                    f"{path}: expected its whole key index in the tier, found records that are not indexed; the "
-                    "messages are safe, and the next run goes on"
-                )
             problems += [f"{path} {name[0]}-{name[1]}: {text}" for name, text in broker.problems.items()]
             if isinstance(broker.place, WireBroker):
                 left_out = broker.place.refused | broker.place.failed
                 problems += [f"{path} {topic}: {why}" for topic, why in left_out.items()]
-        self._report.problems += problems
+        return problems
 
     def _pause_s(self, trigger_s: float) -> float:
-        """The trigger, unless what a broker was seen to have would not count any more by then."""
+        """The trigger, unless what a broker was seen to have would not count then; longer after failures."""
+        if self._failures:
+            return min(trigger_s * 2.0 ** min(self._failures, 30), max(trigger_s, BACKOFF_MAX_S))
         origins = [broker.place for broker in self._brokers if isinstance(broker.place, WireBroker)]
         return min([trigger_s, *(origin.settle_s for origin in origins if origin.forgets_between_looks)])
 
@@ -400,11 +474,14 @@ class OffloadJob:
             broker.gaps.clear()
             for name, row in broker.forks.items():
                 self._refused[broker.place.cluster, broker.place.broker, *name] = row
-            for name, row in broker.dangers.items():
-                self._dangers[broker.place.cluster, broker.place.broker, *name] = row
+            for name, row in broker.dangers.items():  # The wave in which it was worst.
+                known = self._dangers.setdefault((broker.place.cluster, broker.place.broker, *name), row)
+                if row["left_s"] < known["left_s"]:
+                    self._dangers[broker.place.cluster, broker.place.broker, *name] = row
         details["refused"], details["danger"] = list(self._refused.values()), list(self._dangers.values())
         if self._options.metrics_path is not None:
-            self._metrics.write(self._options.metrics_path, self._brokers, self._troubles, self._options.clock.now_ms())
+            self._metrics.note(self._brokers, self._troubles, self._held, self._missing)
+            self._metrics.write(self._options.metrics_path, self._options.clock.now_ms(), self._failures)
 
     def _wave(self, brokers: Sequence[OffloadBroker]) -> tuple[bool, bool]:
         """Whether anything was done, and whether nothing was left to do."""
@@ -451,7 +528,7 @@ class OffloadJob:
     def _planned(self, broker: OffloadBroker, force: bool) -> list[QueueWork]:
         works: list[QueueWork] = []
         with self._edge(broker):
-            works = broker.plan(force=force)
+            works += broker.plan(force=force)
         return works
 
     def _give_up(self, broker: OffloadBroker) -> None:
@@ -492,7 +569,7 @@ class OffloadJob:
         ]
 
     def _end(self, broker: OffloadBroker) -> None:
-        counts, index = broker.counts, broker.index
+        index = broker.index
         try:
             broker.close()
         except Exception as error:
@@ -500,102 +577,30 @@ class OffloadJob:
                 raise
             self._report.problems.append(f"{broker.place.path}: its end was not written: {error}")
         self._report.add(
-            queues=len(counts.queues),
-            messages=counts.messages,
-            adopted=counts.adopted,
             keys=0 if index is None else index.keys,
             index_files=0 if index is None else index.files,
             index_files_merged=0 if index is None else index.files_merged,
+        )
+
+    def _report_counts(self, origin: OffloadOrigin, counts: Counts) -> None:
+        """Once for each broker, however often it was given up and begun again."""
+        self._report.add(
+            queues=len(counts.queues),
+            messages=counts.messages,
+            adopted=counts.adopted,
             gaps=counts.gaps,
             gap_messages=counts.gap_messages,
             segments_begun=counts.rolled,
             segments_sealed=counts.sealed,
         )
         self._report.details.setdefault("stores", []).append(
-            {"path": broker.place.path, "cluster": broker.place.cluster, "broker": broker.place.broker}
+            {"path": origin.path, "cluster": origin.cluster, "broker": origin.broker}
             | {"messages": counts.messages, "bytes": counts.bytes, "queues": len(counts.queues)}
         )
 
 
-# What waits: for a dry run, and for topics that were named
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A queue that is not wholly in the tier: where the tier ends (-1: not begun), where the store does."""
-
-    store: str
-    queue: QueueKey
-    tier_offset: int
-    max_offset: int
-    backlog: Backlog
-
-    def as_row(self) -> dict[str, str | int]:
-        return {
-            "store": self.store,
-            "topic": self.queue.topic,
-            "queue": self.queue.queue_id,
-            "from": self.tier_offset,
-            "to": self.max_offset,
-            "messages": self.backlog.messages,
-            "bytes": self.backlog.bytes,
-        }
-
-
-def require_topics(places: Iterable[StorePlace], topics: frozenset[str]) -> None:
-    """Raises BadConfig when none of the stores has a topic that was named."""
-    known: set[str] = set()
-    for place in places:
-        with ReadOnlyStore.open(place.path) as store:
-            known |= {topic for topic, _ in ReadOnlySource(store, trusted=True).queues()}
-    for topic in sorted(topics - known):
-        near = difflib.get_close_matches(topic, known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise BadConfig(f"there is no topic {topic!r} in these stores{hint} There are {', '.join(sorted(known)[:20])}")
-
-
-def waiting_in(
-    place: StorePlace, config: TierConfig, topics: frozenset[str], driver: TierDriver, *, forget: bool = False
-) -> list[Waiting]:
-    """What an offload would copy now. Writes nothing and takes no lock. Raises TierError for a tier that is not known.
-
-    `forget`: what would be copied if the store first forgot a tier that it does not know again.
-    """
-    ends: dict[tuple[str, int], int] = {}
-    if require_sound_metadata(config.root_path).is_file():
-        with MetadataStore(config.metadata_path) as metadata:
-            if not forget:
-                require_known_tier(driver, metadata, place.path)
-            if not forget or missing_tail(driver, metadata) is None:
-                ends = {(queue.key.topic, queue.key.queue_id): queue.max_offset for queue in metadata.queues()}
-    chosen = topic_filter(config, topics)
-    found = []
-    with ReadOnlyStore.open(place.path) as store:
-        store.require_recovered()
-        source = ReadOnlySource(store, trusted=True)
-        for topic, queue_id in source.queues():
-            if chosen.is_filtered(topic):
-                continue
-            end = ends.get((topic, queue_id), -1)
-            state = source.state(topic, queue_id, end)
-            if state is not None and state.next_offset is not None:
-                backlog = Backlog(state.max_offset - state.next_offset, state.backlog_bytes)
-                key = QueueKey(place.cluster, place.broker, topic, queue_id)
-                found.append(Waiting(place.path, key, end, state.max_offset, backlog))
-    return found
-
-
-def waiting_at(broker: WireBroker, driver: TierDriver) -> list[Waiting]:
-    """The same of a running broker: by the tier's manifests. Messages that are not settled yet count as well."""
-    scope = TierScope(broker.cluster, broker.broker)
-    listing = list_tier(driver, scope)
-    found, manifests = [], ManifestStore(driver, "a reader")
-    for name in broker.queues():
-        key = QueueKey(broker.cluster, broker.broker, *name)
-        known = manifests.read(key) if manifest_name(key) in listing.objects else None
-        at, end = -1 if known is None else known.max_offset, broker.max_offset(*name)
-        start = max(at, broker.min_offset(*name))
-        if start < end:
-            backlog = Backlog(end - start, (end - start) * broker.record_bytes)
-            found.append(Waiting(broker.path, key, at, end, backlog))
-    return found
+def _scope(scope: FleetScope, settings: Mapping[str, Any]) -> FleetScope:
+    """`tierTransactionsEnable` copies the topics of half messages from running brokers as it does from directories."""
+    if not settings.get("tier_transactions_enable"):
+        return scope
+    return replace(scope, include=scope.include | {"transactions"})

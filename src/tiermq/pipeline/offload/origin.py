@@ -55,6 +55,11 @@ class OffloadOrigin(Protocol):
         ...
 
     @property
+    def earliest_ms(self) -> int:
+        """When its oldest message was stored; 0 when that is not known."""
+        ...
+
+    @property
     def is_shared(self) -> bool:
         """Whether several threads may use its source at once."""
         ...
@@ -88,6 +93,7 @@ class StoreOrigin:
     fork_advice = LOCAL_FORK_ADVICE
     retention_ms = None  # Its broker deletes only what is in the tier.
     failed: tuple[str, ...] = ()
+    earliest_ms = 0
     is_shared = False
     life = 0
 

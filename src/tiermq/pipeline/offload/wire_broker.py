@@ -9,7 +9,8 @@ How far messages are settled:
     flushDiskType SYNC_FLUSH                 what the driver has seen there for a second
     ASYNC_FLUSH, or not known                what the driver has seen there for the settle time (`--settle`)
 
-"Seen there" is by the driver's own monotonic clock; clocks of two machines are never compared. Whatever was seen before
+"Seen there" is by the driver's own monotonic clock; clocks of two machines are compared only for the warning about
+retention (`OffloadBroker`). Whatever was seen before
 the broker was started again (its boot time changed, or the connection to it ended where it does not report one) does
 not count any more, and its history is compared with the tier's again: it may have lost its tail and given the same
 offsets to other messages.
@@ -187,6 +188,7 @@ class WireBroker(RecordSource):
         self.topic_names: list[str] = []
         """All of its topics, wanted or not."""
         self.retention_ms: int | None = None
+        self.earliest_ms = 0
         self.is_shared_name = False
         """Whether two clusters have a broker of this name: then it must show by its settings which one it is."""
         self._client = cluster
@@ -247,6 +249,7 @@ class WireBroker(RecordSource):
         self._take_life(look.boot)
         average = _count(look.runtime.get("putMessageAverageSize", "").partition(".")[0])
         self.record_bytes = average + RECORD_HEAD_BYTES if average else RECORD_BYTES
+        self.earliest_ms = _count(look.runtime.get("earliestMessageTimeStamp", ""))
         hours = _count(self._settings.get("fileReservedTime", ""))
         self.retention_ms = hours * HOUR_MS if hours else None
         self._looked_s = self._monotonic()

@@ -47,6 +47,7 @@ class FleetScope:
     brokers: frozenset[str] = frozenset()
     topics: frozenset[str] = frozenset()
     exclude: tuple[str, ...] = ()
+    exclude_brokers: tuple[str, ...] = ()
     include: frozenset[str] = frozenset()
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
@@ -58,6 +59,11 @@ class FleetScope:
         unknown = sorted(self.include - set(KINDS))
         if unknown:
             raise BadConfig(f"--include is {', '.join(KINDS)}, found {', '.join(unknown)}")
+
+    def wants_broker(self, name: str) -> bool:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude_brokers):
+            return False
+        return not self.brokers or name in self.brokers
 
     def topic_filter(self, cluster: str, broker: str) -> TopicFilter:
         """The system's own topics, and those named after the cluster or a broker, are never copied."""
@@ -112,7 +118,7 @@ class WireFleet:
         new = []
         for (cluster, name), address in masters.items():
             known = self.brokers.get((cluster, name))
-            if self.scope.brokers and name not in self.scope.brokers:
+            if not self.scope.wants_broker(name):
                 continue
             if known is None:
                 known = self._broker(cluster, name, address)
@@ -129,7 +135,7 @@ class WireFleet:
         self.troubles = {
             f"{cluster}/{name}": why
             for (cluster, name), why in problems.items()
-            if self.scope.cluster in (None, cluster) and (not self.scope.brokers or name in self.scope.brokers)
+            if self.scope.cluster in (None, cluster) and self.scope.wants_broker(name)
         }
 
     def _broker(self, cluster: str, name: str, address: str) -> WireBroker | None:

@@ -17,13 +17,22 @@ from tiermq.errors import BadConfig, StoreDamaged, TierError
 from tiermq.pipeline.broker_index import STRETCH_BYTES, BrokerIndex
 from tiermq.pipeline.index_build import StagedKeys, run_build_task, unstage
 from tiermq.pipeline.job_report import JobReport
-from tiermq.pipeline.leased_broker import LeasedBroker, data_queues, homes_of, lease_broker
+from tiermq.pipeline.leased_broker import (
+    BrokerResult,
+    LeasedBroker,
+    Sleep,
+    data_queues,
+    homes_of,
+    lease_broker,
+    refusals,
+)
 from tiermq.pipeline.reindex.task import BUNDLE_BYTES, KeyTask, KeyWork, run_key_task
 from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
 from tiermq.pipeline.verify.job import VerifyBundle, run_verify_bundle
 from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import LogRange, in_both, joined
+from tiermq.tier.metadata.broker_lease import LeaseHeld
 from tiermq.tier.names import INDEX_TOPIC, QueueKey
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.verify.verify import missing_keys_tasks
@@ -59,6 +68,7 @@ def reindex(
     dry_run: bool = False,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    wait: Sleep | None = None,
     **options: Any,
 ) -> JobReport:
     """Build the key index of what has none in the tier at URL `tier`; without a `runner` in this process.
@@ -77,10 +87,19 @@ def reindex(
     report.planned |= {"queues": 0, "ranges": 0, "bytes": 0}
     with report.timed():
         require_topics(driver, TierScope(cluster, broker), chosen.topics)
+        results = []
         for home in homes_of(driver, cluster=cluster, broker=broker, store=store):
-            with lease_broker(driver, home, "reindex", dry_run=dry_run, clock=clock or SystemClock()) as held:
-                report.details.setdefault("notes", []).extend(held.notes)
-                _Reindex(held, tier, tasks, report, chosen).run()
+            refusal: LeaseHeld | None = None
+            try:
+                with lease_broker(
+                    driver, home, "reindex", dry_run=dry_run, clock=clock or SystemClock(), wait=wait
+                ) as held:
+                    report.details.setdefault("notes", []).extend(held.notes)
+                    _Reindex(held, tier, tasks, report, chosen).run()
+            except LeaseHeld as error:
+                refusal = error
+            results.append(BrokerResult(home, None, refusal))
+        report.problems += refusals(results)
     return report
 
 

@@ -243,13 +243,35 @@ class OffsetSet:
         return block is not None and bool(block[at >> 3] & (1 << (at & 7)))
 
 
+OPTIONS = {
+    "topic": "--to-topic",
+    "queue_count": "--queues",
+    "properties": "--property",
+    "function": "--map",
+    "starting_offsets": "--offsets",
+    "ending_offsets": "--offsets",
+}
+"""The options of `tiermq pipeline replay` whose names differ from what a record remembers; below `mapping`, too."""
+
+
 def differences(before: dict[str, Any], asked: dict[str, Any]) -> str:
-    """How a request differs from the recorded one, as text; empty when it does not."""
-    return "; ".join(
-        f"{name} was {before.get(name)!r} and is {value!r}"
-        for name, value in json.loads(json.dumps(asked)).items()
-        if before.get(name) != value
-    )
+    """How a request differs from the recorded one, in words of the command's options; empty when it does not."""
+    told = []
+    for name, value in json.loads(json.dumps(asked)).items():
+        was = before.get(name)
+        if isinstance(value, dict) and isinstance(was, dict):
+            pairs = [(OPTIONS.get(key, f"--{key}"), was.get(key), value[key]) for key in value]
+        else:
+            shown = name if name == "topic" else OPTIONS.get(name, name)
+            pairs = [(f"--{shown.removeprefix('--').replace('_', '-')}", was, value)]
+        told += [f"{option} was {_shown(old)} and is {_shown(new)}" for option, old, new in pairs if old != new]
+    return "; ".join(told)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join("=".join(map(str, each)) if isinstance(each, list) else str(each) for each in value) or "none"
+    return "none" if value in (None, "") else str(value)
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
 from tiermq.errors import BadConfig, TierError, TierMQError, TierUnavailable
 from tiermq.pipeline.job_report import JobReport
-from tiermq.pipeline.leased_broker import BrokerResult, Home, lease_broker, refusals
+from tiermq.pipeline.leased_broker import BrokerResult, Home, Sleep, lease_broker, refusals
 from tiermq.pipeline.store_directory import place_of
 from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
 from tiermq.pipeline.verify.table import queue_rows, report_rows, write_report
@@ -66,6 +66,7 @@ class RepairTask:
     actions: tuple[RepairAction, ...]
     dry_run: bool
     clock: Clock
+    wait: Sleep | None = None
 
 
 def repair_broker(
@@ -77,7 +78,7 @@ def repair_broker(
     is_idle = task.dry_run or all(action.kind is RepairKind.NONE for action in task.actions)
     try:
         with lease_broker(
-            driver, task.home, "verify --repair", dry_run=is_idle, with_rows=False, clock=task.clock
+            driver, task.home, "verify --repair", dry_run=is_idle, with_rows=False, clock=task.clock, wait=task.wait
         ) as held:
             for action in task.actions:
                 held.check()
@@ -114,16 +115,17 @@ def verify(
     task_bytes: int = TASK_BYTES,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    wait: Sleep | None = None,
 ) -> JobReport:
     """Verify the tier at URL `tier`, or a part of it, and with `repair` repair it. Without a `runner` in this process.
 
     `store` is the directory of one broker (`DIR` or `DIR=cluster/broker`): its metadata are compared too, and a repair
     takes records from it. `report_path` is a table of what was found: JSON lines (`*.jsonl`, `*.json`), or a directory
     for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and reports what it would
-    repair. Raises BadConfig, BadTierUrl, TierError when there is nothing to read, what the driver raises, and with
-    `repair` LeaseHeld.
+    repair. `wait`: a repair waits for the lease of a killed job (`LeaseWait`). Raises BadConfig, BadTierUrl, TierError
+    when there is nothing to read, what the driver raises, and with `repair` LeaseHeld.
     """
-    job = _Verify(runner, tier, store, repair, dry_run, progress, clock or SystemClock())
+    job = _Verify(runner, tier, store, repair, dry_run, progress, clock or SystemClock(), wait)
     job.scope = _scope(cluster, broker, topic, store)
     job.with_index, job.task_bytes = with_index, task_bytes
     return job.run(report_path)
@@ -156,7 +158,9 @@ class _Verify:
         dry_run: bool,
         progress: Progress | None,
         clock: Clock,
+        wait: Sleep | None,
     ) -> None:
+        self._wait = wait
         self._tasks = JobTasks(runner, "verify", progress)
         self._tier, self._store, self._repair, self._clock = tier, store, repair, clock
         self._driver = driver_of(tier)
@@ -239,7 +243,7 @@ class _Verify:
         """Each broker under its own lease. A store is open for reading only, whatever its process does."""
         place = None if self._store is None else place_of(self._store)
         tasks = [
-            RepairTask(self._tier, Home(*names, place), tuple(group), self._report.dry_run, self._clock)
+            RepairTask(self._tier, Home(*names, place), tuple(group), self._report.dry_run, self._clock, self._wait)
             for names, group in groupby(sorted(actions, key=_home), key=_home)
         ]
         if place is None:

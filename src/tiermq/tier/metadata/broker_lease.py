@@ -13,6 +13,9 @@ lease is only ever replaced by compare-and-set and never removed, so that its ep
 Clocks of two machines differ, so expiry alone proves nothing: the holder reads the lease (`check`) before it writes a
 manifest, and the manifest's own compare-and-set settles the rest. `release` leaves the epoch where it is.
 
+A job names its process in the lease (`this_process`). Once that process has ended without a release, other processes of
+the same machine take the lease over at once; what its tasks still write elsewhere is fenced by the epoch.
+
 An operator ends the term of a holder that is dead at once (`take_over`, `tiermq tier takeover`): the epoch rises, and
 the lease is free. A holder that is not dead after all loses it at its next check, and nothing of it is committed.
 
@@ -28,12 +31,15 @@ Cost: acquire is one GET and one PUT, renew one PUT, check one GET. A missing le
 from __future__ import annotations
 
 import logging
+import os
 import shlex
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, StaleWriter, TierError
@@ -136,7 +142,13 @@ REMEDY = (
 
 
 class LeaseHeld(TierError):
-    """Another process holds the broker's lease."""
+    """Another process holds the broker's lease: `lease`, for another `left_s`; `takeover` is the command to end it."""
+
+    def __init__(self, text: str, lease: Lease | None = None, *, left_s: int = 0, takeover: str = "") -> None:
+        super().__init__(text)
+        self.lease = lease
+        self.left_s = left_s
+        self.takeover = takeover
 
 
 class LeaseDamaged(LeaseHeld):
@@ -153,15 +165,65 @@ class Lease:
     renewals: int = 0
     acquired_ms: int = 0
     """Since when the owner holds it; 0: not known, written by an earlier version."""
+    process: str = ""
+    """The process that holds it, of `this_process`; empty: not known, or a broker, whose directory has a lock."""
 
     def is_held(self, now_ms: int) -> bool:
         """Whether an owner has it and its term has not ended."""
         return bool(self.owner) and now_ms < self.expires_ms
 
+    @property
+    def is_by_job(self) -> bool:
+        """Whether a job of the pipeline holds it, and not a broker."""
+        return "(pipeline " in self.owner
+
+
+def this_process() -> str:
+    """This process among those of all machines: host, boot, pid namespace, pid, start time. Empty without /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        machine = f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{machine} {os.getpid()} {_started(os.getpid())}"
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def has_ended(process: str) -> bool:
+    """Whether that process has ended. False for one of another machine, boot or pid namespace: it cannot be known.
+
+    A process that got the same pid later has another start time.
+    """
+    machine, _, rest = process.rpartition(" pid:[")
+    here = this_process().rpartition(" pid:[")
+    namespace, *names = rest.split(" ")
+    if not here[0] or (machine, namespace) != (here[0], here[2].split(" ")[0]) or len(names) != 2:
+        return False
+    try:
+        os.kill(int(names[0]), 0)  # Also where /proc hides the processes of other users.
+        return _started(int(names[0])) != names[1]
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the boot; "ended" for one that only waits for its parent."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    is_zombie = fields[0] in "ZX" and len(os.listdir(f"/proc/{pid}/task")) <= 1
+    return "ended" if is_zombie else fields[19]
+
 
 def lease_name(cluster: str, broker: str, role: LeaseRole = LeaseRole.LOG) -> str:
     """The name of the broker's lease in the tier."""
     return f"{broker_directory(cluster, broker)}/{LEASE_FILES[role]}"
+
+
+def broker_of_lease(name: str, role: LeaseRole = LeaseRole.LOG) -> tuple[str, str] | None:
+    """Cluster and broker of an object that is a lease of that role; None for other objects."""
+    directory, _, rest = name.partition("/")
+    cluster, broker = directory.partition("_")[2], rest.partition("/")[0]
+    return (cluster, broker) if cluster and broker and name == lease_name(cluster, broker, role) else None
 
 
 def encode_lease(lease: Lease) -> bytes:
@@ -172,6 +234,7 @@ def encode_lease(lease: Lease) -> bytes:
         "expiresMs": lease.expires_ms,
         "owner": lease.owner,
         "renewals": lease.renewals,
+        **({"process": lease.process} if lease.process else {}),
     }
     return seal_document(body, LEASE_VERSION)
 
@@ -186,6 +249,7 @@ def decode_lease(data: bytes, name: str) -> Lease:
             number_field(body, "expiresMs"),
             natural_field(body, "renewals"),
             number_field(body, "acquiredMs") if "acquiredMs" in body else 0,
+            text_field(body, "process") if "process" in body else "",
         )
     except (ValueError, TypeError, LookupError) as error:
         refuse_document(name, f"a body that is no lease ({error})", REMEDY)
@@ -209,7 +273,9 @@ class BrokerLease:
         role: LeaseRole = LeaseRole.LOG,
         term_ms: int = LEASE_TERM_MS,
         clock: Clock | None = None,
+        process: str = "",
     ) -> None:
+        """`process`, of `this_process`: others of this machine take over as soon as it has ended."""
         if not owner:
             raise ValueError("a lease needs an owner that is not empty")
         self.name = lease_name(cluster, broker, role)
@@ -220,6 +286,7 @@ class BrokerLease:
         self._broker = broker
         self._term_ms = term_ms
         self._clock = clock or SystemClock()
+        self._process = process
         self._lock = threading.RLock()
         self._held: Lease | None = None
         self._version = ""
@@ -265,8 +332,11 @@ class BrokerLease:
             _log.error("who holds the broker's part of the tier cannot be read: %s", error)
             return
         now_ms = self._clock.now_ms()
-        if found is not None and found.owner != self.owner and found.is_held(now_ms):
+        if found is not None and self._is_kept_by_other(found, now_ms):
             raise self._held_by(found, now_ms)
+
+    def _is_kept_by_other(self, lease: Lease, now_ms: int) -> bool:
+        return lease.owner != self.owner and lease.is_held(now_ms) and not has_ended(lease.process)
 
     def acquire(self, *, epoch_min: int = 1, force: bool = False) -> int:
         """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
@@ -281,9 +351,11 @@ class BrokerLease:
             old = None if stored is None else self._decoded(stored, now_ms, force=force)
             if old is None:
                 old, now_ms = Lease(self._surveyed_epoch()), self._clock.now_ms()  # Takes a while.
-            if old.owner != self.owner and old.is_held(now_ms) and not force:
+            if not force and self._is_kept_by_other(old, now_ms):
                 raise self._held_by(old, now_ms)
-            lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, acquired_ms=now_ms)
+            lease = Lease(
+                max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, 0, now_ms, self._process
+            )  # fmt: skip
             if lease.epoch >= COUNT_MAX:
                 raise TierError(
                     f"{self.name}: expected an epoch below {COUNT_MAX} for the next holder, found {lease.epoch - 1} in "
@@ -384,7 +456,7 @@ class BrokerLease:
             if self._held is None or self._lost is not None:
                 return
             try:
-                self._put(replace(self._held, owner="", expires_ms=0, acquired_ms=0))
+                self._put(replace(self._held, owner="", expires_ms=0, acquired_ms=0, process=""))
             except StaleWriter:
                 return  # It was taken over before: nothing to release.
             finally:
@@ -439,10 +511,14 @@ class BrokerLease:
         )
 
     def _held_by(self, other: Lease, now_ms: int) -> LeaseHeld:
+        left_s = -(-max(other.expires_ms - now_ms, 0) // 1000)
         return LeaseHeld(
             f"{self.name}: {self.owner} wanted it, but {other.owner or 'another process'} holds it with epoch "
-            f"{other.epoch} for another {-(-max(other.expires_ms - now_ms, 0) // 1000)} s; stop that process. If it is "
-            f"dead, wait until the lease ends, or end it at once: `{self._takeover}`"
+            f"{other.epoch} for another {left_s} s; stop that process. If it is dead, wait until the lease ends, or "
+            f"end it at once: `{self._takeover}`",
+            other,
+            left_s=left_s,
+            takeover=self._takeover,
         )
 
     @property

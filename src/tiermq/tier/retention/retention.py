@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -188,7 +188,10 @@ class Retention:
         on_gone: Callable[[QueueKey], None] | None = None,
         check_owner: Callable[[], None] = lambda: None,
         before_emptied: Callable[[QueueKey], object] = lambda _key: None,
+        own: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
+        """`own`: hours and bytes of topics by name, -1 for none, which count instead of those in the metadata."""
+        self._own = own or {}
         self._files = files
         self._metadata = metadata
         self._driver = driver
@@ -207,6 +210,8 @@ class Retention:
     def kept(self, topic: Topic | None) -> Kept:
         """How long and how much of a topic is kept."""
         own = (UNLIMITED, UNLIMITED) if topic is None else (topic.reserve_time_hours, topic.max_bytes)
+        if topic is not None:
+            own = self._own.get(topic.name, own)
         return Kept.by(*own, self._config.tiered_store_file_reserved_time, self._config.tier_max_bytes_per_topic)
 
     def kept_ms(self, topic: Topic | None) -> int:
