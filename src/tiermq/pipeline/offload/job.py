@@ -452,7 +452,7 @@ class OffloadJob:
         works: list[QueueWork] = []
         with self._edge(broker):
             works = broker.plan(force=force)
-        return works
+        return works  # noqa: RET504 - the edge may have caught an error
 
     def _give_up(self, broker: OffloadBroker) -> None:
         """Let go of a broker; what its tasks wrote is found again when it begins again."""
