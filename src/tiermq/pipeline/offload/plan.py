@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tiermq.pipeline.index_build import StagedKeys
 from tiermq.pipeline.offload.wire_source import BrokerPlace
@@ -107,7 +107,7 @@ class QueueCommit:
     entries: tuple[TimeEntry, ...]
     stop: Stop
     error: str = ""
-    took_s: float = 0.0  # Over the wire; 0: the queue's turn did not come.
+    took_s: float = field(default=0.0, compare=False)  # 0: the queue's turn did not come.
     seen: int = 0  # Messages behind `to_offset` that were read and not copied.
 
     @property
