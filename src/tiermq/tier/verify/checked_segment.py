@@ -128,10 +128,17 @@ class CheckedSegment:
     def _broken(self, error: Exception) -> None:
         self.is_broken = True
         path = self.info.key.path
-        if self._driver.size(self.info.key) < self.info.size:
+        if self._is_shorter():
             self._report.note(Note.CHANGED_MEANWHILE, path, f"deleted or cut while it was read: {error}")
         else:
             self._report.problem(Problem.UNREADABLE, path, f"at {self._position}: {error}")
+
+    def _is_shorter(self) -> bool:
+        """Whether bytes went since the listing; not, when its objects do not fit together."""
+        try:
+            return self._driver.size(self.info.key) < self.info.size
+        except CorruptSegment:
+            return False
 
 
 def compare_pieces(pieces: Iterable[CrcPiece], expected: Mapping[int, int], report: VerifyReport) -> None:
