@@ -289,17 +289,21 @@ class Cluster:
         return self
 
     def _start(self) -> None:
-        java = self._distribution.java
-        name_server_command = java(
+        name_server_command = self._distribution.java(
             self._scratch, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(self._scratch / "namesrv.conf")
         )
         self._name_server = Server(name_server_command, self._scratch / "namesrv.out")
-        broker_command = java(
-            self._scratch, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(self._scratch / "broker.conf")
-        )
         self._name_server.await_boot()
-        self._broker = Server(broker_command, self._scratch / "broker.out")
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Also again, after its end: over the same store and at the same address."""
+        self._broker = Server(self._broker_command(), self._scratch / "broker.out")
         self._broker.await_boot()
+
+    def _broker_command(self) -> list[str]:
+        configuration = str(self._scratch / "broker.conf")
+        return self._distribution.java(self._scratch, "org.apache.rocketmq.broker.BrokerStartup", "-c", configuration)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
