@@ -260,12 +260,12 @@ class Fleet:
         return self.directory / "offload.prom"
 
     def metric(self, name: str) -> dict[str, float]:
-        """By broker; {} before the first wave."""
+        """By broker, "" where it has none; {} before the first wave."""
         if not self.metrics_file.exists():
             return {}
         found = {}
         for line in self.metrics_file.read_text().splitlines():
-            if line.startswith(f"{name}{{"):
+            if line.startswith((f"{name}{{", f"{name} ")):
                 labels, _, value = line.rpartition(" ")
                 found[labels.partition('broker="')[2].partition('"')[0]] = float(value)
         return found
@@ -318,10 +318,12 @@ class Fleet:
 
     def _log_files(self, broker: Broker) -> int:
         """Without the one that is allocated ahead: it has no message yet."""
-        files = sorted((self._hidden / broker.name / "commitlog").iterdir())
-        return len([file for file in files if file.stat().st_size and _has_messages(file)])
+        return sum(map(_has_messages, (self._hidden / broker.name / "commitlog").iterdir()))
 
 
 def _has_messages(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return any(opened.read(8))
+    try:
+        with file.open("rb") as opened:
+            return any(opened.read(8))
+    except FileNotFoundError:
+        return False  # Deleted meanwhile.

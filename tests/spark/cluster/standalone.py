@@ -25,7 +25,7 @@ from servers.loopback import free_ports
 from tiermq.spark.java import find_java
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-START_SECONDS_MAX = 120
+START_SECONDS_MAX = 600
 _POLL_S = 0.1
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -109,8 +109,8 @@ class StandaloneCluster:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[1]}/json/", timeout=10) as answer:
                     if is_ready(json.load(answer)):
                         return
-            except OSError:
-                pass  # It does not listen yet.
+            except (OSError, ValueError):
+                pass  # It does not listen yet, or has no answer but an error's.
             time.sleep(_POLL_S)
         raise AssertionError(f"no Spark cluster within {START_SECONDS_MAX} s; see {self._directory}")
 
