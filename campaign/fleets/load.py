@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,20 +33,15 @@ class Acknowledged:
     name: str
     numbers: dict[Queue, dict[int, int]] = field(default_factory=dict)
     """By queue: offset, and the number of its message."""
-    at_s: dict[Queue, dict[int, float]] = field(default_factory=dict)
-    """By queue: offset, and when it was acknowledged, by the monotonic clock."""
-    took_ms: list[float] = field(default_factory=list)
     count: int = 0
     failed: int = 0
     problems: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        broker, queue, offset, number, took_ns = line.split()
+        broker, queue, offset, number, _took_ns = line.split()
         at = self.numbers.setdefault((broker, int(queue)), {})
         if at.setdefault(int(offset), int(number)) != int(number):
             self.problems.append(f"{broker} acknowledged offset {offset} of queue {queue} twice")
-        self.at_s.setdefault((broker, int(queue)), {})[int(offset)] = time.monotonic()
-        self.took_ms.append(int(took_ns) / 1e6)
         self.count += 1
 
     def key(self, queue: Queue, offset: int) -> str:
@@ -88,12 +82,6 @@ class SteadyLoad:
             goal = self._current.count + more
             self._changed.wait_for(lambda: self._process.poll() is not None or self._count() >= goal)
         assert self._process.poll() is None, "the producer's program ended"
-
-    def acknowledged_at(self) -> dict[Queue, dict[int, float]]:
-        """When each message of the load so far was acknowledged."""
-        with self._changed:
-            assert self._current is not None
-            return {queue: dict(at) for queue, at in self._current.at_s.items()}
 
     def stop(self) -> Acknowledged:
         self._tell({})
