@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from campaign.disks.part import PARTS as DISKS
+from campaign.fleets.part import PARTS as FLEETS
 from campaign.hostile.part import PARTS as HOSTILE
 from campaign.kills.part import PARTS as KILLS
 from campaign.networks.part import PARTS as NETWORKS
@@ -14,4 +15,4 @@ from campaign.soak.part import PARTS as SOAK
 
 def all_parts() -> list[Part]:
     """Each once."""
-    return [*SIMULATION, *NETWORKS, *HOSTILE, *POWER_CUTS, *KILLS, *DISKS, *SOAK]
+    return [*SIMULATION, *NETWORKS, *HOSTILE, *POWER_CUTS, *KILLS, *FLEETS, *DISKS, *SOAK]

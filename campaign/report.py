@@ -28,6 +28,7 @@ def as_dict(
         "parts": [
             {
                 "name": part.name,
+                "seed": root_seed,
                 "title": part.title,
                 "rounds": totals[part.name].rounds,
                 "seconds": round(totals[part.name].seconds, 1),
@@ -83,8 +84,26 @@ def _table(told: Mapping[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     parts = told["parts"]
-    rows = [_row(f"{part['title']} (`{part['name']}`)", [part]) for part in parts]
+    rows = [_row(_title(part, told["seed"]), [part]) for part in parts]
     return [*lines, *rows, _row("all", parts)]
+
+
+def _title(part: Mapping[str, Any], root_seed: int) -> str:
+    """A part of another campaign that was published before names its own seed."""
+    seed = part.get("seed", root_seed)
+    return f"{part['title']} (`{part['name']}`{'' if seed == root_seed else f', seed {seed}'})"
+
+
+def merged(told: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What was published, with the parts of this campaign in place of the same parts there; new ones at the end."""
+    now = {part["name"]: part for part in told["parts"]}
+    kept = [{"seed": before["seed"], **part} for part in before["parts"]]
+    if {part["name"] for part in kept} <= now.keys():
+        return dict(told)
+    parts = [now.pop(part["name"], part) for part in kept] + list(now.values())
+    not_run = {**before["not_run"], **told["not_run"]}
+    run = {part["name"] for part in parts}
+    return {**before, "parts": parts, "not_run": {name: why for name, why in not_run.items() if name not in run}}
 
 
 def _row(title: str, parts: Sequence[Mapping[str, Any]]) -> str:
@@ -119,8 +138,13 @@ def _counted(told: Mapping[str, Any]) -> list[str]:
 
 
 def publish(told: Mapping[str, Any], directory: Path, guarantees: Path) -> None:
-    """Write the report's files, and its table between the marks in the guarantees."""
+    """Write the report's files, and its table between the marks in the guarantees.
+
+    Parts that this campaign did not have stay as they were published.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    if (directory / "last.json").exists():
+        told = merged(told, json.loads((directory / "last.json").read_text(encoding="utf-8")))
     (directory / "last.md").write_text(as_markdown(told), encoding="utf-8")
     (directory / "last.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     text = guarantees.read_text(encoding="utf-8")

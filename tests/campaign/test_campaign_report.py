@@ -54,6 +54,21 @@ def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> No
     assert (tmp_path / "campaign" / "last.md").read_text().startswith("# The last campaign")
 
 
+def test_a_campaign_of_some_parts_leaves_the_published_figures_of_others(tmp_path: Path) -> None:
+    guarantees = tmp_path / "guarantees.md"
+    guarantees.write_text(f"{BEGIN}{END}")
+    publish(told(), tmp_path / "campaign", guarantees)
+    total = Total()
+    total.add(Done("fleet", 5, 3600.0, Outcome(Counter(messages_checked=10, kills=3))))
+    publish(as_dict([Made("fleet", 1)], {"fleet": total}, 7, {}), tmp_path / "campaign", guarantees)
+    text = (tmp_path / "campaign" / "last.md").read_text()
+    assert "--seed 99" in text
+    assert "(`kills`) | 1 | 0.50 | 7 | 12,345 | 0 |" in text
+    assert "(`fleet`, seed 7) | 1 | 1.00 | 3 | 10 | 0 |" in text
+    assert "| all | 2 | 1.50 | 10 | 12,355 | 0 |" in text
+    assert "Not run: `cuts`" in text
+
+
 def test_guarantees_without_marks_are_left_alone(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text("no marks")

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -74,6 +74,8 @@ class Distribution:
     lib: Path
     classes: Path
     more: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()
+    """Of every JVM: system properties, such as those of TLS."""
 
     def java(self, home: Path, main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
         """The command line that runs `main_class` with everything it writes kept under `home`."""
@@ -84,6 +86,7 @@ class Distribution:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             *JAVA_OPENINGS,
+            *self.options,
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
             "-cp",
@@ -99,14 +102,21 @@ def cache_directory() -> Path:
 
 def fetch(version: str = VERSION) -> Distribution:
     """Jars from the cache, or from the registry into the cache, and the client compiled. Raises `Unavailable`."""
-    for program in ("java", "javac"):
-        if shutil.which(program) is None:
-            raise Unavailable(f"{program} is not installed")
+    if shutil.which("javac") is None:
+        raise Unavailable("javac is not installed")
+    made = fetch_servers(version)
+    return replace(made, classes=_compile_client(made.lib.parent, made.lib))
+
+
+def fetch_servers(version: str) -> Distribution:
+    """Broker and name server of a release that our Java client is not compiled against. Raises `Unavailable`."""
+    if shutil.which("java") is None:
+        raise Unavailable("java is not installed")
     root = cache_directory() / f"rocketmq-{version}"
     lib = root / "lib"
     if not lib.is_dir():
         copy_jars(root, lib, pom_of_all(ARTIFACTS, version), f"RocketMQ {version}")
-    return Distribution(version, lib, _compile_client(root, lib))
+    return Distribution(version, lib, lib)
 
 
 def copy_jars(root: Path, lib: Path, pom: str, what: str) -> None:
@@ -245,8 +255,11 @@ class Cluster:
         scratch: Path,
         settings: Mapping[str, object] = SMALL_FILES,
         host: str = "127.0.0.1",
+        client: Distribution | None = None,
     ) -> None:
+        """`client`: another release whose client `peer` runs."""
         self._distribution = distribution
+        self._client = client or distribution
         self._host = host
         self._scratch = scratch
         self._name_server_port = free_port()
@@ -289,17 +302,21 @@ class Cluster:
         return self
 
     def _start(self) -> None:
-        java = self._distribution.java
-        name_server_command = java(
+        name_server_command = self._distribution.java(
             self._scratch, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(self._scratch / "namesrv.conf")
         )
         self._name_server = Server(name_server_command, self._scratch / "namesrv.out")
-        broker_command = java(
-            self._scratch, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(self._scratch / "broker.conf")
-        )
         self._name_server.await_boot()
-        self._broker = Server(broker_command, self._scratch / "broker.out")
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Also again, after its end: over the same store and at the same address."""
+        self._broker = Server(self._broker_command(), self._scratch / "broker.out")
         self._broker.await_boot()
+
+    def _broker_command(self) -> list[str]:
+        configuration = str(self._scratch / "broker.conf")
+        return self._distribution.java(self._scratch, "org.apache.rocketmq.broker.BrokerStartup", "-c", configuration)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -318,7 +335,7 @@ class Cluster:
         """RocketMQ's client against this cluster; one per cluster, closed with it."""
         if self._peer is None:
             address = (f"127.0.0.1:{self._name_server_port}", CLUSTER_NAME, BROKER_NAME, self.broker_address)
-            command = self._distribution.java(self._scratch, "Peer", *address, heap="256m")
+            command = self._client.java(self._scratch, "Peer", *address, heap="256m")
             self._peer = Peer(command, self._scratch / "peer.err")
         return self._peer
 

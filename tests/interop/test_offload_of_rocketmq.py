@@ -13,7 +13,7 @@ import pytest
 
 from history.history_world import read_all
 from interop.peer import Described
-from interop.rocketmq import CLUSTER_NAME, SMALL_FILES, Cluster, Server, Unavailable, fetch
+from interop.rocketmq import CLUSTER_NAME, SMALL_FILES, Cluster, Unavailable, fetch
 from pipeline.offload.offload_world import TIER
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
@@ -98,7 +98,7 @@ def test_a_broker_that_is_killed_while_it_is_copied_loses_and_doubles_nothing(tm
         pytest.skip(f"no RocketMQ here: {reason}")
     tier, stop = (tmp_path / "t").as_uri(), threading.Event()
     with (
-        Restarting(distribution, tmp_path / "store", tmp_path / "home", SMALL_FILES) as cluster,
+        Cluster(distribution, tmp_path / "store", tmp_path / "home", SMALL_FILES) as cluster,
         ThreadPoolExecutor(1) as pool,
     ):
         cluster.peer().create_topic("orders", QUEUES)
@@ -120,15 +120,3 @@ def test_a_broker_that_is_killed_while_it_is_copied_loses_and_doubles_nothing(tm
     assert (report.problems, report.details["gaps"], report.details["refused"]) == ([], [], [])
     assert in_tier(tier) == expected_of(sent)
     assert verify_tier(open_driver(tier)).problems == []
-
-
-class Restarting(Cluster):
-    """A cluster whose broker can be started again, over the same store and at the same address."""
-
-    def start_broker(self) -> None:
-        configuration = str(self._scratch / "broker.conf")
-        command = self._distribution.java(
-            self._scratch, "org.apache.rocketmq.broker.BrokerStartup", "-c", configuration
-        )
-        self._broker = Server(command, self._scratch / "broker-again.out")
-        self._broker.await_boot()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import socket
 import subprocess
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TypeVar
 
 FIRST_PORT, PORT_COUNT = 11_000, 10_000  # Twins lie in the next ten thousand; the kernel's own begin at 32768.
 APART = 4
@@ -32,6 +36,35 @@ def free_ports(count: int, *, also_above: int = 0) -> list[int]:
                 continue
             found.append(port)
     return found
+
+
+T = TypeVar("T")
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET of unshare(2).
+
+
+def with_own_network(work: Callable[[], T]) -> T:
+    """Run `work` in a thread whose network is a loopback of its own: for servers that listen on every address.
+
+    Threads and processes that it starts have the same network. Needs root.
+    """
+    outcome: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+                raise OSError(ctypes.get_errno(), "no network of its own: this needs root")
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            outcome.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            problems.append(error)
+
+    thread = threading.Thread(target=run, name="own-network")
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return outcome[0]
 
 
 def stop(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +25,7 @@ from servers.loopback import free_ports
 from tiermq.spark.java import find_java
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-START_SECONDS_MAX = 120
+START_SECONDS_MAX = 600
 _POLL_S = 0.1
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -34,8 +34,12 @@ class StandaloneCluster:
     """Used by one thread. `environment` is what executors find, besides what a session gives them; a JAVA_HOME in it
     is the Java of master, workers and executors."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str] | None = None, hidden: Path | None = None
+    ) -> None:
+        """`hidden`: a directory that workers and executors see empty. Needs root."""
         self._directory = directory
+        self._hidden = hidden
         self._environment = dict(environment or {})
         self._ports = free_ports(4)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -83,10 +87,17 @@ class StandaloneCluster:
         } | self._environment
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", host, *arguments]
+        if self._hidden is not None and "worker" in name:
+            command = without_sight_of(self._hidden, command)
         with (self._directory / f"{name}-{host}.log").open("ab") as log:
             self._processes.append(
                 subprocess.Popen(command, cwd=self._directory, env=environment, stdout=log, stderr=subprocess.STDOUT)
             )
+
+    @property
+    def workers(self) -> list[int]:
+        """Process ids of the workers; executors are children of theirs."""
+        return [process.pid for process in self._processes[1:]]
 
     def _wait(self, is_ready: object) -> None:
         assert callable(is_ready)
@@ -98,7 +109,12 @@ class StandaloneCluster:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[1]}/json/", timeout=10) as answer:
                     if is_ready(json.load(answer)):
                         return
-            except OSError:
-                pass  # It does not listen yet.
+            except (OSError, ValueError):
+                pass  # It does not listen yet, or has no answer but an error's.
             time.sleep(_POLL_S)
         raise AssertionError(f"no Spark cluster within {START_SECONDS_MAX} s; see {self._directory}")
+
+
+def without_sight_of(directory: Path, command: Sequence[str]) -> list[str]:
+    """The command in a mount namespace of its own, in which the directory is empty: as on another machine."""
+    return ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(directory), *command]

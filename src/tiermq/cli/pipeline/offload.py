@@ -29,8 +29,8 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 HELP = """Copy brokers to a tier, byte for byte as they would do it themselves.
 
-Two sources. --namesrv: running brokers, TierMQ's or unmodified RocketMQ's (tried: 5.3, 5.5), over the wire; tasks on
-any machine that reaches brokers and tier. --store: store directories, on machines that see them.
+Two sources. --namesrv: running brokers, TierMQ's or unmodified RocketMQ's (tried: 4.9, 5.3, 5.5), over the wire; tasks
+on any machine that reaches brokers and tier. --store: store directories, on machines that see them.
 
 \b
 Over the wire
