@@ -25,6 +25,7 @@ MODULES_MEANT_BY = {
     "messages": {"tiermq.message"},
     "metrics": {"tiermq.metrics"},
     "network": {"tiermq.remoting", "asyncio", "ssl"},
+    "remoting": {"tiermq.remoting"},
     "Spark": {"tiermq.spark", "pyspark"},
     "stores": {"tiermq.store", "tiermq.tier"},
     "threads": {"threading", "concurrent.futures"},
@@ -237,7 +238,7 @@ CALLED_BY_OTHERS = {
     # PyYAML calls a loader; Spark's worker calls `traceback`.
     "construct_mapping", "print_exc",
     # The demo's child process, by the text of its program; its process id is for its tests.
-    "pid", "serve_while_wanted",
+    "serve_while_wanted",
     # The campaign reports it when an index does not catch up.
     "hole_count",
     # Spark calls a data source.
