@@ -124,16 +124,16 @@ def test_a_broker_conf_of_rocketmq_works_and_what_means_nothing_is_one_warning(t
     config = tmp_path / "broker.conf"
     config.write_text(
         f"brokerName=broker-a\nbindAddress=127.0.0.1\nlistenPort=0\nstorePathRootDir={tmp_path}/store\n"
-        f"tieredStoreFilepath={tmp_path}/tier\nhaListenPort=1\nsendMessageThreadPoolNums=2\nlistenPrt=1\nx=1\n"
+        f"tieredStoreFilepath={tmp_path}/tier\nsendMessageThreadPoolNums=2\nlistenPrt=1\nx=1\n"
         "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=64\nmaxIndexNum=2000\n"
     )
     with serving("-c", config, "--namesrv-port", "0") as (process, ready):
         assert (ready["name"], ready["store"]) == ("broker-a", str(tmp_path / "store"))
         assert ready["tier"] == (tmp_path / "tier").as_uri()
-        assert ready["ignored"] == ["haListenPort", "sendMessageThreadPoolNums"]
+        assert ready["ignored"] == ["sendMessageThreadPoolNums"]
         assert ready["unknown"] == ["listenPrt (did you mean listenPort?)", "x"]
         assert process.stderr is not None
-        assert "without effect here: haListenPort, sendMessageThreadPoolNums" in process.stderr.readline()
+        assert "without effect here: sendMessageThreadPoolNums" in process.stderr.readline()
         assert "unknown settings: listenPrt (did you mean listenPort?), x" in process.stderr.readline()
 
 

@@ -11,6 +11,7 @@ import pytest
 from pipeline.offload.offload_world import QUEUES, TIER, OffloadWorld, put
 from tiermq.errors import StaleWriter
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.names import INDEX_TOPIC
 from tiermq.tier.tiered_store import TieredStore
 
 
@@ -89,6 +90,24 @@ def test_no_key_is_denied_that_a_job_had_not_indexed_at_the_last_look(world: Off
             found = store.query("orders", message.keys[0])
             assert [each.queue_offset for each in found.messages] == [message.queue_offset]
         assert store.query("orders", "no such key").complete
+
+
+def test_a_key_is_found_though_a_job_merged_index_files_since_the_last_look(
+    world: OffloadWorld, store: TieredStore
+) -> None:
+    keyed = next(message for message in all_of(store, "orders", 0) if message.keys)
+    directory, gone = world.root / "t", set[Path]()
+    for number in range(40):
+        store.refresh_tier()
+        before = set(directory.rglob(f"{INDEX_TOPIC}/0/INDEX/*"))
+        world.offload(all_slots=False)
+        if gone := before - set(directory.rglob(f"{INDEX_TOPIC}/0/INDEX/*")):
+            break
+        put(store.local, 20, random.Random(number), 500)
+    assert gone, "no file that the store knows was merged"
+    assert store.tier.key_index is not None
+    answer = store.tier.key_index.query("orders", keyed.keys[0], 10, 0, 1 << 62)
+    assert ([hit.size for hit in answer.hits], list(answer.failures)) == ([keyed.size], [])
 
 
 def test_a_store_whose_job_indexes_nothing_does_not_deny_keys_that_only_the_tier_has(world: OffloadWorld) -> None:

@@ -19,7 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from tiermq.errors import StoreClosed, StoreDamaged, StoreLocked, TierError
+from tiermq.errors import SegmentMissing, StoreClosed, StoreDamaged, StoreLocked, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.contract import TierDriver
@@ -42,6 +42,9 @@ from tiermq.tier.open_tier import HeldLock
 from tiermq.tier.restore.restore import read_manifests
 
 _log = logging.getLogger(__name__)
+
+LOOKS_MAX = 3
+"""Of a query whose index files are replaced meanwhile."""
 
 
 class IndexFollower:
@@ -73,6 +76,8 @@ class IndexFollower:
         self._newest: int | None = None  # Base of the newest file in the tier, and what its companion said.
         self._in_tier: CoverageRecord | None = None
         self._is_open = True
+        self.look_again: Callable[[], object] | None = None
+        """Brings the rows up to date, and calls `refresh`."""
 
     def refresh(self, tails: Iterable[QueueTail] = ()) -> None:
         """See what was synced since. `tails` is what was committed before. Raises StoreDamaged for a record that is
@@ -152,7 +157,13 @@ class IndexFollower:
         if not self._is_open:
             raise StoreClosed("expected an open index, found it closed; start the store first")
         question = Question(topic, key, max_count, begin_ms, end_ms, topic_id)
-        return IndexSearch(question, self._fetch_keys, self._pool).run(self._entries)
+        answer = IndexSearch(question, self._fetch_keys, self._pool).run(self._entries)
+        for _ in range(LOOKS_MAX):
+            if self.look_again is None or not any(isinstance(each, SegmentMissing) for each in answer.failures):
+                break
+            self.look_again()  # A job has merged or expired a file since the last look.
+            answer = IndexSearch(question, self._fetch_keys, self._pool).run(self._entries)
+        return answer
 
     def is_complete_for(self, topic: str) -> bool:
         """Whether every record of the topic that was committed at the last look was indexed then."""
@@ -200,6 +211,8 @@ class MetadataFollower:
         self._version = -1
         self._known: dict[QueueName, Queue] = {}
         self._is_unlisted = False  # The list of changes is missing or damaged, and all manifests were read since.
+        if index is not None:
+            index.look_again = self.refresh
 
     def refresh(self, *, with_tier: bool = True) -> bool:
         """Load what was committed since the last call; whether there was anything. `with_tier=False`: no request but

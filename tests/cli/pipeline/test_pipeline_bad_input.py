@@ -113,7 +113,7 @@ def test_a_broker_that_somebody_else_holds(place: Place, job: str) -> None:
 def test_a_tier_that_a_newer_program_writes(place: Place, job: str, with_store: bool) -> None:
     make_newer(place)
     more = ["--store", place.store] if with_store and job in TENDING else []
-    refused(place, [*place.words(job), *more], "expected version 1 or older, found 99")
+    refused(place, [*place.words(job), *more], "expected version 2 or older, found 99")
 
 
 def test_an_offload_leaves_out_a_queue_that_a_newer_program_writes(place: Place) -> None:

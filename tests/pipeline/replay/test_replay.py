@@ -203,9 +203,9 @@ def test_of_two_at_the_same_replay_one_goes_on(
 
 def test_a_record_is_of_one_replay(world: ReplayWorld) -> None:
     world.replay(topic="returns")
-    with pytest.raises(ForeignCheckpoint, match="subscribe was"):
+    with pytest.raises(ForeignCheckpoint, match="--subscribe was"):
         world.replay(topic="orders")
-    with pytest.raises(ForeignCheckpoint, match="mapping was"):
+    with pytest.raises(ForeignCheckpoint, match="--to-topic was none and is other"):
         world.replay(topic="returns", to_topic="other")
 
 

@@ -130,7 +130,7 @@ def test_a_second_run_sends_nothing(world: WireWorld) -> None:
 
 def test_a_record_of_another_replay_is_refused(world: WireWorld) -> None:
     world.replay()
-    with pytest.raises(ForeignCheckpoint, match="record of another replay: subscribe was"):
+    with pytest.raises(ForeignCheckpoint, match="record of another replay: --subscribe was"):
         world.replay(topic="returns")
 
 

@@ -233,8 +233,8 @@ def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
     path = next(made.root.rglob("orders/0/manifest.tiermq.json"))
     path.write_bytes(seal_document(json.loads(path.read_bytes())["body"], 99))
     report = verify(SparkRunner(spark), tier=made.tier)
-    assert [text for text in report.problems if "expected version 1 or older, found 99" in text]
-    with pytest.raises(Exception, match="expected version 1 or older, found 99"):
+    assert [text for text in report.problems if "expected version 2 or older, found 99" in text]
+    with pytest.raises(Exception, match="expected version 2 or older, found 99"):
         messages(spark, tier=made.tier).count()
 
 
