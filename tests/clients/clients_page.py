@@ -24,7 +24,11 @@ def commands() -> list[str]:
 
 
 def quick_start() -> list[str]:
-    """The lines of the README's quick start."""
+    """The lines of the README's quick start, of both terminals."""
     text = (CLIENTS.parents[1] / "README.md").read_text(encoding="utf-8")
     section = text.partition("\n## Quick start\n")[2].partition("\n## ")[0]
-    return section.partition("```\n")[2].partition("```")[0].splitlines()
+    return [
+        line
+        for block in re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]

@@ -82,7 +82,7 @@ def test_the_commands_of_the_page_find_what_they_sent(fresh_broker: Serving) -> 
 def test_the_quick_start_of_the_readme_sends_consumes_queries_and_counts(fresh_broker: Serving, tmp_path: Path) -> None:
     install, serve, *others = quick_start()
     assert install.startswith("pip install '.[spark]'")
-    assert serve == "tiermq serve ~/store --tier file://$HOME/tier &", "what the fixture does"
+    assert serve == "tiermq serve ~/store --tier file://$HOME/tier", "what the fixture does"
     *messages, sql = others
     printed = run_all(messages, fresh_broker)
     assert printed.count("two coffees") == 2, "consumed, and found by its key"

@@ -43,7 +43,7 @@ from tiermq.tier.restore.restore import read_manifests
 
 _log = logging.getLogger(__name__)
 
-LOOKS_MAX = 3
+INDEX_LOOKS_MAX = 3
 """Of a query whose index files are replaced meanwhile."""
 
 
@@ -158,7 +158,7 @@ class IndexFollower:
             raise StoreClosed("expected an open index, found it closed; start the store first")
         question = Question(topic, key, max_count, begin_ms, end_ms, topic_id)
         answer = IndexSearch(question, self._fetch_keys, self._pool).run(self._entries)
-        for _ in range(LOOKS_MAX):
+        for _ in range(INDEX_LOOKS_MAX):
             if self.look_again is None or not any(isinstance(each, SegmentMissing) for each in answer.failures):
                 break
             self.look_again()  # A job has merged or expired a file since the last look.
