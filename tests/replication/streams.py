@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import waiting
 from small_store import LOG_BYTES, on_disk
 from tiermq import LocalStore, Message
 from tiermq.clock import Clock, SystemClock
@@ -17,10 +17,7 @@ from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.ha_stream import HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import ReplicaRules
 
-
-def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        os.sched_yield()
+until = waiting.until
 
 
 def bound() -> socket.socket:

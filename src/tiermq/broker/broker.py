@@ -39,7 +39,7 @@ from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, stat
 from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
-from tiermq.broker.replication.replication import NO_HA_SOCKET, HaSocket, Replication, check_role, ha_socket
+from tiermq.broker.replication.replication import NO_HA_SOCKET, HaSocket, Replication, Term, check_role, ha_socket
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic.topic_table import TopicTable, with_retention
@@ -136,13 +136,13 @@ class Broker:
         name_server_tls: ssl.SSLContext | None = None,
         listening: BoundSockets | None = None,
         ha: HaSocket = NO_HA_SOCKET,
+        term: Term | None = None,
         settings_file: Path | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
         self.store = store
-        self._credentials = credentials
-        self._name_server_tls = name_server_tls
+        self._credentials, self._name_server_tls = credentials, name_server_tls
         self._listening = listening
         self._endpoint: HttpEndpoint | None = None
         self._registration: BrokerRegistration | None = None
@@ -168,7 +168,7 @@ class Broker:
         self._hooks.every(FLUSH_PERIOD_S, self._flush_tables)
         self._hooks.on_stop(self._last_flush)
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
-        self.replication = Replication(local_half(store), config, clock, ha, metrics)
+        self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -478,13 +478,15 @@ class Broker:
         return found
 
     def warnings(self) -> dict[str, str]:
-        """What is wrong and keeps clients from nothing: a tier that does not answer, whose uploads wait; tables of a
-        master that a slave cannot copy.
+        """What is wrong and keeps clients from nothing: a tier that does not answer, or that a job has, whose uploads
+        wait; tables of a master that a slave cannot copy.
         """
         found = {}
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
         if trouble is not None and not isinstance(trouble, TIER_REFUSALS):
             found["tier"] = str(trouble)
+        elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
+            found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
         if self.metadata_sync is not None and self.metadata_sync.problem:
             found["tables"] = self.metadata_sync.problem
         return found

@@ -3,7 +3,8 @@
     listener ─► _Slave   reports ─► ReplicaAcks ─► `state` ─► listeners: reput, waiting sends
                          frames  ◄─ LocalStore.log_bytes       mapped bytes, as they are in the file
 
-One thread with one loop serves all slaves; it owns everything here except `state`, which is immutable and read by any
+With `epochs` it speaks the auto-switch dialect (`auto_switch_stream`): a handshake, epochs, the confirm offset. One
+thread with one loop serves all slaves; it owns everything here except `state`, which is immutable and read by any
 thread. `wake` only sets a flag and a call.
 
 Invariants: nothing is sent before the first report; bytes that a power cut could still take from a SYNC_FLUSH master
@@ -25,7 +26,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiermq.clock import Clock
+from tiermq.errors import ReplicationError
 from tiermq.files.mapped_file import SelectedBuffer
+from tiermq.replication.auto_switch_stream import Answer, Handshake, decode_slave, transfer_header
+from tiermq.replication.epoch_file import EpochFile, entry_at
 from tiermq.replication.ha_stream import BODY_BYTES_MAX, HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import Replica, ReplicaRules, ReplicaState, state_of
 from tiermq.settings import LONG_MAX
@@ -47,6 +51,8 @@ class ReplicatedLog(Protocol):
     def max_physical_offset(self) -> int: ...
     @property
     def flushed_where(self) -> int: ...
+    @property
+    def confirm_offset(self) -> int: ...
     def log_bytes(self, offset: int, length_max: int) -> SelectedBuffer | None: ...
 
 
@@ -84,8 +90,12 @@ class HaMaster:
         settings: HaMasterSettings,
         listening: socket.socket,
         clock: Clock,
+        epochs: EpochFile | None = None,
     ) -> None:
-        """`listening` is a bound socket, and this object's from now on."""
+        """`listening` is a bound socket, and this object's from now on. `epochs`: of this log, whose last one is this
+        master's; None for the default dialect.
+        """
+        self.epochs = epochs
         self.rules = rules
         self.settings = settings
         self.log = log
@@ -176,7 +186,8 @@ class HaMaster:
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            slave = _Slave(self, connection, host, f"{host}:{peer[1]}")
+            kind = _Slave if self.epochs is None else _EpochSlave
+            slave = kind(self, connection, host, f"{host}:{peer[1]}")
             self._slaves.append(slave)
             slave.task = loop.create_task(self._serve(slave))
 
@@ -187,7 +198,7 @@ class HaMaster:
     async def _serve(self, slave: _Slave) -> None:
         try:
             await slave.run()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ReplicationError) as error:
             _log.warning("slave %s: disconnected at %d: %s", slave.address, slave.ack, error)
         except Exception:  # noqa: BLE001 - the connection's outermost edge: other slaves go on
             _log.exception("slave %s: serving it failed", slave.address)
@@ -207,6 +218,8 @@ class HaMaster:
                         "slave %s: closed, it has not reported for %g s", slave.address, self.settings.housekeeping_s
                     )
                     slave.task.cancel()
+            if self.epochs is not None:
+                self.epochs.drop_prefix(self.log.min_physical_offset)
             self.update()
 
     def _wake_slaves(self) -> None:
@@ -217,11 +230,13 @@ class HaMaster:
         """Derive `state` from what the slaves have reported."""
         before, end = self.state, self.log.max_physical_offset
         confirmed = end if before.needed <= 1 else before.confirmed
-        replicas = [Replica(each.host, each.ack) for each in self._slaves if each.ack >= 0]
+        replicas = [Replica(each.name, each.ack) for each in self._slaves if each.ack >= 0 and each.counts]
         self.state = state = state_of(self.rules, end, replicas, confirmed)
         if state != before:
             for listener in self.listeners:
                 listener(state)
+            if self.epochs is not None:
+                self._wake_slaves()  # They show what is confirmed, and need not wait for the next bytes to hear of it.
 
     def readable_end(self) -> int:
         """Up to where slaves may have the log."""
@@ -233,7 +248,10 @@ class _Slave:
 
     def __init__(self, master: HaMaster, connection: socket.socket, host: str, address: str) -> None:
         self.connection = connection
-        self.host = host
+        self.name = host
+        """What makes it a replica of its own."""
+        self.counts = True
+        self.from_last_file = master.settings.from_last_file
         self.address = address
         self.ack = -1
         self.position = -1
@@ -266,12 +284,15 @@ class _Slave:
             if sending.done():
                 sending.result()  # Raises what ended it.
             self.read_s = self._master.clock.monotonic()
-            rest += data
-            whole = len(rest) - len(rest) % REPORT_BYTES
-            if whole:
-                (offset,) = REPORT.unpack_from(rest, whole - REPORT_BYTES)  # The last of several counts.
-                rest = rest[whole:]
-                self._reported(offset)
+            rest = self._take(rest + data)
+
+    def _take(self, data: bytes) -> bytes:
+        """Take what it has sent; the bytes of a report that is not whole yet are returned."""
+        whole = len(data) - len(data) % REPORT_BYTES
+        if whole:
+            (offset,) = REPORT.unpack_from(data, whole - REPORT_BYTES)  # The last of several counts.
+            self._reported(offset)
+        return data[whole:]
 
     def _reported(self, offset: int) -> None:
         end = self._master.log.max_physical_offset
@@ -298,37 +319,50 @@ class _Slave:
         log, size = self._master.log, self._master.settings.file_bytes
         first, end = max(0, log.min_physical_offset), log.max_physical_offset
         if offset == 0:
-            return max(first, end - end % size) if self._master.settings.from_last_file else first
+            return max(first, end - end % size) if self.from_last_file else first
         if offset < first:
             raise EOFError(f"it asks for bytes from {offset} on, and this log begins at {first}: empty its store")
         return offset
 
     async def _send_log(self) -> None:
-        master, loop = self._master, asyncio.get_running_loop()
-        batch = min(master.settings.batch_bytes, BODY_BYTES_MAX)
-        while self.position < 0:
-            self.grown.clear()
-            await self.grown.wait()
-        await loop.sock_sendall(self.connection, HEADER.pack(self.position, 0))  # It knows that it is served.
+        loop = asyncio.get_running_loop()
+        await self._wait_for_report()
+        await loop.sock_sendall(self.connection, self._header(0))  # It knows that it is served.
         while True:
             self.grown.clear()
-            master.has_idle_slave = True  # Before the look: what is put after it wakes this slave.
-            length = min(batch, master.readable_end() - self.position)
-            selected = master.log.log_bytes(self.position, length) if length > 0 else None
+            self._master.has_idle_slave = True  # Before the look: what is put after it wakes this slave.
+            length = self._length()
+            selected = self._master.log.log_bytes(self.position, length) if length > 0 else None
             if selected is None:
-                try:
-                    async with asyncio.timeout(master.settings.heartbeat_s):
-                        await self.grown.wait()
-                except TimeoutError:
-                    await loop.sock_sendall(self.connection, HEADER.pack(self.position, 0))
+                await self._send_heartbeat_when_due(loop)
                 continue
             with selected:
                 await self._send_frame(loop, selected)
                 self.position += selected.size
                 self._sent_bytes += selected.size
 
+    async def _wait_for_report(self) -> None:
+        while self.position < 0:
+            self.grown.clear()
+            await self.grown.wait()
+
+    def _length(self) -> int:
+        """How many bytes the next frame may have."""
+        batch = min(self._master.settings.batch_bytes, BODY_BYTES_MAX)
+        return min(batch, self._master.readable_end() - self.position)
+
+    def _header(self, size: int) -> bytes:
+        return HEADER.pack(self.position, size)
+
+    async def _send_heartbeat_when_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            async with asyncio.timeout(self._master.settings.heartbeat_s):
+                await self.grown.wait()
+        except TimeoutError:
+            await loop.sock_sendall(self.connection, self._header(0))
+
     async def _send_frame(self, loop: asyncio.AbstractEventLoop, body: SelectedBuffer) -> None:
-        header = HEADER.pack(self.position, body.size)
+        header = self._header(body.size)
         try:
             sent = self.connection.sendmsg([header, body.data])
         except BlockingIOError:
@@ -341,3 +375,68 @@ class _Slave:
                 await loop.sock_sendall(self.connection, rest)
         else:
             await asyncio.sleep(0)  # Others come between the frames of a slave that is far behind.
+
+
+class _EpochSlave(_Slave):
+    """A slave that speaks the auto-switch dialect; its handshake names the replica."""
+
+    def __init__(self, master: HaMaster, connection: socket.socket, host: str, address: str) -> None:
+        super().__init__(master, connection, host, address)
+        self.counts = False  # Before the handshake it is no replica.
+        self._unanswered = False
+        self._confirm_sent = -1
+
+    def _take(self, data: bytes) -> bytes:
+        found, rest = decode_slave(data)
+        for each in found:
+            if isinstance(each, Handshake):
+                self._shake_hands(each)
+            else:
+                self._reported(each)
+        return rest
+
+    def _shake_hands(self, handshake: Handshake) -> None:
+        if self.position >= 0:
+            raise EOFError("it began a handshake in the middle of the log")
+        self.name = f"id {handshake.replica_id}"
+        self.counts = not handshake.is_learner
+        self.from_last_file = self.from_last_file or handshake.from_last_file
+        self._unanswered = True
+        self.grown.set()
+
+    def _reported(self, offset: int) -> None:
+        if self.position < 0 and not self.name.startswith("id "):
+            raise EOFError("it reported without a handshake")
+        super()._reported(offset)
+
+    async def _wait_for_report(self) -> None:
+        while self.position < 0:
+            self.grown.clear()
+            if self._unanswered:
+                self._unanswered = False
+                answer = Answer(self._master.log.max_physical_offset, self._epochs.entries)
+                await asyncio.get_running_loop().sock_sendall(self.connection, answer.encode())
+            else:
+                await self.grown.wait()
+
+    @property
+    def _epochs(self) -> EpochFile:
+        assert self._master.epochs is not None
+        return self._master.epochs
+
+    def _length(self) -> int:
+        found = entry_at(self._epochs.entries, self.position)
+        return super()._length() if found is None else min(super()._length(), found[1] - self.position)
+
+    def _header(self, size: int) -> bytes:
+        found = entry_at(self._epochs.entries, self.position)
+        if found is None:
+            raise EOFError(f"no epoch is known of the bytes at {self.position}")
+        self._confirm_sent = self._master.log.confirm_offset
+        return transfer_header(self.position, size, found[0], self._confirm_sent)
+
+    async def _send_heartbeat_when_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._master.log.confirm_offset > self._confirm_sent:
+            await loop.sock_sendall(self.connection, self._header(0))
+        else:
+            await super()._send_heartbeat_when_due(loop)

@@ -4,9 +4,14 @@
         ▲              ▲                                     │ lost, silent, or the logs do not fit
         └──────────────┴──────────── rest ◄──────────────────┘
 
+With `epochs` it speaks the auto-switch dialect: a handshake before the first report gives the point up to which both
+logs are the same. A tail behind that point is not cut here but by the owner of the store, who has to close it first:
+`needs_cut`.
+
 Invariants: what was reported is in this log, and under SYNC_FLUSH on its disk; bytes are appended only where this log
-ends; a log that does not fit the master's is left as it is, and `problem` explains it. One thread does everything here;
-`set_master` and the figures may be used by any.
+ends; a log that does not fit the master's is left as it is, and `problem` explains it; an epoch is on disk before its
+bytes; `confirm_offset` never goes back. One thread does everything here; `set_master` and the figures may be used by
+any.
 """
 
 from __future__ import annotations
@@ -15,11 +20,15 @@ import contextlib
 import logging
 import socket
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.errors import ReplicationError, StoreError
+from tiermq.replication.auto_switch_stream import REPORT as EPOCH_REPORT
+from tiermq.replication.auto_switch_stream import TRANSFER_STATE, Answer, Handshake, MasterFrames, Transfer
+from tiermq.replication.epoch_file import EpochFile, consistent_end
 from tiermq.replication.ha_stream import REPORT, FrameBuffer
 
 _log = logging.getLogger(__name__)
@@ -40,9 +49,14 @@ class SlaveLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaSlaveSettings:
-    """Intervals are seconds. `source`: the address that connections come from; empty: the system's choice."""
+    """Intervals are seconds. `source`: the address that connections come from; empty: the system's choice.
+
+    With epochs: `replica_id` is this broker's, and `from_last_file` asks for the newest file only, with an empty log.
+    """
 
     flushes: bool = False
+    replica_id: int = 0
+    from_last_file: bool = False
     heartbeat_s: float = 5.0
     housekeeping_s: float = 20.0
     source: str = ""
@@ -51,17 +65,27 @@ class HaSlaveSettings:
 class HaSlave:
     """See the module. `start` and `stop` are called by one thread."""
 
-    def __init__(self, log: SlaveLog, settings: HaSlaveSettings, clock: Clock) -> None:
+    def __init__(self, log: SlaveLog, settings: HaSlaveSettings, clock: Clock, epochs: EpochFile | None = None) -> None:
+        """`epochs`: of this log; None for the default dialect."""
         self.master = ""
         """The master's HA address, `host:port`; empty while it is not known."""
         self.is_connected = False
         self.problem = ""
         """Why nothing is copied, as text; empty while all is well."""
+        self.epochs = epochs
+        self.needs_cut: Callable[[int], None] = lambda _offset: None
+        """Called with the physical offset at which this log must be cut before it can follow its master. On this
+        slave's thread, at each try: it must not stop the slave there.
+        """
+        self.confirm_offset = log.max_physical_offset
+        """With epochs: what the master has committed of this log. What was there at the start counts as committed."""
+        self.confirm_listeners: list[Callable[[], None]] = []
+        """Called on this slave's thread when it has risen."""
         self.received_bytes = 0
         self._rate = (0, 0, 0)
         self.last_read_ms = self.last_write_ms = 0
         self._log = log
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self._changed = threading.Condition()
         self._stopping = False
@@ -141,7 +165,7 @@ class HaSlave:
 
     def _follow(self, master: str) -> None:
         host, _, port = master.rpartition(":")
-        source = (self._settings.source, 0) if self._settings.source else None
+        source = (self.settings.source, 0) if self.settings.source else None
         with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S, source) as connection:
             with self._changed:
                 if self._stopping or self.master != master:
@@ -149,7 +173,7 @@ class HaSlave:
                 self._socket = connection
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.settimeout(self._settings.heartbeat_s)
+                connection.settimeout(self.settings.heartbeat_s)
                 self._copy(connection)
             finally:
                 with self._changed:
@@ -157,41 +181,43 @@ class HaSlave:
 
     def _copy(self, connection: socket.socket) -> None:
         """Until the connection ends: raises OSError, EOFError, StoreError."""
-        frames, log, settings = FrameBuffer(), self._log, self._settings
+        stream = _DefaultStream(self) if self.epochs is None else _EpochStream(self, self.epochs)
+        log, settings = self._log, self.settings
         if settings.flushes:
             log.flush()
-        reported = self._report(connection)
+        reported = self._report(connection, stream)
         read_s = reported_s = self._clock.monotonic()
         while not self._stopping:
             try:
-                count = connection.recv_into(frames.free())
+                count = connection.recv_into(stream.frames.free())
             except TimeoutError:
                 count = -1
             now_s = self._clock.monotonic()
+            was_ready = stream.is_ready
             if count == 0:
                 raise EOFError("it closed the connection; its log says why, if this one is no copy of it")
             if count > 0:
                 read_s = now_s
                 self.last_read_ms = self._clock.now_ms()
-                for offset, body in frames.received(count):
-                    self._take(offset, body)
+                stream.take(count)
             elif now_s - read_s > settings.housekeeping_s:
                 raise EOFError(f"it has sent nothing for {settings.housekeeping_s:g} s")
             if log.max_physical_offset > reported:
                 if settings.flushes:
                     log.flush()
-            elif now_s - reported_s < settings.heartbeat_s:
+            elif stream.is_ready == was_ready and now_s - reported_s < settings.heartbeat_s:
                 continue
-            reported, reported_s = self._report(connection), now_s
+            reported, reported_s = self._report(connection, stream), now_s
 
-    def _report(self, connection: socket.socket) -> int:
+    def _report(self, connection: socket.socket, stream: _Stream) -> int:
         """Report the end of this log, and return it."""
         end = self._log.max_physical_offset
-        connection.sendall(REPORT.pack(end))
+        connection.sendall(stream.report(end))
         self.last_write_ms = self._clock.now_ms()
         return end
 
-    def _take(self, offset: int, body: memoryview) -> None:
+    def take(self, offset: int, body: memoryview) -> None:
+        """Append bytes of the master's log; a heartbeat has none."""
         end = self._log.max_physical_offset
         if end not in (0, offset):
             raise ReplicationError(
@@ -204,3 +230,86 @@ class HaSlave:
         self.is_connected = True
         self.problem = ""
         self._rest_s = REST_FIRST_S
+
+    def fit(self, answer: Answer, epochs: EpochFile) -> None:
+        """Compare this log with the master's, by epoch. Raises ReplicationError when they cannot go on together."""
+        end = self._log.max_physical_offset
+        common = consistent_end(epochs.entries, end, answer.entries, answer.log_end)
+        if common is None:
+            raise ReplicationError(
+                f"expected an epoch in common with its log, found {_words(epochs.entries)} here and "
+                f"{_words(answer.entries)} there: this log is not a copy of it. Compare both; if the master's is the "
+                "right one, start with an empty store"
+            )
+        if common < end:
+            self.needs_cut(common)
+            raise ReplicationError(
+                f"expected a log that is its log up to the end, found it the same up to physical offset {common} and "
+                f"this one up to {end}: bytes of a master that was replaced must be cut there"
+            )
+        epochs.cut(end)  # The log was cut, and the file not yet; an epoch without bytes comes again.
+
+    def take_epoch(self, frame: Transfer, epochs: EpochFile) -> None:
+        """Append a frame of an epoch. Raises StoreError."""
+        if len(frame.body) or frame.epoch > epochs.last_epoch:
+            if frame.epoch < epochs.last_epoch:
+                raise ReplicationError(f"expected bytes of epoch {epochs.last_epoch} or later, found {frame.epoch}")
+            if frame.epoch > 0:
+                epochs.append(frame.epoch, frame.epoch_start)
+        self.take(frame.offset, frame.body)
+        confirm = min(frame.confirm, self._log.max_physical_offset)
+        if confirm > self.confirm_offset:
+            self.confirm_offset = confirm
+            for listener in self.confirm_listeners:
+                listener()
+
+
+def _words(entries: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{epoch} from {start} on" for epoch, start in entries) or "none"
+
+
+class _DefaultStream:
+    """A connection in the default dialect."""
+
+    is_ready = True
+    """Whether the master knows where to send from."""
+
+    def __init__(self, slave: HaSlave) -> None:
+        self.frames = FrameBuffer()
+        self._slave = slave
+
+    def take(self, count: int) -> None:
+        for offset, body in self.frames.received(count):
+            self._slave.take(offset, body)
+
+    def report(self, end: int) -> bytes:
+        return REPORT.pack(end)
+
+
+class _EpochStream:
+    """A connection in the auto-switch dialect. It reports by handshakes until one was answered."""
+
+    def __init__(self, slave: HaSlave, epochs: EpochFile) -> None:
+        self.frames = MasterFrames()
+        self.is_ready = False
+        self._slave = slave
+        self._epochs = epochs
+
+    def take(self, count: int) -> None:
+        for frame in self.frames.received(count):
+            if isinstance(frame, Transfer) and self.is_ready:
+                self._slave.take_epoch(frame, self._epochs)
+            elif isinstance(frame, Answer) and not self.is_ready:
+                self._slave.fit(frame, self._epochs)
+                self.is_ready = True
+            elif isinstance(frame, Transfer):
+                raise ReplicationError("expected the answer to a handshake, found bytes of its log")
+
+    def report(self, end: int) -> bytes:
+        if self.is_ready:
+            return EPOCH_REPORT.pack(TRANSFER_STATE, end)
+        settings = self._slave.settings
+        return Handshake(settings.from_last_file, False, settings.replica_id).encode()
+
+
+_Stream = _DefaultStream | _EpochStream

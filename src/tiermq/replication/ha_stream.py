@@ -34,27 +34,33 @@ HEADER = struct.Struct(
 )
 REPORT_BYTES = REPORT.size
 HEADER_BYTES = HEADER.size
-BODY_BYTES_MAX = 4 * 1024 * 1024 - HEADER_BYTES
+FRAME_HEADER_BYTES_MAX = 36
+"""Of both dialects; the longer one is that of `auto_switch_stream`."""
+BODY_BYTES_MAX = 4 * 1024 * 1024 - FRAME_HEADER_BYTES_MAX
 """RocketMQ's slaves have a buffer of 4 MiB for a frame."""
 assert (REPORT_BYTES, HEADER_BYTES) == (8, 12)
 
 
-class FrameBuffer:
-    """Received bytes of a master, cut into frames. Belongs to one thread."""
+class ReceiveBuffer:
+    """Space for bytes of a master, larger than two frames. Belongs to one thread."""
 
-    def __init__(self, size: int = 2 * (HEADER_BYTES + BODY_BYTES_MAX)) -> None:
-        self._buffer = memoryview(bytearray(size))
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(2 * (FRAME_HEADER_BYTES_MAX + BODY_BYTES_MAX)))
         self._start = self._end = 0
 
     def free(self) -> memoryview:
         """Where the next bytes may be received; there is always space."""
         if self._start == self._end:
             self._start = self._end = 0
-        elif len(self._buffer) - self._end < HEADER_BYTES + BODY_BYTES_MAX:
+        elif len(self._buffer) - self._end < FRAME_HEADER_BYTES_MAX + BODY_BYTES_MAX:
             left = self._end - self._start
             self._buffer[:left] = bytes(self._buffer[self._start : self._end])
             self._start, self._end = 0, left
         return self._buffer[self._end :]
+
+
+class FrameBuffer(ReceiveBuffer):
+    """Received bytes of a master, cut into frames. Belongs to one thread."""
 
     def received(self, count: int) -> Iterator[tuple[int, memoryview]]:
         """(offset, body) of every frame that is whole now. Raises ReplicationError for a body that cannot be."""

@@ -1,11 +1,11 @@
 """ReplicaAcks: what each replica has of the log, and up to where enough of them have it.
 
-    replicas = the master, and one per address from which slaves are connected
+    replicas = the master, and one per name: the address of a slave, or its id where a handshake gives one
     in sync  = connected, and at most `gap_bytes_max` behind the master
     needed   = `in_sync_replicas`; with `auto` at most as many as are in sync, never fewer than the least
 
 Replicas on one machine fail together, so the slaves of one address count as one: the best of them. The same rule keeps
-a second connection of a slave from counting twice.
+a second connection of a slave from counting twice. Under a controller, which gave the ids, each id counts.
 
 Invariants: `confirmed` never goes back; a report beyond the master's end changes nothing. Everything here is arithmetic
 on values; the thread of the HA port is the only one that changes them.
@@ -36,7 +36,7 @@ class ReplicaRules:
 class Replica:
     """What one connection of a slave has reported."""
 
-    host: str
+    name: str
     ack: int
 
 
@@ -54,17 +54,17 @@ class ReplicaState:
         return self.needed <= self.in_sync
 
 
-def best_by_host(replicas: Iterable[Replica]) -> dict[str, int]:
-    """The newest offset that each address has."""
+def best_by_name(replicas: Iterable[Replica]) -> dict[str, int]:
+    """The newest offset that each replica has."""
     best: dict[str, int] = {}
     for each in replicas:
-        best[each.host] = max(each.ack, best.get(each.host, -1))
+        best[each.name] = max(each.ack, best.get(each.name, -1))
     return best
 
 
 def state_of(rules: ReplicaRules, end: int, replicas: Iterable[Replica], confirmed: int) -> ReplicaState:
     """The state of a log that ends at `end`, after one that was `confirmed`."""
-    acks = sorted(best_by_host(replicas).values(), reverse=True)
+    acks = sorted(best_by_name(replicas).values(), reverse=True)
     in_sync = 1 + sum(end - ack <= rules.gap_bytes_max for ack in acks)
     needed = rules.in_sync_replicas
     if rules.auto:

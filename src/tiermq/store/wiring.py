@@ -216,7 +216,7 @@ def assemble(
     statistics = StoreStatistics(clock)
     pool = _pool(config)
     allocator = _allocator(config, access, clock, pool, background)
-    files = _log_files(config, access, clock, allocator)
+    files = log_files(config, access, clock, allocator)
     box: list[StoreComponents] = []  # The callbacks below run only once the parts exist.
     queues = _queue_table(config, access, clock, attributes, box)
     log = CommitLog(
@@ -324,7 +324,10 @@ def _allocator(
     )
 
 
-def _log_files(config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator) -> MappedFileQueue:
+def log_files(
+    config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator | None
+) -> MappedFileQueue:
+    """The files of the commit log, not loaded yet. Without an allocator no file can be added."""
     paths = [str(path) for path in config.commit_log_paths]
     size = config.mapped_file_size_commit_log
     if len(paths) == 1 and not config.read_only_commit_log_paths:

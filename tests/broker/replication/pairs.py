@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,7 @@ from broker.brokers import broker_config, running
 from tiermq.broker.broker import Broker
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import RemotingCommand
-
-
-def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        os.sched_yield()
+from waiting import until as until
 
 
 @contextmanager

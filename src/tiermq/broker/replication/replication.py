@@ -23,10 +23,19 @@ from tiermq.errors import BadConfig
 from tiermq.message.hosts import LOOPBACK
 from tiermq.metrics import Registry
 from tiermq.namesrv.route_table import MASTER_ID
+from tiermq.replication.epoch_file import EpochFile
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
 from tiermq.store.local_store import LocalStore
+
+
+class Term(NamedTuple):
+    """A role that an election gave, with the log's epochs: brokers in terms speak the auto-switch dialect."""
+
+    epoch: int
+    epochs: EpochFile
+    replica_id: int
 
 
 class HaSocket(NamedTuple):
@@ -91,7 +100,16 @@ def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: 
 class Replication:
     """See the module. Made, started and stopped with its broker; the figures may be read by any thread."""
 
-    def __init__(self, local: LocalStore, config: BrokerConfig, clock: Clock, ha: HaSocket, metrics: Registry) -> None:
+    def __init__(
+        self,
+        local: LocalStore,
+        config: BrokerConfig,
+        clock: Clock,
+        ha: HaSocket,
+        metrics: Registry,
+        term: Term | None = None,
+    ) -> None:
+        """`term`: the role that the store was opened with was given by an election; None: by the settings."""
         self.role = local.config.broker_role
         self.why_no_port = ha.why_not
         self.master: HaMaster | None = None
@@ -108,14 +126,21 @@ class Replication:
                 heartbeat_s=config.ha_send_heartbeat_interval / 1000,
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
                 source="" if source in (LOOPBACK, "localhost") else source,
+                replica_id=0 if term is None else term.replica_id,
+                from_last_file=config.sync_from_last_file,
             )
-            self.slave = HaSlave(local, settings, clock)
+            self.slave = slave = HaSlave(local, settings, clock, None if term is None else term.epochs)
+            if term is not None:
+                local.require_replicas(lambda: slave.confirm_offset)
+                slave.confirm_listeners.append(local.replicas_moved)
             self.slave.set_master(config.ha_master_address)
         elif ha.socket is not None:
-            self.master = self._make_master(ha.socket, flushes, clock)
+            if term is not None:
+                term.epochs.begin(term.epoch, max(0, local.min_physical_offset), local.max_physical_offset)
+            self.master = self._make_master(ha.socket, flushes, clock, None if term is None else term.epochs)
         self._register_metrics(metrics)
 
-    def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock) -> HaMaster:
+    def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock, epochs: EpochFile | None) -> HaMaster:
         config, local = self._config, self._local
         is_sync = self.role is BrokerRole.SYNC_MASTER
         rules = ReplicaRules(
@@ -133,7 +158,7 @@ class Replication:
             from_last_file=config.sync_from_last_file,
             allowed=config.allowed_slaves,
         )
-        master = HaMaster(local, rules, settings, listening, clock)
+        master = HaMaster(local, rules, settings, listening, clock, epochs)
         if rules.waits:
             local.require_replicas(master.replicated_where)
             master.listeners.append(self._replicas_changed)
