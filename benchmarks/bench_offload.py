@@ -3,6 +3,10 @@
 `wire`       All of a store by pulls from a TierMQ broker, and from RocketMQ's, against its own directory; one task at a
              time.
 `executors`  The same from a TierMQ broker by two processes that run tasks, against one.
+`producer`   Sends of RocketMQ's client to its broker while that is copied (`--rate 2M`), against alone: rate, and p99
+             the other way round, so that below 1 is worse.
+`freshness`  What is allowed from a message's acknowledgement to its row in SQL (10 s and the settle time, `--trigger
+             5s`), against the p99.
 `driver`     Processor time of the driver for each queue, at 10,000 and 100,000 queues against 1,000, 1 is linear; and
              1 GB against its memory. Brokers are simulated.
 """
@@ -14,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, offload_driver_side, offload_wire_side, store_side
+from benchmarks import harness, offload_driver_side, offload_live_side, offload_wire_side, store_side
 from benchmarks.harness import JavaBench
 from benchmarks.report import Report
 
@@ -60,7 +64,22 @@ def driver(work: Work, place: Path) -> None:
     work.made.ratios["driver_memory_1_gb_vs_used"] = round(MEMORY_MB / found[-1]["idle"]["memory_mb"], 4)
 
 
-PARTS: dict[str, Callable[[Work, Path], None]] = {"wire": wire, "executors": executors, "driver": driver}
+def producer(work: Work, place: Path) -> None:
+    measured = offload_live_side.measure_producer(place, rounds=work.rounds, warmup=work.warmup)
+    offload_live_side.add_producer_to(work.made, measured)
+
+
+def freshness(work: Work, place: Path) -> None:
+    offload_live_side.add_freshness_to(work.made, offload_live_side.measure_freshness(place))
+
+
+PARTS: dict[str, Callable[[Work, Path], None]] = {
+    "wire": wire,
+    "executors": executors,
+    "producer": producer,
+    "freshness": freshness,
+    "driver": driver,
+}
 
 
 def run(argv: list[str]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Measured(Cluster):
 def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]:
     """`settings` are RocketMQ's, by its names."""
     store = directory / "rocketmq-store"
-    _make_topics(store)
+    make_topics(store)
     with (
         Measured(jars, store, directory / "rocketmq", {"flushDiskType": "ASYNC_FLUSH", **settings}) as cluster,
         official_load.loading(jars, cluster.name_server, cluster.port, QUEUES, directory) as load,
@@ -121,7 +121,7 @@ def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Itera
 
     store = directory / "tiermq-store"
     if not store.exists():
-        _make_topics(store)
+        make_topics(store)
     sizes = {name: getattr(StoreConfig(), name) for name in SIZES}
     with (
         Serving(store, *words, **{**sizes, "flush_disk_type": "ASYNC_FLUSH", **settings}) as served,
@@ -146,7 +146,7 @@ def _await_route(name_server: str, topic: str) -> None:
             time.sleep(ROUTE_LOOK_S)
 
 
-def _make_topics(store: Path) -> None:
+def make_topics(store: Path) -> None:
     """Both read this file when they start."""
     from tiermq.broker.topic.topic_table import FILE, encode_topics
     from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
@@ -161,7 +161,7 @@ def make_history(directory: Path, messages: int) -> str:
     from tiermq import Message, TieredStore
 
     store, tier = directory / "tiermq-store", f"file://{directory}/tier"
-    _make_topics(store)
+    make_topics(store)
     body = b"h" * HISTORY_BODY_BYTES
     with TieredStore.open(store, tier=tier, broker_name="b1") as filled:
         for start in range(0, messages, 1_000):

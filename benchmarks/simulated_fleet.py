@@ -14,6 +14,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from tiermq.message.record import encode_record
@@ -24,7 +25,8 @@ from tiermq.remoting.server import RemotingServer
 
 CLUSTER = "simulated"
 BODY = b"x" * 200
-STORED_MS = 1_700_000_000_000
+STORED_MS = time.time_ns() // 1_000_000
+"""Of the first message: not so old that retention would be a danger."""
 Answer = Callable[[RemotingCommand], RemotingCommand]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,8 +73,11 @@ SPARK = {
     "spark.task.maxFailures": "8",
     "spark.deploy.maxExecutorRetries": "-1",
 }
+LEFT_OUT = ("data", "commitlog", "consumequeue", "index", "timerwheel", "rocksdbstore", "*.jar")
 KINDS = ("executor", "worker", "driver", "object store", "rocketmq broker", "tiermq broker")
 _POLL_S = 0.1
+COLD_READ_TRIES, AGAIN_S = 10, 3.0
+"""As RocketMQ's push consumer does: it pulls again 3 s after an error."""
 
 
 def missing() -> str:
@@ -151,6 +155,7 @@ class Fleet:
         self._driver: subprocess.Popen[bytes] | None = None
         self.brokers: list[Broker] = []
         self.driver_starts = 0
+        self.asked_again = 0
         self.driver_ends: list[int] = []
         """Exit codes of drivers that ended by themselves."""
 
@@ -191,6 +196,10 @@ class Fleet:
     def close(self) -> None:
         self._open.close()
 
+    def keep_logs(self, directory: Path) -> None:
+        """Copy what its processes wrote, without their data."""
+        shutil.copytree(self.directory, directory, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
+
     @property
     def names(self) -> list[str]:
         return [broker.name for broker in self.brokers]
@@ -202,11 +211,18 @@ class Fleet:
         }  # fmt: skip
         self.ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, **told)
 
-    def ask(self, broker: Broker, code: RequestCode, body: bytes = b"", **fields: Any) -> RemotingCommand:
+    def ask(
+        self, broker: Broker, code: RequestCode, body: bytes = b"", *, tries: int = 1, **fields: Any
+    ) -> RemotingCommand:
         host, _, port = broker.address.rpartition(":")
         with BlockingClient(host, int(port), timeout_s=60) as client:
             told = {name: str(value) for name, value in fields.items()}
             answer = client.request(RemotingCommand(code, ext=told, body=body), 60)
+            while answer.code == ResponseCode.SYSTEM_ERROR and tries > 1:
+                tries -= 1
+                self.asked_again += 1
+                time.sleep(AGAIN_S)
+                answer = client.request(RemotingCommand(code, ext=told, body=body), 60)
         assert answer.code == ResponseCode.SUCCESS, f"{broker.name}: {answer}"
         return answer
 
@@ -215,12 +231,18 @@ class Fleet:
         return min(int(file.name) for file in (self._hidden / broker.name / "commitlog").iterdir())
 
     def key_at(self, broker: Broker, queue_id: int, offset: int) -> str:
-        """The key of the message that a consumer of the broker gets there."""
+        """The key of the message that a consumer of the broker gets there.
+
+        A consumer asks again after an error, and so does this: a broker that has just missed its bucket answers so
+        for as long as its circuit breaker rests.
+        """
         told: dict[str, Any] = {
             "consumerGroup": TOOLS_GROUP, "topic": TOPIC, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 1,
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
         }  # fmt: skip
-        (message, *_) = decode_records(bytes(self.ask(broker, RequestCode.PULL_MESSAGE, **told).body))
+        (message, *_) = decode_records(
+            bytes(self.ask(broker, RequestCode.PULL_MESSAGE, tries=COLD_READ_TRIES, **told).body)
+        )
         return message.keys[0] if message.queue_offset == offset else f"of offset {message.queue_offset}"
 
     # The job

@@ -36,9 +36,12 @@ class Acknowledged:
     count: int = 0
     failed: int = 0
     problems: list[str] = field(default_factory=list)
+    took_ns: list[int] = field(default_factory=list)
+    """How long each send took."""
 
     def note(self, line: str) -> None:
-        broker, queue, offset, number, _took_ns = line.split()
+        broker, queue, offset, number, took_ns = line.split()
+        self.took_ns.append(int(took_ns))
         at = self.numbers.setdefault((broker, int(queue)), {})
         if at.setdefault(int(offset), int(number)) != int(number):
             self.problems.append(f"{broker} acknowledged offset {offset} of queue {queue} twice")
@@ -67,8 +70,18 @@ class SteadyLoad:
         self._reader = threading.Thread(target=self._read, name="steady-load", daemon=True)
         self._reader.start()
 
-    def start(self, topic: str, name: str, brokers: Sequence[str], *, queues: int, pause_ms: int = PAUSE_MS) -> None:
-        self._current = Acknowledged(topic, name)
+    def start(
+        self,
+        topic: str,
+        name: str,
+        brokers: Sequence[str],
+        *,
+        queues: int,
+        pause_ms: int = PAUSE_MS,
+        into: Acknowledged | None = None,
+    ) -> None:
+        """`into`: what notes the acknowledgements. A broker that is named several times has so many threads."""
+        self._current = into or Acknowledged(topic, name)
         self._is_over = False
         self._tell(
             {"topic": topic, "name": name, "brokers": list(brokers), "queues": queues, "bytes": BODY_BYTES_MAX}

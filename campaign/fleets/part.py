@@ -79,13 +79,14 @@ class FleetKills:
         try:
             problems = self._run(world, f"r{seed}", faults, chance, outcome)
         except BaseException:
+            world.fleet.keep_logs(scratch / "servers")
             self._end()  # Whatever is left of it cannot be trusted; the next round has a new one.
             raise
         steps = tuple(map(str, faults))
         promise = "Every acknowledged message is in the tier once, in order, by offset, time and key."
         outcome.findings += [Finding(promise, found, seed, steps) for found in problems]
         if problems:
-            shutil.copytree(world.fleet.directory, scratch / "servers", ignore=shutil.ignore_patterns("brokers", "s3"))
+            world.fleet.keep_logs(scratch / "servers")
             self._end()
         return outcome
 
@@ -105,7 +106,7 @@ class FleetKills:
     def _run(self, world: _World, name: str, faults: list[Fault], chance: random.Random, outcome: Outcome) -> list[str]:
         fleet, check, counts = world.fleet, world.check, outcome.counts
         starts, ends, asked = fleet.driver_starts, len(fleet.driver_ends), (check.keys_asked, check.times_asked)
-        checked = check.messages_checked
+        checked, asked_again = check.messages_checked, fleet.asked_again
         fleet.load.start(TOPIC, name, fleet.names, queues=QUEUES)
         for fault in faults:
             fleet.load.wait(fault.after)
@@ -129,6 +130,7 @@ class FleetKills:
         counts["drivers_that_gave_up"] += len(fleet.driver_ends) - ends
         counts["messages_checked"] += check.messages_checked - checked
         counts["keys_asked"] += check.keys_asked - asked[0]
+        counts["cold_reads_asked_again"] += fleet.asked_again - asked_again
         counts["times_asked"] += check.times_asked - asked[1]
         return problems
 

@@ -17,6 +17,7 @@ from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.job import OffloadJob, OffloadOptions
 from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.pipeline.offload.wire_fleet import FleetScope
+from tiermq.pipeline.task_runner import TaskRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.frame import decode_frame, encode_frame
 from tiermq.tier.driver.tier_url import open_driver
@@ -142,11 +143,11 @@ class ScriptedFleet:
 
     def offload(
         self, stop: Waiting | None = None, *, cluster: str | None = "c", scope: dict[str, Any] | None = None,
-        task_s: float = 60.0, **options: Any,
+        task_s: float = 60.0, wave_queues: int = 1000, runner: TaskRunner | None = None, **options: Any,
     ) -> JobReport:  # fmt: skip
         stop = stop or Waiting()
         fleet = FleetScope(self.names.address, cluster, **(scope or {}))
-        settings = OffloadSettings(task_s=task_s)
+        settings = OffloadSettings(task_s=task_s, wave_queues=wave_queues)
         chosen = OffloadOptions(
             fleet=fleet,
             stop=stop,
@@ -156,7 +157,7 @@ class ScriptedFleet:
             config={"tier_manifest_interval": 1},
             **options,
         )
-        return OffloadJob([], self.tier, chosen, None).run()
+        return OffloadJob([], self.tier, chosen, runner).run()
 
     def copied(self, broker: str = "b", topic: str = "orders", cluster: str = "c") -> tuple[int, int, int] | None:
         """The min and max offset of a queue in the tier, and how many gaps it has."""

@@ -42,7 +42,7 @@ def test_a_queue_of_which_a_task_failed_is_looked_at_again_before_it_is_written(
     world.broker.commit([replace(none, sizes=sizes)])
     name = (commit.queue.topic, commit.queue.queue_id)
     assert world.broker.problems == {name: "down"}
-    works = {work.queue: work for work in world.broker.plan(force=True)}
+    works = {work.queue: work for work in world.broker.plan(force=True, queues_max=1000)}
     assert commit.queue not in works  # All of it had landed, and was adopted.
     assert world.broker.counts.adopted == commit.messages
     world.broker.close()
@@ -52,7 +52,7 @@ def test_a_wave_that_failed_is_doubted_and_adopted(tmp_path: Path) -> None:
     world = TaskWorld(tmp_path)
     commit = world.run(world.task())
     world.broker.doubt(world.works)
-    world.broker.plan(force=True)
+    world.broker.plan(force=True, queues_max=1000)
     assert world.broker.counts.adopted == commit.messages
     world.broker.close()
 
@@ -71,3 +71,12 @@ def test_a_closed_broker_has_written_its_manifests_and_let_go(tmp_path: Path) ->
     assert manifest.max_offset == commit.to_offset
     assert "pipeline offload" in manifest.writer
     assert world.broker.lease.read().owner == ""  # type: ignore[union-attr]
+
+
+def test_queues_that_a_wave_has_no_place_for_come_first_in_the_next(tmp_path: Path) -> None:
+    world = TaskWorld(tmp_path)
+    queues = [work.queue for work in world.works]
+    assert len(queues) > 2
+    first, second = ([work.queue for work in world.broker.plan(force=True, queues_max=2)] for _ in range(2))
+    assert (first, second[0]) == (queues[:2], queues[2])
+    world.broker.close()

@@ -34,7 +34,7 @@ class TaskWorld(OffloadWorld):
         place = StorePlace(str(self.store), "c", "b")
         self.broker = OffloadBroker(StoreOrigin(place), self.config, driver_of(self.tier), SystemClock())
         self.broker.begin()
-        self.works = self.broker.plan(force=True)
+        self.works = self.broker.plan(force=True, queues_max=1000)
 
     def task(self, settings: OffloadSettings = SMALL, **changes: object) -> OffloadTask:
         config = self.config
@@ -153,7 +153,7 @@ def test_entries_of_the_time_index_stand_close_enough_in_large_chunks(tmp_path: 
     )  # fmt: skip
     broker.begin()
     task = OffloadTask(
-        str(world.store), world.tier, tuple(broker.plan(force=True)), broker.claim, 1 << 30, 20 << 20,
+        str(world.store), world.tier, tuple(broker.plan(force=True, queues_max=1000)), broker.claim, 1 << 30, 20 << 20,
     )  # fmt: skip
     (commit,) = run_offload_task(task).commits
     assert [entry.queue_offset for entry in commit.entries] == [0, 4_096, 8_192]

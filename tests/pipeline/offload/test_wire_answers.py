@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, ScriptedFlee
 from pipeline.offload.wire_world import Waiting
 from tiermq.cli.pipeline.offload import exit_code
 from tiermq.pipeline.offload.gap_check import GAP_MESSAGES_MAX
+from tiermq.pipeline.offload.plan import OffloadTask
+from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.testing import MovableClock
 
@@ -303,3 +305,63 @@ def test_a_slow_broker_does_not_hold_back_the_messages_of_others(tmp_path: Path)
         report = fleet.offload(stop, trigger_s=20.0, task_s=0.5)
         assert seen[0] is None or seen[0][1] < 10
         assert (report.problems, fleet.copied("slow")) == ([], (0, 10, 0))
+
+
+class WatchedRunner(LocalRunner):
+    """Notes the brokers of each wave's tasks; a wave of `slow` alone waits until `may_end`."""
+
+    def __init__(self) -> None:
+        self.waves: list[set[str]] = []
+        self.may_end = threading.Event()
+
+    def run(
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], *, name: str = "", progress: Any = None
+    ) -> list[Any]:
+        if isinstance(tasks[0], OffloadTask):
+            self.waves.append({task.wire.broker for task in tasks})
+            if self.waves[-1] == {"slow"}:
+                self.may_end.wait()
+        return super().run(function, tasks, name=name, progress=progress)
+
+
+def test_a_broker_that_ran_out_of_time_has_waves_of_its_own_until_it_is_in_time(tmp_path: Path) -> None:
+    stuck = threading.Event()
+    runner, stop = WatchedRunner(), Waiting()
+
+    def wait(ext: dict[str, str]) -> None:
+        if int(ext["maxMsgNums"]) > 1:  # Not the driver's own.
+            stuck.wait()
+
+    def look() -> None:
+        common = runner.waves.count({"b"})
+        if {"slow"} in runner.waves and common < 3:  # Its own wave is under way, and those of the other go on.
+            fleet.brokers["b"].topics["orders"] = rows(10 * (common + 2))
+        elif common >= 3 and not runner.may_end.is_set():
+            seen.append(fleet.copied())
+            stuck.set()
+            runner.may_end.set()
+        elif fleet.copied("slow") == (0, 20, 0):  # It was in time, so the next wave is common again.
+            fleet.brokers["b"].topics["orders"] = rows(100)
+            fleet.brokers["slow"].topics["orders"] = rows(21)
+        elif fleet.copied("slow") == (0, 21, 0):
+            stop.set()
+
+    seen: list[Any] = []
+    with scripted_fleet(tmp_path, b=orders(), slow=ScriptedBroker({"orders": rows(20)})) as fleet:
+        fleet.brokers["slow"].answers[PULL] = wait
+        stop.happens = dict.fromkeys(range(1, 100_000), look)
+        report = fleet.offload(stop, trigger_s=20.0, task_s=0.5, runner=runner)
+    assert seen == [(0, 40, 0)]
+    assert runner.waves[0] == {"b", "slow"}
+    assert {"b", "slow"} in runner.waves[4:]
+    assert report.problems == []
+    assert report.done["messages"] == 121
+
+
+def test_more_queues_than_a_wave_takes_are_copied_by_several(tmp_path: Path) -> None:
+    topics = {f"t{number}": rows(3, topic=f"t{number}") for number in range(7)}
+    runner = WatchedRunner()
+    with scripted_fleet(tmp_path, b=ScriptedBroker(topics)) as fleet:
+        report = fleet.offload(runner=runner, wave_queues=3)
+        assert [fleet.copied(topic=topic) for topic in topics] == [(0, 3, 0)] * 7
+    assert (report.problems, report.done["messages"], len(runner.waves)) == ([], 21, 3)

@@ -100,6 +100,8 @@ class OffloadBroker:
         self.forks: dict[QueueName, dict[str, Any]] = {}
         self.dangers: dict[QueueName, dict[str, Any]] = {}
         self.is_open = False
+        self.is_slow = False
+        """Whether a task of the last wave ran out of time, which other brokers of the same wave waited for."""
         self.next_due_ms: int | None = None
         self._config = config
         self._driver = driver
@@ -245,8 +247,11 @@ class OffloadBroker:
 
     # Planning
 
-    def plan(self, *, force: bool) -> list[QueueWork]:
-        """What waits, queue by queue, after everything was done that is not copying. Raises StaleWriter, StoreError."""
+    def plan(self, *, force: bool, queues_max: int) -> list[QueueWork]:
+        """What waits, queue by queue, after everything was done that is not copying. Raises StaleWriter, StoreError.
+
+        Of more than `queues_max` queues the rest comes first in the next plan.
+        """
         self.writer.keep_lease()
         if not self.writer.may_write():
             raise StaleWriter(f"{self.place.path}: this job may not write its tier any more; {self.writer.refusal}")
@@ -260,9 +265,15 @@ class OffloadBroker:
             self._life = self.place.life
             for run in self._runs.values():
                 run.commit_offset = -1
-        works = []
-        for file in self._compared(self._owned(self._behind(self._unchanged()))):
+        works: list[QueueWork] = []
+        files = self._compared(self._owned(self._behind(self._unchanged())))
+        files.sort(key=lambda file: file.queue.name not in self._not_started)
+        self._not_started.clear()
+        for file in files:
             name = file.queue.name
+            if len(works) >= queues_max:
+                self._not_started.add(name)
+                continue
             try:
                 work = self._plan_queue(name, file, force)
             except (TierError, RemotingError) as error:
@@ -270,8 +281,6 @@ class OffloadBroker:
                 continue
             if work is not None:
                 works.append(work)
-        works.sort(key=lambda work: work.queue.name not in self._not_started)
-        self._not_started.clear()
         return works
 
     def _unchanged(self) -> list[tuple[QueueName, FlatMessageFile | None]]:
@@ -349,6 +358,8 @@ class OffloadBroker:
             run.epoch = self.writer.own(file)
             before = file.commit_offset
             file.recover()
+            assert self._held.manifests is not None
+            self._held.manifests.forget_rows(file.queue)
             self.counts.adopted += max(0, file.commit_offset - max(0, before))
             if file.commit_offset != before:
                 run.commit_offset = -1  # What was adopted is not compared yet.
@@ -483,6 +494,7 @@ class OffloadBroker:
             for commit in done:
                 self.metadata.record_commit(commit.queue, _known(commit), commit.entries)
         self._step("committed")
+        self.is_slow = any(commit.stop is Stop.SLOW for commit in commits)
         for commit in commits:
             self._settle(commit)
         if self.index is not None:
@@ -638,8 +650,9 @@ class OffloadBroker:
         return file
 
     def _run(self, file: FlatMessageFile) -> QueueDispatchState:
-        name = (file.queue.topic, file.queue.queue_id)
-        return self._runs.setdefault(name, QueueDispatchState(name))
+        name = file.queue.name
+        run = self._runs.get(name)
+        return run if run is not None else self._runs.setdefault(name, QueueDispatchState(name))
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:

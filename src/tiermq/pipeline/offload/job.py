@@ -10,6 +10,10 @@ Committed records that the index does not cover are read back first; small index
 tasks. Between waves nothing is under way, so a job may be stopped there at any
 time; killed anywhere else it loses nothing, see `offload_broker`. It is a plain loop and no Structured Streaming: a
 wave that finds nothing costs no job at all, and the tier's own metadata is the checkpoint.
+
+A wave ends when all of its tasks have. In a continuous job a broker whose task ran out of time has waves of its own
+from then on, each of one task, in a thread of its own beside those of others (`_SlowWave`), until one ends in time: it
+holds others back once, and takes one processor of the executors.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +57,7 @@ from tiermq.pipeline.task_runner import JobTasks, TaskRunner
 from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.dispatch.plan import TopicFilter
 from tiermq.tier.metadata.broker_lease import LeaseHeld, LeaseKeeper
+from tiermq.tier.names import QueueName
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_wiring import topic_filter
@@ -66,6 +72,9 @@ LOOK_WAIT_S = 2.0
 """How long a wave of a continuous job waits for what brokers report; slower ones join a later wave."""
 BACKOFF_MAX_S = 300.0
 """Between two tries of a continuous job whose waves fail, unless its trigger is longer."""
+
+SLOW_BROKERS_MAX = 16
+"""Threads for brokers that have waves of their own; further ones wait for one of these."""
 
 INDEX_CHOICES = ("now", "small", "later")
 
@@ -128,6 +137,26 @@ def offload(
     return OffloadJob(stores, tier, chosen, runner).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Waved:
+    """What a wave did. `planned` bytes: about, of all that waited."""
+
+    is_progress: bool
+    tasks: int
+    bytes: int
+    planned: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _SlowWave:
+    """A wave of one broker, under way in a thread that owns the broker until the job's thread takes the result."""
+
+    waved: Future[_Waved | None]
+    problems: dict[QueueName, str]
+    """As of its wave before."""
+
+
 class OffloadJob:
     """One run of an offload. `run` belongs to one thread."""
 
@@ -163,6 +192,8 @@ class OffloadJob:
         self._lease_wait = LeaseWait()
         self._refused: dict[tuple[str, str, str, int], dict[str, Any]] = {}
         self._dangers: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+        self._slow_waves: dict[OffloadBroker, _SlowWave] = {}
+        self._slow_pool: ThreadPoolExecutor | None = None
         self._stack = ExitStack()
         self._was_looked = False
         self._failures = 0
@@ -358,6 +389,8 @@ class OffloadJob:
         self._held.clear()
         if self._fleet is None:
             return
+        self._take_slow_waves()
+        self._fleet.busy = {broker.place for broker in self._slow_waves if isinstance(broker.place, WireBroker)}
         if self._was_looked:  # The first look was before the checks.
             try:
                 self._find(self._fleet)
@@ -382,11 +415,21 @@ class OffloadJob:
             assert isinstance(origin, WireBroker)
             if origin.error is not None:
                 self._troubles[origin.path] = str(origin.error)
-            elif broker.is_open:
+            elif broker.is_open and broker not in self._slow_waves:
                 ready.append(broker)
         return ready
 
     def _loop(self) -> None:
+        with ThreadPoolExecutor(SLOW_BROKERS_MAX, thread_name_prefix="offload-slow") as self._slow_pool:
+            self._run_waves()
+            self._take_slow_waves(wait=True)
+        if self._options.all_slots and self._options.trigger_s is None and not self._options.stop.is_set():
+            self._index.merge(self._brokers, at_end=True)
+        if self._fleet is not None:
+            self._note_passed_over(self._fleet)
+        self._report_problems()
+
+    def _run_waves(self) -> None:
         options, idle_waves = self._options, 0
         while not options.stop.is_set():
             copied, is_through, ready = self._try_wave()
@@ -401,11 +444,6 @@ class OffloadJob:
                     break
             elif not copied:
                 options.stop.wait(self._pause_s(options.trigger_s))
-        if options.all_slots and options.trigger_s is None and not options.stop.is_set():
-            self._index.merge(self._brokers, at_end=True)
-        if self._fleet is not None:
-            self._note_passed_over(self._fleet)
-        self._report_problems()
 
     def _try_wave(self) -> tuple[bool, bool, Sequence[OffloadBroker]]:
         """A wave: whether anything was done, whether nothing was left to do, and its brokers.
@@ -453,7 +491,9 @@ class OffloadJob:
         problems = [f"{place}: {text}" for place, text in self._troubles.items()]
         for broker in self._brokers:
             path = broker.place.path
-            problems += [f"{path} {name[0]}-{name[1]}: {text}" for name, text in broker.problems.items()]
+            slow = self._slow_waves.get(broker)
+            found = broker.problems if slow is None else slow.problems
+            problems += [f"{path} {name[0]}-{name[1]}: {text}" for name, text in found.items()]
             if isinstance(broker.place, WireBroker):
                 left_out = broker.place.refused | broker.place.failed
                 problems += [f"{path} {topic}: {why}" for topic, why in left_out.items()]
@@ -469,7 +509,8 @@ class OffloadJob:
     def _note_wave(self) -> None:
         """What operators watch: gaps, refused queues, messages in danger."""
         details = self._report.details
-        for broker in self._brokers:
+        brokers = [broker for broker in self._brokers if broker not in self._slow_waves]
+        for broker in brokers:
             details.setdefault("gaps", []).extend(broker.gaps)
             broker.gaps.clear()
             for name, row in broker.forks.items():
@@ -480,24 +521,45 @@ class OffloadJob:
                     self._dangers[broker.place.cluster, broker.place.broker, *name] = row
         details["refused"], details["danger"] = list(self._refused.values()), list(self._dangers.values())
         if self._options.metrics_path is not None:
-            self._metrics.note(self._brokers, self._troubles, self._held, self._missing)
+            self._metrics.note(brokers, self._troubles, self._held, self._missing)
             self._metrics.write(self._options.metrics_path, self._options.clock.now_ms(), self._failures)
 
     def _wave(self, brokers: Sequence[OffloadBroker]) -> tuple[bool, bool]:
         """Whether anything was done, and whether nothing was left to do."""
-        options, report = self._options, self._report
+        options = self._options
+        if self._fleet is not None and options.trigger_s is not None:
+            brokers = self._without_slow(brokers)
         force = options.trigger_s is None or self._fleet is not None  # Over the wire the trigger itself makes batches.
-        works = [(broker, work) for broker in brokers for work in self._planned(broker, force)]
-        brokers = [broker for broker in brokers if broker.is_open]
+        most = max(1, options.settings.wave_queues // max(1, len(brokers)))
+        works = [(broker, work) for broker in brokers for work in self._planned(broker, force, most)]
+        waved = self._copied([broker for broker in brokers if broker.is_open], works, self._edge)
+        if waved is None:
+            return False, True
+        self._count(waved)
+        return waved.is_progress, False
+
+    def _copied(
+        self,
+        brokers: Sequence[OffloadBroker],
+        works: Sequence[tuple[OffloadBroker, QueueWork]],
+        edge: Callable[[OffloadBroker], AbstractContextManager[None]],
+        *,
+        in_one_task: bool = False,
+    ) -> _Waved | None:
+        """Copy and commit; None when there is nothing to copy."""
+        options = self._options
         self._index.catch_up(brokers)
         if not works:
-            return False, True
+            return None
         total = sum(work.bytes for _, work in works)
         before = sum(broker.counts.rolled for broker in brokers)
         settings = self._wave_settings(len(brokers))
         counts = share([Backlog(work.to_offset - work.from_offset, work.bytes) for _, work in works], settings)
         chosen = [(broker, cut(work, count)) for (broker, work), count in zip(works, counts, strict=True) if count]
-        tasks = [task for broker in brokers for task in self._tasks_of(broker, [w for b, w in chosen if b is broker])]
+        tasks: list[OffloadTask] = []
+        for broker in brokers:
+            own = [work for each, work in chosen if each is broker]
+            tasks += self._tasks_of(broker, own, in_one_task=in_one_task)
         options.step("tasks")
         commits: dict[str, list[QueueCommit]] = {}
         keys: dict[OffloadIndex, list[StagedKeys]] = {}
@@ -518,17 +580,54 @@ class OffloadJob:
             path = broker.place.path
             if path in commits:
                 found = ((), ()) if broker.index is None else (keys[broker.index], built[broker.index])
-                with self._edge(broker):
+                with edge(broker):
                     broker.commit(commits[path], *found)
         self._index.merge(brokers)
-        report.add(waves=1, tasks=len(tasks), bytes=copied, task_cpu_s=sum(result.cpu_s for result in results))
-        options.progress(int(report.done["bytes"]), int(report.done["bytes"]) + max(0, total - copied))
-        return copied > 0 or sum(broker.counts.rolled for broker in brokers) > before, False
+        is_progress = copied > 0 or sum(broker.counts.rolled for broker in brokers) > before
+        return _Waved(is_progress, len(tasks), copied, total, sum(result.cpu_s for result in results))
 
-    def _planned(self, broker: OffloadBroker, force: bool) -> list[QueueWork]:
+    def _count(self, waved: _Waved) -> None:
+        report = self._report
+        report.add(waves=1, tasks=waved.tasks, bytes=waved.bytes, task_cpu_s=waved.cpu_s)
+        done = int(report.done["bytes"])
+        self._options.progress(done, done + max(0, waved.planned - waved.bytes))
+
+    # Slow brokers
+
+    def _without_slow(self, brokers: Sequence[OffloadBroker]) -> list[OffloadBroker]:
+        """The brokers of a common wave; for each of the others begin a wave of its own."""
+        assert self._slow_pool is not None
+        for broker in brokers:
+            if broker.is_slow:
+                problems = dict(broker.problems)
+                self._slow_waves[broker] = _SlowWave(self._slow_pool.submit(self._slow_wave, broker), problems)
+        return [broker for broker in brokers if not broker.is_slow]
+
+    def _slow_wave(self, broker: OffloadBroker) -> _Waved | None:
+        """All of a wave of one broker, in a thread of its own."""
+        most = self._options.settings.wave_queues
+        works = [(broker, work) for work in broker.plan(force=True, queues_max=most)]
+        return self._copied([broker], works, lambda _broker: nullcontext(), in_one_task=True)
+
+    def _take_slow_waves(self, *, wait: bool = False) -> None:
+        """Take brokers back whose own wave has ended. `wait`: for all of them."""
+        for broker, slow in list(self._slow_waves.items()):
+            if not wait and not slow.waved.done():
+                continue
+            with self._edge(broker):
+                try:
+                    waved = slow.waved.result()
+                finally:
+                    del self._slow_waves[broker]
+                if waved is not None:
+                    self._count(waved)
+                else:
+                    broker.is_slow = False  # It has nothing to copy.
+
+    def _planned(self, broker: OffloadBroker, force: bool, queues_max: int) -> list[QueueWork]:
         works: list[QueueWork] = []
         with self._edge(broker):
-            works += broker.plan(force=force)
+            works += broker.plan(force=force, queues_max=queues_max)
         return works
 
     def _give_up(self, broker: OffloadBroker) -> None:
@@ -536,7 +635,8 @@ class OffloadJob:
         assert self._fleet is not None
         assert isinstance(broker.place, WireBroker)
         self._brokers.remove(broker)
-        self._broker(broker.place, self._fleet.scope.topic_filter(broker.place.cluster, broker.place.broker))
+        topics = self._fleet.scope.topic_filter(broker.place.cluster, broker.place.broker)
+        self._broker(broker.place, topics).is_slow = broker.is_slow
         with suppress(TierError):
             broker.close()
 
@@ -546,11 +646,13 @@ class OffloadJob:
         most = int(rate * RATE_WAVE_S * brokers) or settings.wave_bytes
         return replace(settings, wave_bytes=max(1, min(settings.wave_bytes, most)))
 
-    def _tasks_of(self, broker: OffloadBroker, works: Sequence[QueueWork]) -> list[OffloadTask]:
+    def _tasks_of(
+        self, broker: OffloadBroker, works: Sequence[QueueWork], *, in_one_task: bool = False
+    ) -> list[OffloadTask]:
         if not works:
             return []
         config = self._config(broker.place)
-        groups = part(works, self._tasks.parallelism, self._options.settings)
+        groups = [tuple(works)] if in_one_task else part(works, self._tasks.parallelism, self._options.settings)
         rate = self._options.rate / min(len(groups), self._tasks.parallelism)
         return [
             OffloadTask(

@@ -8,9 +8,9 @@ and never trims one: at a full segment it stops and reports it, and the driver c
 every segment before its first byte is written, and a second run of the same task writes the same bytes to the same
 offsets.
 
-A wave has a limit in bytes and in messages, over all queues: it bounds what a crash leaves to be looked at again, how
-long a commit waits, and how many keys a task has in memory. Small backlogs are taken whole, large ones
-share the rest evenly, so that one queue with years of history does not block other queues.
+A wave has a limit in bytes, in messages and in queues: it bounds what a crash leaves to be looked at again, how
+long a commit waits, how many keys a task has in memory, and the driver's memory. Small backlogs are taken
+whole, large ones share the rest evenly, so that one queue with years of history does not block other queues.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class OffloadSettings:
 
     wave_bytes: int = 4096 * MIB
     wave_messages: int = 16_000_000
+    wave_queues: int = 25_000  # A driver holds 3 KB for each queue of a wave, besides 7 KB for each that there is.
     queue_messages: int = 2_000_000  # Of one queue: a task holds the keys of these messages in memory.
     task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB

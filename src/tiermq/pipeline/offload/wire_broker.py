@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -130,7 +129,7 @@ class _Seen:
     __slots__ = ("_looks",)
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque()
+        self._looks: list[tuple[float, int]] = []
 
     def note(self, now_s: float, max_offset: int) -> None:
         while self._looks and self._looks[-1][1] >= max_offset:
@@ -142,7 +141,7 @@ class _Seen:
     def settled(self, now_s: float, settle_s: float) -> int:
         """The end as it was seen at least so long ago; 0: not yet."""
         while len(self._looks) > 1 and self._looks[1][0] <= now_s - settle_s:
-            self._looks.popleft()
+            del self._looks[0]
         if self._looks and self._looks[0][0] <= now_s - settle_s:
             return self._looks[0][1]
         return 0
@@ -255,7 +254,11 @@ class WireBroker(RecordSource):
         self._looked_s = self._monotonic()
         self._looks += 1
         for name, queue in self._ends.items():
-            self._seen.setdefault(name, _Seen()).note(self._looked_s, queue.max_offset)
+            if queue.flushed_offset is None:
+                seen = self._seen.get(name)
+                if seen is None:
+                    seen = self._seen[name] = _Seen()
+                seen.note(self._looked_s, queue.max_offset)
         for name in self._seen.keys() - self._ends.keys():
             del self._seen[name]
         self._gaps.keep_only(set(self._ends))

@@ -99,6 +99,8 @@ class WireFleet:
         self.brokers: dict[tuple[str, str], WireBroker] = {}
         self.troubles: dict[str, str] = {}
         """Brokers of the name servers that cannot be copied as they are registered, and why."""
+        self.busy: set[WireBroker] = set()
+        """Brokers that another thread plans by: what they have stays as that thread has seen it."""
         self._asked: dict[tuple[str, str], Future[BrokerLook | RemotingError]] = {}
 
     def find(self) -> list[WireBroker]:
@@ -125,7 +127,7 @@ class WireFleet:
                 if known is not None:
                     self.brokers[cluster, name] = known
                     new.append(known)
-            elif known.wire.address != address:
+            elif known.wire.address != address and known not in self.busy:
                 known.move(address)
         for (_, name), broker in self.brokers.items():
             broker.is_shared_name = name in table.shared
@@ -157,14 +159,17 @@ class WireFleet:
         )
 
     def look(self, wait_s: float | None = None) -> None:
-        """Ask every broker what it has now. One that does not answer has an `error`.
+        """Ask every broker that is not busy what it has now. One that does not answer has an `error`.
 
         Brokers that need longer than `wait_s` are left out until a later look finds their answers.
         """
-        new = {key: broker for key, broker in self.brokers.items() if key not in self._asked}
+        free = {key: broker for key, broker in self.brokers.items() if broker not in self.busy}
+        new = {key: broker for key, broker in free.items() if key not in self._asked}
         self._asked |= {key: self._client.later(broker.ask()) for key, broker in new.items()}
         wait([self._asked[key] for key in (new if wait_s is not None else self._asked)], timeout=wait_s)
         for key, answer in list(self._asked.items()):
+            if key not in free:
+                continue
             if answer.done():
                 self.brokers[key].take(self._asked.pop(key).result())
             else:
