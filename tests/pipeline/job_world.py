@@ -83,10 +83,18 @@ class JobWorld:
         return sorted(info.key.base for info in self.driver.list_segments() if info.key.type is SegmentType.INDEX)
 
 
+HOT_SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 4_000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 20_000,
+}
+"""File sizes of the store of `tiered`; the settings of a test that opens it again."""
+
+
 def tiered(path: Path, count: int = 60, broker: str = BROKER) -> tuple[str, str]:
     """A real store with messages of two topics, all in a tier, closed: (tier, store). Brokers of a path share it."""
-    settings: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 4_000}
-    settings |= {"tiered_store_commit_log_max_size": 4_000, "tiered_store_consume_queue_max_size": 400}
+    settings = HOT_SIZES | {"tiered_store_commit_log_max_size": 4_000, "tiered_store_consume_queue_max_size": 400}
     settings |= {"tiered_store_index_file_max_hash_slot_num": 50, "tiered_store_index_file_max_index_num": 2_000}
     tier = (path / "cold").as_uri()
     names: dict[str, Any] = {"broker_name": broker, "broker_cluster_name": CLUSTER}

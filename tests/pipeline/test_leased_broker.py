@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.job_world import QUEUE, JobWorld, tiered
+from pipeline.job_world import HOT_SIZES, QUEUE, JobWorld, tiered
 from pipeline.lost_lease import LostLease, make_newer, vanish
 from servers.seaweedfs import SeaweedFS
 from simulation.manual_clock import ManualClock
@@ -118,8 +118,7 @@ def test_a_store_that_tiers_by_itself_keeps_jobs_out(tmp_path: Path) -> None:
     (home,) = homes_of(driver, store=store)
     names: dict[str, Any] = {"broker_name": BROKER, "broker_cluster_name": CLUSTER}
     with (
-        TieredStore.open(tmp_path / "hot", tier=tier, mapped_file_size_commit_log=1 << 20,
-                         mapped_file_size_consume_queue=4_000, background=False, **names),
+        TieredStore.open(tmp_path / "hot", tier=tier, background=False, **HOT_SIZES, **names),
         pytest.raises(StoreLocked, match="tier.lock"),
         lease_broker(driver, home, "test"),
     ):  # fmt: skip

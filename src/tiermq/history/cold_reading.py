@@ -36,9 +36,10 @@ from tiermq.tier.queue.unit_array import (
     claimed_offsets,
     decode_units,
     locate,
-    units_of_places,
+    units_of_locations,
     wanted_by_tags,
 )
+from tiermq.tier.queue.units import chunks_of
 
 Read = Callable[[int, int], memoryview]
 """(position in the segment, length) -> bytes."""
@@ -57,13 +58,13 @@ def read_around_bodies(read: Read, units: UnitArray, begin: int, end: int, base:
     """
     buffer: Any = np.zeros(end - begin, dtype=np.uint8)
     view = memoryview(buffer.data).cast("B")
-    for place, size in zip(units.places.tolist(), units.sizes.tolist(), strict=True):
-        length = min(PEEK_BYTES, end - place)
-        head = read(place - base, length)
-        view[place - begin : place - begin + length] = head
+    for log_offset, size in zip(units.log_offsets.tolist(), units.sizes.tolist(), strict=True):
+        length = min(PEEK_BYTES, end - log_offset)
+        head = read(log_offset - base, length)
+        view[log_offset - begin : log_offset - begin + length] = head
         behind = _behind_body(head, size)
         if behind is not None:
-            tail_at, tail_end = place + behind[0], place + behind[1]
+            tail_at, tail_end = log_offset + behind[0], log_offset + behind[1]
             if tail_at < tail_end <= end:
                 view[tail_at - begin : tail_end - begin] = read(tail_at - base, tail_end - tail_at)
     return view.toreadonly()
@@ -81,7 +82,6 @@ def _behind_body(head: memoryview, size: int) -> tuple[int, int] | None:
     return at + fixed + body_bytes, at + size
 
 
-UNITS_AT_ONCE = 65_536
 SCAN_RUN_BYTES = 4 << 20
 GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
@@ -105,7 +105,7 @@ class _Range:
 
 
 class ColdReader:
-    """Reads one task once. After an interruption continue at `next_offset`, or at `next_place` of exact offsets."""
+    """Reads one task once. Continue after an interruption at `next_offset`, with exact offsets at `next_log_offset`."""
 
     def __init__(
         self,
@@ -125,19 +125,19 @@ class ColdReader:
         self._log_bases = [span.base for span in self._log_spans]
         self._counting = threading.Lock()  # The thread that reads ahead counts too.
         self.next_offset = task.from_offset
-        self.next_place = 0
+        self.next_log_offset = 0
 
     def runs(self, begin: int, end: int) -> Iterator[RecordRun]:
         """The records of [begin, end), or of the task's exact offsets."""
         self.next_offset = begin
-        places = [place for place in self._task.places or () if place.log_offset >= self.next_place]
+        wanted = [each for each in self._task.places or () if each.log_offset >= self.next_log_offset]
         is_exact = self._task.places is not None
-        ranges = self._joined(units_of_places(places)) if is_exact else self._ranges(begin, end)
+        ranges = self._joined(units_of_locations(wanted)) if is_exact else self._ranges(begin, end)
         for one, (data, bad) in self._read_ahead(ranges):
             run = self._run(one, data, bad)
             if run is not None:
                 run.has_bodies = not self._skips_bodies(one)
-            self.next_place = int(one.units.places[-1]) + 1
+            self.next_log_offset = int(one.units.log_offsets[-1]) + 1
             if not is_exact:
                 self.next_offset = int(one.units.queue_offsets[-1]) + 1
             if run is not None:
@@ -148,31 +148,28 @@ class ColdReader:
 
     def _ranges(self, begin: int, end: int) -> Iterator[_Range]:
         for span in self._unit_spans:
-            at, stop = max(begin, span.base // UNIT_BYTES), min(end, span.end // UNIT_BYTES)
-            while at < stop:
-                count = min(UNITS_AT_ONCE, stop - at)
-                key = self._task.queue.segment(SegmentType.CONSUME_QUEUE, span.base)
+            key = self._task.queue.segment(SegmentType.CONSUME_QUEUE, span.base)
+            for at, count in chunks_of(span.base, span.end, begin, end):
                 data, bad = self._read_checked(key, span, at * UNIT_BYTES - span.base, count * UNIT_BYTES)
                 units = decode_units(data, at)
-                places = units.queue_offsets * UNIT_BYTES - span.base
-                damaged = _touching(places, UNIT_BYTES, bad)
+                positions = units.queue_offsets * UNIT_BYTES - span.base
+                damaged = _touching(positions, UNIT_BYTES, bad)
                 sound = units.is_sound
                 left = damaged.copy()  # A unit in two bad blocks is lost once.
                 for block in bad:
-                    told = left & _touching(places, UNIT_BYTES, [block])
-                    left &= ~told
-                    self._tell(units, told, f"of its unit {bad_block_words(*block)}")
-                self._tell(units, ~sound & ~units.is_blank & ~damaged, "the unit points at no record")
+                    lost = left & _touching(positions, UNIT_BYTES, [block])
+                    left &= ~lost
+                    self._lose_units(units, lost, f"of its unit {bad_block_words(*block)}")
+                self._lose_units(units, ~sound & ~units.is_blank & ~damaged, "the unit points at no record")
                 units = units.choose(sound & ~damaged)
                 yield from self._joined(units.choose(wanted_by_tags(units, self._task.request.tags)))
-                at += count
 
     def _joined(self, units: UnitArray) -> Iterator[_Range]:
         """Neighbouring records as ranges to read."""
         units, numbers = self._in_segments(units)
         if not len(units):
             return
-        gaps = units.places[1:] - units.ends[:-1]
+        gaps = units.log_offsets[1:] - units.ends[:-1]
         # A record that does not follow the previous one means a damaged unit: split the run there.
         cuts: Int64s = np.flatnonzero((numbers[1:] != numbers[:-1]) | (gaps > GAP_BYTES) | (gaps < 0)) + 1
         for first, behind in pairwise([0, *cuts.tolist(), len(units)]):
@@ -181,13 +178,15 @@ class ColdReader:
     def _in_segments(self, units: UnitArray) -> tuple[UnitArray, Int64s]:
         """The units whose records are within a segment, and the numbers of those segments; the rest is damaged."""
         span_ends = np.array([span.end for span in self._log_spans] or [0], dtype=np.int64)
-        numbers: Int64s = np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.places, side="right") - 1
+        numbers: Int64s = (
+            np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.log_offsets, side="right") - 1
+        )
         outside = (numbers < 0) | (units.ends > span_ends[np.maximum(numbers, 0)])
-        self._tell(units, outside, "the unit points out of the log's segments")
+        self._lose_units(units, outside, "the unit points out of the log's segments")
         # A size of gigabytes is not read when the next unit shows that it is wrong.
         huge: Bools = np.zeros(len(units), dtype=bool)
-        huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > SCAN_RUN_BYTES) & (units.ends[:-1] > units.places[1:])
-        self._tell(units, huge, "the unit reaches into the next record")
+        huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > SCAN_RUN_BYTES) & (units.ends[:-1] > units.log_offsets[1:])
+        self._lose_units(units, huge, "the unit reaches into the next record")
         keep = ~outside & ~huge
         return units.choose(keep), numbers[keep]
 
@@ -197,7 +196,7 @@ class ColdReader:
         ends = units.ends
         first = 0
         while first < len(units):
-            begin = int(units.places[first])
+            begin = int(units.log_offsets[first])
             behind = max(first + 1, int(np.searchsorted(ends, begin + SCAN_RUN_BYTES, side="right")))
             # A last record behind an end mark extends beyond the size in its unit.
             end = min(int(ends[behind - 1]) + CODA_BYTES, span.end)
@@ -267,7 +266,7 @@ class ColdReader:
         task, queue = self._task, self._task.queue
         is_exact = task.places is not None
         starts, good = locate(one.units, data, one.begin, queue.queue_id, trust_offsets=is_exact)
-        damaged = _touching(one.units.places - one.span.base, one.units.sizes, bad)
+        damaged = _touching(one.units.log_offsets - one.span.base, one.units.sizes, bad)
         if is_exact:
             # An index gives candidates: a missing record, or one out of range, is not part of the task.
             offsets = claimed_offsets(data, starts, good)
@@ -277,18 +276,18 @@ class ColdReader:
                 self._lose(corrupt(queue, task.from_offset, task.from_offset + count, bad_block_words(*bad[0])))
                 good &= ~damaged
         else:
-            self._tell(one.units, ~good, "the record is not the one of its unit")
+            self._lose_units(one.units, ~good, "the record is not the one of its unit")
         if not good.any():
             return None
         segment = queue.segment(SegmentType.COMMIT_LOG, one.span.base)
         run = RecordRun(queue, Side.COLD, data, starts[good], one.units.sizes[good], one.begin, segment.path)
         for block in bad:
-            touched = good & _touching(one.units.places - one.span.base, one.units.sizes, [block])
+            touched = good & _touching(one.units.log_offsets - one.span.base, one.units.sizes, [block])
             for start in starts[touched].tolist():
                 run.damage.setdefault(start, bad_block_words(*block))
         return run
 
-    def _tell(self, units: UnitArray, bad: Bools, why: str) -> None:
+    def _lose_units(self, units: UnitArray, bad: Bools, why: str) -> None:
         if self._task.places is None:
             for begin, end in units.runs(bad):
                 self._lose(corrupt(self._task.queue, begin, end, why))

@@ -41,7 +41,7 @@ from tiermq.tier.queue.unit_array import (
     claimed_offsets,
     decode_units,
     locate,
-    units_of_places,
+    units_of_locations,
     wanted_by_tags,
 )
 
@@ -74,7 +74,7 @@ class HotReader:
         task, queue = self._task, self._task.queue
         self._is_exact = task.places is not None and all(self._store.log_file(at.log_offset) for at in task.places)
         if task.places is not None and self._is_exact:
-            yield from self._steps(units_of_places(task.places))
+            yield from self._steps(units_of_locations(task.places))
             return
         # The whole range is read when an offset is deleted: the tier does not know offsets of a store's log.
         if self._store.bounds(queue.topic, queue.queue_id)[1] < task.to_offset:
@@ -86,7 +86,7 @@ class HotReader:
             units = decode_units(piece.data, piece.first_offset)
             at = piece.first_offset + len(units)
             sound = units.is_sound
-            self._tell(units, ~sound & ~units.is_blank, "the unit points at no record")
+            self._lose_units(units, ~sound & ~units.is_blank, "the unit points at no record")
             units = units.choose(sound)
             yield from self._steps(units.choose(wanted_by_tags(units, task.request.tags)))
         if at < task.to_offset:
@@ -96,16 +96,17 @@ class HotReader:
         """The records of units, by file of the log."""
         first = 0
         while first < len(units):
-            piece = self._store.log_file(int(units.places[first]))
+            piece = self._store.log_file(int(units.log_offsets[first]))
             if piece is None:
                 # Missing up to the first unit whose file exists: older files were deleted.
                 behind = first + 1
-                while behind < len(units) and self._store.log_file(int(units.places[behind])) is None:
+                while behind < len(units) and self._store.log_file(int(units.log_offsets[behind])) is None:
                     behind += 1
                 if not self._is_exact:
                     yield Missing(int(units.queue_offsets[first]), int(units.queue_offsets[behind - 1]) + 1)
             else:
-                inside = (units.places[first:] >= piece.base) & (units.places[first:] < piece.base + len(piece.data))
+                starts = units.log_offsets[first:] - piece.base
+                inside = (starts >= 0) & (starts < len(piece.data))
                 behind = first + (int(np.argmin(inside)) if not inside.all() else len(inside))
                 run = self._run(units.choose(slice(first, behind)), piece)
                 if run is not None:
@@ -123,7 +124,7 @@ class HotReader:
             offsets = claimed_offsets(piece.data, starts, good)
             good &= (offsets >= task.from_offset) & (offsets < task.to_offset)
         else:
-            self._tell(units, ~good, "the record is not the one of its unit")
+            self._lose_units(units, ~good, "the record is not the one of its unit")
         if not good.any():
             return None
         sizes = units.sizes[good]
@@ -133,7 +134,7 @@ class HotReader:
         delays_ms = self._store.delays_ms
         return RecordRun(queue, Side.HOT, piece.data, starts[good], sizes, piece.base, piece.name, delays_ms=delays_ms)
 
-    def _tell(self, units: UnitArray, bad: Bools, why: str) -> None:
+    def _lose_units(self, units: UnitArray, bad: Bools, why: str) -> None:
         for begin, end in units.runs(bad):
             self._lose(corrupt(self._task.queue, begin, end, why))
 
@@ -216,10 +217,10 @@ class _TaskReading:
         end: int | None = None,
     ) -> Iterator[RecordRun]:
         end = self.task.to_offset if end is None else end
-        next_place = 0
+        next_log_offset = 0
         for look in range(1, LOOKS_MAX + 1):
             reader = ColdReader(self.history, self.task, self.counters, self.lose, unit_spans, log_spans)
-            reader.next_place = next_place
+            reader.next_log_offset = next_log_offset
             try:
                 yield from reader.runs(begin, end)
                 return
@@ -227,7 +228,7 @@ class _TaskReading:
                 if look == LOOKS_MAX:
                     raise
             # It expired or was merged since the plan was made: look the queue up again.
-            begin, next_place = reader.next_offset, reader.next_place
+            begin, next_log_offset = reader.next_offset, reader.next_log_offset
             cold = find_cold_queue(self.history.tier, self.task.queue, self.history.clock.now_ms())
             low = end if cold is None else min(max(begin, cold.min_offset), end)
             if begin < low:

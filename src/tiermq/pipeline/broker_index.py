@@ -314,9 +314,13 @@ class BrokerIndex:
             raise TierError(f"{task.key.path}: expected {task.size} bytes, made {made.file.size}; nothing was removed")
         self._require(task.key, task.size)
         self._step("row")
-        held.metadata.put_segment(made.file.row(held.clock.now_ms(), made.crc32))
+        with held.metadata.transaction():
+            held.metadata.put_segment(made.file.row(held.clock.now_ms(), made.crc32))
+            for source in task.sources:
+                if held.metadata.segment(source.key) is not None:
+                    held.metadata.mark_deleted(source.key)
         self.files.whole.append(made.file)
-        write_index_manifest(held)
+        write_index_manifest(held)  # Brokers that follow query the merged file before its sources go.
         for source in task.sources:
             self._step("remove")
             remove_index_file(held, source.key)

@@ -5,8 +5,9 @@
     rows    the store's own metadata; without a store what a restore finds in the bucket, kept in memory
 
 Without a store, the job publishes which manifests it changed (`manifest_changes`), and a broker that follows
-(`tierDispatchEnable=false`) reads those. A broker that tiers by itself does not: so the last writer of the manifests is
-named in `notes`. The lease holder is named in the error, LeaseHeld.
+(`tierDispatchEnable=false`, or one that has lent its lease) reads those. A broker that tiers by itself is asked for its
+lease: it ends what it uploads, lends the lease, and takes it back when the job ends; it notices the request at its next
+renewal. Other holders are named in the error, LeaseHeld.
 
 A job that was killed leaves its lease behind. On the same machine the next one takes it over at once, since the process
 has ended; elsewhere it may wait (`LeaseWait`): at most for one term, and only until the holder renews, as one that runs
@@ -27,12 +28,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import FutureManifest, StoreError, TierError, TierMQError
+from tiermq.errors import FutureManifest, StoreError, StoreLocked, TierError, TierMQError
 from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.store_directory import place_of
 from tiermq.tier.dispatch.writer import TierLock
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.metadata.broker_lease import READ_THREADS, BrokerLease, LeaseHeld, LeaseKeeper, this_process
+from tiermq.tier.metadata.broker_lease import READ_THREADS, BrokerLease, Lease, LeaseHeld, LeaseKeeper, this_process
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest
@@ -55,6 +56,12 @@ BROKER_ADVICE = (
     "That broker tiers by itself: stop it, or set tierDispatchEnable=false there, so that jobs copy its messages and "
     "change its tier."
 )
+LENDS_ADVICE = "That broker tiers by itself, and lends its lease to a job that waits for it: leave out --no-wait."
+LATE_ADVICE = (
+    "That broker was asked for its lease and has not lent it: an upload of it takes long, or hangs. Try again later."
+)
+RENEWALS_MAX = 6
+"""Of a broker that was asked for its lease: two terms. It lends it at the first one, unless its uploads do not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +217,7 @@ def open_broker(
                     "store directory of this broker, or none to go by the bucket alone"
                 )
             if not dry_run:
-                stack.callback(TierLock(Path(root).expanduser(), owner).release)
+                stack.callback(_lock_store(Path(root).expanduser(), owner).release)
             if may_be_new:
                 with in_use_is_told(home):
                     lease.require_free()
@@ -227,6 +234,15 @@ def open_broker(
             if not root:
                 broker.changes = ChangePublisher(driver, home.cluster, home.broker, lease, clock)
         yield broker
+
+
+def _lock_store(root: Path, owner: str) -> TierLock:
+    try:
+        return TierLock(root, owner)
+    except StoreLocked as error:
+        raise StoreLocked(
+            f"{error}. A broker that runs lends its lease to jobs that are not given its store"
+        ) from error
 
 
 def job_lease(driver: TierDriver, home: Home, job: str, config: TierConfig, clock: Clock) -> BrokerLease:
@@ -247,14 +263,20 @@ Sleep = Callable[[float], object]
 
 
 class LeaseWait:
-    """Which holders of a job's brokers are waited for: other jobs that may be dead, since they have not renewed yet."""
+    """Which holders of a job's brokers are waited for: other jobs that may be dead, since they have not renewed yet;
+    and brokers that lend their lease.
+    """
 
     def __init__(self) -> None:
         self._first: dict[Home, tuple[str, int, int]] = {}
 
-    def is_of_use(self, home: Home, error: LeaseHeld) -> bool:
-        """Whether the lease may end by itself. The first time it is logged that the job waits."""
+    def is_of_use(self, home: Home, error: LeaseHeld, borrower: BrokerLease | None = None) -> bool:
+        """Whether the lease may end by itself, or is lent to the `borrower`, which asks for it. The first time it is
+        logged that the job waits. Raises LeaseHeld when it is lent to another job.
+        """
         held = error.lease
+        if held is not None and held.lends and borrower is not None:
+            return self._asks(home, held, borrower)
         if held is None or not held.is_by_job:
             return False
         seen = held.owner, held.epoch, held.renewals
@@ -265,6 +287,14 @@ class LeaseWait:
                 held.owner,
             )  # fmt: skip
         return self._first[home] == seen
+
+    def _asks(self, home: Home, held: Lease, borrower: BrokerLease) -> bool:
+        known = self._first.get(home)
+        if known is None or known[:2] != (held.owner, held.epoch):
+            known = self._first[home] = held.owner, held.epoch, held.renewals
+            _log.warning("waiting for broker %s to lend its lease; it notices that at its next renewal", home)
+        borrower.ask()
+        return held.renewals < known[2] + RENEWALS_MAX
 
 
 @contextmanager
@@ -280,7 +310,7 @@ def lease_broker(
 ) -> Iterator[LeasedBroker]:
     """Hold the broker for a job. Raises LeaseHeld, StoreLocked, StoreError, TierError; then nothing was changed.
 
-    `wait`: for a lease that a job left behind that was killed, see `LeaseWait`.
+    `wait`: for a lease that a job left behind that was killed, and for a broker that lends its own; see `LeaseWait`.
     `with_rows=False`: without a store nothing is read from the bucket, and the metadata stay empty. Otherwise a tier
     that a newer TierMQ writes is refused: FutureManifest.
     """
@@ -316,26 +346,28 @@ def owner_of(home: Home, job: str) -> str:
 
 def _acquire(broker: LeasedBroker, lease: BrokerLease, wait: Sleep | None) -> None:
     waits = LeaseWait()
-    while True:
-        try:
-            with in_use_is_told(broker.home):
+    with in_use_is_told(broker.home, LENDS_ADVICE if wait is None else LATE_ADVICE):
+        while True:
+            try:
                 lease.acquire(epoch_min=broker.epoch_min)
-            return
-        except LeaseHeld as error:
-            if wait is None or not waits.is_of_use(broker.home, error):
-                raise
-            wait(LEASE_POLL_S)
+                return
+            except LeaseHeld as error:
+                if wait is None or not waits.is_of_use(broker.home, error, lease):
+                    raise
+                wait(LEASE_POLL_S)
 
 
 @contextmanager
-def in_use_is_told(home: Home) -> Iterator[None]:
-    """Raises LeaseHeld with what to do for this kind of holder. A damaged lease has no holder."""
+def in_use_is_told(home: Home, lends_advice: str = BROKER_ADVICE) -> Iterator[None]:
+    """Raises LeaseHeld with what to do for this kind of holder; `lends_advice`: for a broker that lends its lease. A
+    damaged lease has no holder.
+    """
     try:
         yield
     except LeaseHeld as error:
         if error.lease is None:
             raise
-        advice = JOB_ADVICE if error.lease.is_by_job else BROKER_ADVICE
+        advice = JOB_ADVICE if error.lease.is_by_job else lends_advice if error.lease.lends else BROKER_ADVICE
         raise LeaseHeld(
             f"broker {home} is in use: {error.lease.owner} holds its lease for another {error.left_s} s, unless it "
             f"renews. {advice} If it is dead: `{error.takeover}`",
@@ -378,12 +410,6 @@ def read_bucket(broker: LeasedBroker) -> None:
     if lease is not None and epoch >= lease.epoch:
         lease.acquire(epoch_min=epoch + 1)  # The lease was lost at some time; manifests were not.
     broker.notes += [str(each) for each in found if isinstance(each, TierError)]
-    writers = {manifest.writer for manifest in manifests if manifest.writer and "(pipeline" not in manifest.writer}
-    broker.notes += [
-        f"{writer} wrote manifests of {home}: if that store tiers by itself, run this with --store there, since its "
-        "own metadata do not learn what is done from the bucket alone"
-        for writer in sorted(writers)
-    ]
 
 
 def _require_readable(broker: LeasedBroker) -> None:

@@ -18,6 +18,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -86,6 +87,7 @@ SMALL: Mapping[str, Any] = {
 }
 """Files of a size that a test can afford; `settings` win over it."""
 NEVER_S = 10 * 365 * 86_400.0
+LOOK_S = 0.002
 REGISTERED_S = 60.0
 
 
@@ -234,6 +236,7 @@ class LocalBroker:
                 told = decode_object(answer.body).get("queueDatas") if answer.code == ResponseCode.SUCCESS else None
                 if told and told[0].get("readQueueNums") == queues:
                     return
+                time.sleep(LOOK_S)  # The processor is the registering thread's meanwhile.
 
     def send(
         self,

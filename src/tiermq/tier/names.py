@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -175,7 +176,8 @@ def segment_at(path: str) -> SegmentKey | None:
     if parts[4] not in SegmentType.__members__ or not _is_number(parts[3]) or not _is_number(digits):
         return None
     try:
-        key = SegmentKey(cluster, parts[1], parts[2], int(parts[3]), SegmentType[parts[4]], int(digits))
+        cluster, broker, topic = map(sys.intern, (cluster, parts[1], parts[2]))  # A listing repeats them.
+        key = SegmentKey(cluster, broker, topic, int(parts[3]), SegmentType[parts[4]], int(digits))
     except BadTierName:
         return None
     # Formatting it again must give the same path: checks both hashes, and refuses other spellings of a number.

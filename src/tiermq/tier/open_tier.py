@@ -291,6 +291,7 @@ def _restored(
     )
     if must_exist and not report.broker:
         _refuse_new_broker(config, driver)
+    metadata.put_lease_epoch(report.epoch_max)
     return report
 
 

@@ -18,33 +18,33 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from tiermq.errors import SegmentMissing, StoreClosed, StoreDamaged, StoreLocked, TierError
+from tiermq.errors import StoreClosed, StoreDamaged, StoreLocked, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.store.local_store import LocalStore
-from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore, queue_tails
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexRows, IndexState
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, either, open_sealed
-from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question
+from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question, search_again
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_upkeep import live_segments
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.document import CorruptManifest
-from tiermq.tier.metadata.manifest import manifest_name, queue_of_manifest
+from tiermq.tier.metadata.manifest import QueueManifest, is_by_job, manifest_name, queue_of_manifest
 from tiermq.tier.metadata.manifest_changes import read_changes
 from tiermq.tier.metadata.manifest_store import take_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue, Segment
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, QueueName, broker_directory, index_queue
 from tiermq.tier.open_tier import HeldLock
-from tiermq.tier.restore.restore import read_manifests
+from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.restore.queue_discovery import survey_index
+from tiermq.tier.restore.restore import DEFAULT_THREADS, Discovery, read_manifests
 
 _log = logging.getLogger(__name__)
-
-INDEX_LOOKS_MAX = 3
-"""Of a query whose index files are replaced meanwhile."""
 
 
 class IndexFollower:
@@ -157,13 +157,9 @@ class IndexFollower:
         if not self._is_open:
             raise StoreClosed("expected an open index, found it closed; start the store first")
         question = Question(topic, key, max_count, begin_ms, end_ms, topic_id)
-        answer = IndexSearch(question, self._fetch_keys, self._pool).run(self._entries)
-        for _ in range(INDEX_LOOKS_MAX):
-            if self.look_again is None or not any(isinstance(each, SegmentMissing) for each in answer.failures):
-                break
-            self.look_again()  # A job has merged or expired a file since the last look.
-            answer = IndexSearch(question, self._fetch_keys, self._pool).run(self._entries)
-        return answer
+        return search_again(
+            lambda: IndexSearch(question, self._fetch_keys, self._pool).run(self._entries), self.look_again
+        )
 
     def is_complete_for(self, topic: str) -> bool:
         """Whether every record of the topic that was committed at the last look was indexed then."""
@@ -178,6 +174,15 @@ class IndexFollower:
         self._pool.close()
 
 
+class FollowedIndex(Protocol):
+    """The key index of a store that follows: `IndexFollower`, or `IndexStore` while a job has the lease."""
+
+    look_again: Callable[[], object] | None
+
+    def refresh(self, tails: Iterable[QueueTail] = ..., /) -> None:
+        """See which files there are now."""
+
+
 class MetadataFollower:
     """Shows a store what jobs have committed to its tier.
 
@@ -190,6 +195,10 @@ class MetadataFollower:
     `--store` that has the lock writes the same rows itself. What the metadata record was durable in the tier at that
     time. Before they prove that a local file may be deleted, the tier is checked once for each queue: the metadata and
     the bucket may be copies from different times.
+
+    A store that tiers by itself and has lent its lease to a job has such a follower meanwhile (`own_epoch`): manifests
+    of that epoch and before are its own, and its metadata may be newer than those. Before it writes again it takes what
+    the bucket has of all other queues (`take_bucket`), also of a job that died before it published.
     Threads: any thread may call `refresh`; calls are serialized.
     """
 
@@ -198,8 +207,11 @@ class MetadataFollower:
         files: FlatFileStore,
         metadata: MetadataStore,
         local: LocalStore,
-        index: IndexFollower | None,
+        index: FollowedIndex | None,
         lock: Callable[[], HeldLock],
+        *,
+        own_epoch: int | None = None,
+        threads: int = DEFAULT_THREADS,
     ) -> None:
         """`lock` locks the directory's metadata of its tier for writing. Raises StoreLocked."""
         self._files = files
@@ -211,6 +223,10 @@ class MetadataFollower:
         self._version = -1
         self._known: dict[QueueName, Queue] = {}
         self._is_unlisted = False  # The list of changes is missing or damaged, and all manifests were read since.
+        self._own_epoch = own_epoch
+        self._threads = threads
+        if own_epoch is not None:
+            self._known = {queue.key.name: queue for queue in metadata.queues() if self._is_followed(queue.key)}
         if index is not None:
             index.look_again = self.refresh
 
@@ -266,7 +282,7 @@ class MetadataFollower:
 
     def _store(self, queues: set[QueueKey], index: Sequence[Segment] | None, serial: int) -> None:
         data = sorted(key for key in queues if key.topic != INDEX_TOPIC)
-        read = read_manifests(self._files.driver, [manifest_name(key) for key in data])
+        read = read_manifests(self._files.driver, [manifest_name(key) for key in data], self._threads)
         for remark in read.remarks:
             _log.error("what the tier has of a queue is not known: %s: %s", remark.where, remark.text)
         unread = {queue_of_manifest(name) for name in read.unread}
@@ -279,9 +295,9 @@ class MetadataFollower:
             with self._metadata.transaction():
                 for key in data:
                     manifest = read.manifests.get(key)
-                    if manifest is not None:
-                        take_manifest(self._metadata, manifest)
-                    elif key not in unread:  # The queue was deleted.
+                    if manifest is not None and self._is_news(manifest):
+                        take_manifest(self._metadata, manifest, keep_topic=self._own_epoch is not None)
+                    elif manifest is None and key not in unread and self._had_manifest(key):  # The queue was deleted.
                         self._metadata.replace_segments(key, ())
                         self._metadata.delete_queue(key)
                 if index is not None:
@@ -290,14 +306,63 @@ class MetadataFollower:
         finally:
             lock.release()
 
+    def _is_news(self, manifest: QueueManifest) -> bool:
+        return self._own_epoch is None or (manifest.epoch > self._own_epoch and is_by_job(manifest.writer))
+
+    def _had_manifest(self, key: QueueKey) -> bool:
+        queue = self._metadata.queue(key)
+        return self._own_epoch is None or (queue is not None and queue.epoch > 0)
+
+    def take_bucket(self) -> None:
+        """Take what jobs have made of the bucket since this store wrote it, by its listing. Raises TierError; then the
+        metadata are as before.
+
+        Cost: one listing of the broker's directory, one GET for each manifest, and reads of queues whose objects reach
+        behind a job's manifest.
+        """
+        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
+        with self._lock:
+            found = Discovery.of(driver, list_tier(driver, TierScope(*place)), self._threads)
+            manifests = found.read.manifests
+            taken = [key for key in found.queues() if key in manifests and self._is_news(manifests[key])]
+            surveys = found.survey(driver, taken, self._files.clock.now_ms(), self._threads)
+            index = self._index_rows(found.infos.get(index_queue(*place), ()))
+            with self._metadata.transaction():
+                for survey in surveys:
+                    key = survey.queue.key
+                    take_manifest(self._metadata, manifests[key], keep_topic=True)
+                    self._metadata.replace_queue(survey.queue, survey.segments, survey.gaps)
+                    self._metadata.add_time_entries(key, survey.time_entries)
+                self._metadata.replace_segments(index_queue(*place), index)
+            self._take_rows()
+            for key in taken:
+                self._files.find_or_create(*key.name).doubt()
+            if self._index is not None:
+                self._index.refresh(queue_tails(self._files))
+
+    def _index_rows(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
+        """The rows of the index files that are listed; only those that are not known are looked at."""
+        index = index_queue(self._files.cluster, self._files.broker)
+        deleting = [row for row in self._metadata.segments_being_deleted() if row.key.queue == index]
+        sizes = {info.key: info.size for info in infos}
+        known = [row for row in self._metadata.segments(index) if sizes.get(row.key) == row.size]
+        kept = {row.key for row in (*known, *deleting)}
+        rows, remarks = survey_index(self._files.driver, [info for info in infos if info.key not in kept], None)
+        for remark in remarks:
+            _log.warning("the index in the tier: %s: %s", remark.where, remark.text)
+        return [*deleting, *known, *(row for row in rows if row.key not in kept)]
+
     # The metadata
+
+    def _is_followed(self, key: QueueKey) -> bool:
+        return (key.cluster, key.broker) == (self._files.cluster, self._files.broker) and key.topic != INDEX_TOPIC
 
     def _take_rows(self) -> bool:
         changed, gone = False, set(self._known)
         for queue in self._metadata.queues():
             key = queue.key
             name = key.name
-            if (key.cluster, key.broker) != (self._files.cluster, self._files.broker) or key.topic == INDEX_TOPIC:
+            if not self._is_followed(key):
                 continue
             gone.discard(name)
             before = self._known.get(name)

@@ -46,7 +46,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import NAMED_MAX
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
-from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseHeld
 from tiermq.tier.metadata.database import damage_of, is_put_away
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest_store import ManifestStore
@@ -246,14 +246,16 @@ def ask_ahead(
     """List the tier and `find_ahead`; None when the tier did not answer in time, so that a start is not delayed.
 
     Raises LeaseHeld when another process holds the `lease`, if one is given, and TierError when the tier has nothing of
-    what the metadata of the store in `root` record.
+    what the metadata of the store in `root` record. A job that holds it does no harm, unless the tier is ahead: it may
+    have segments that the metadata do not have yet.
     """
     answers: list[list[SegmentInfo] | TierError] = []
+    jobs: list[Lease] = []
 
     def ask() -> None:
         try:
-            if lease is not None:
-                lease.require_free()
+            if lease is not None and (job := lease.require_free(beside_jobs=True)) is not None:
+                jobs.append(job)
             answers.append(list(driver.list_segments(broker_directory(cluster, broker) + "/")))
         except TierError as error:
             answers.append(error)
@@ -276,7 +278,10 @@ def ask_ahead(
         return None
     if not is_listed({info.key: info.size for info in answer}, metadata):
         require_known_tier(driver, metadata, str(root))
-    return find_ahead(answer, metadata, local_end, follows=follows)
+    ahead = find_ahead(answer, metadata, local_end, follows=follows or bool(jobs))
+    if jobs and ahead and lease is not None:
+        lease.require_free()
+    return ahead
 
 
 def may_differ(local: LocalStore, metadata: MetadataStore, queue: QueueKey, tier_end: int) -> list[int]:

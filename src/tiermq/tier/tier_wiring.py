@@ -63,6 +63,7 @@ class TierComponents:
     state: StateCopy  # The broker's own tables.
     pool: Executor
     metrics: TierMetrics
+    discovery_threads: int
 
 
 def assemble_tier(
@@ -129,6 +130,7 @@ def assemble_tier(
         state=state_copy(config, tables_in(surroundings.access, config.root_path), driver, writer, lease, clock),
         pool=pool,
         metrics=_metrics(registry, files, fetcher, clock),
+        discovery_threads=surroundings.restore_threads,
     )
 
 

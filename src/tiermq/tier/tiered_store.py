@@ -69,7 +69,7 @@ from tiermq.tier.open_tier import (
 from tiermq.tier.restore.restore_report import Finding, RestoreReport
 from tiermq.tier.retention.retention import RetentionReport
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_follower import IndexFollower
+from tiermq.tier.tier_follower import IndexFollower, MetadataFollower
 from tiermq.tier.tier_identity import may_differ, unknown_tier
 from tiermq.tier.tier_wiring import TierComponents, assemble_tier
 from tiermq.tier.tiered_reading import TieredReading
@@ -79,6 +79,7 @@ _log = logging.getLogger(__name__)
 UPKEEP_REST_S = 5.0
 FOLLOW_REST_S = 1.0  # Between two refreshes of what a job has copied.
 FOLLOW_POLL_S = 0.05
+LEND_TIMEOUT_S = 10.0  # For steps that run when a job asks for the lease.
 UPLOAD_SHARE = 0.8  # Of the time that a close has for the tier. The rest is for manifests and the lease.
 
 
@@ -107,6 +108,9 @@ class TieredStore(TieredReading):
         self._tier_lock: HeldLock | None = None
         self._left = NotUploaded()
         self._closed = False
+        self._writes = threading.RLock()  # Of what writes the tier beside the dispatcher; a lease is lent under it.
+        self._behind_job: MetadataFollower | None = None
+        self._job_since_s = 0.0
 
     # Opening and closing
 
@@ -223,6 +227,9 @@ class TieredStore(TieredReading):
         if not standby:
             tier.metadata.record_names(tier.config.broker_cluster_name, tier.config.broker_name)
             tier.writer.on_held = self._fence
+            if tier.follower is None:
+                tier.writer.on_foreign = self._take_bucket
+                tier.lease.lends = True
         for file in tier.files:
             if file.initialised and file.queue.topic not in tier.engine.held_topics:
                 # The tier may have messages that the local store lost: their offsets are in use.
@@ -447,10 +454,11 @@ class TieredStore(TieredReading):
         """Delete from the tier what is too old or too much. Raises StaleWriter if another process owns it."""
         tier = self.tier
         self._require_own_tier()
-        tier.writer.claim()
-        self._require_broker()
-        report = tier.retention.run()
-        tier.engine.hold(tier.retention.deleting_topics())
+        with self._writes:
+            tier.writer.claim()
+            self._require_broker()
+            report = tier.retention.run()
+            tier.engine.hold(tier.retention.deleting_topics())
         return report
 
     def set_retention(self, topic: str, hours: int = -1, max_bytes: int = -1) -> None:
@@ -477,11 +485,15 @@ class TieredStore(TieredReading):
     def delete_topics(self, topics: Iterable[str]) -> int:
         """Delete topics from both stores; how many there were. Do not put to them meanwhile.
 
-        Raises TierError when the tier's part of one could not be finished. The topic is hidden by then, and the
-        deletion continues when the tier is reachable, also after a restart. Raises StaleWriter, with nothing
-        deleted, when this process may not write the tier.
+        Raises TierError when the tier's part of one could not be finished, also because a job has the lease now. The
+        topic is hidden by then, and the deletion continues later, also after a restart. Raises StaleWriter, with
+        nothing deleted, when another broker writes the tier.
         """
         gone = sorted(set(topics))
+        with self._writes:
+            return self._delete_topics(gone)
+
+    def _delete_topics(self, gone: list[str]) -> int:
         self._claim()
         self.local.dispatch_now()  # Dispatch creates the queues of a new topic.
         count = len(self.topics().keys() & gone)
@@ -531,13 +543,14 @@ class TieredStore(TieredReading):
         return 0 if self.tier.index is None else self.tier.index.reindex()
 
     def _claim(self) -> None:
-        """Acquire the broker's lease, if the tier answers. Raises StaleWriter when another process holds it."""
+        """Acquire the broker's lease, if the tier answers. Raises StaleWriter when another broker holds it."""
         self._require_own_tier()
         try:
             self.tier.writer.claim()
         except TierUnavailable as error:
             _log.warning("the tier cannot be asked now whether this process may write it: %s", error)
-        self._require_broker()
+        if not self.tier.writer.job:
+            self._require_broker()
 
     def _require_own_tier(self) -> None:
         if self.tier.follower is not None:
@@ -549,6 +562,81 @@ class TieredStore(TieredReading):
     def _require_broker(self) -> None:
         if self.tier.writer.refusal:
             raise StaleWriter(f"{self.tier.driver.url}: this process may not write it; {self.tier.writer.refusal}")
+
+    # The lease, lent to jobs
+
+    def tend_lease(self) -> bool:
+        """Keep the broker's lease, lend it to a job that asks, and take it back after that; whether a job has it.
+
+        The store's threads do this; without them call it now and then. One thread at a time.
+        """
+        tier = self.tier
+        if self._behind_job is None and not tier.writer.job:
+            tier.engine.keep_lease()
+            if tier.writer.request is not None:
+                self._lend()
+        if self._behind_job is not None or tier.writer.job:
+            self._follow_job()
+        return bool(tier.writer.job)
+
+    def _lend(self) -> None:
+        """End what is being written, and lend the lease. Where that takes too long, the next call tries again."""
+        tier, index = self.tier, self.tier.index
+        timeout_s = min(LEND_TIMEOUT_S, tier.config.tier_lease_term / 4000)
+        with self._writes:
+            try:
+                if tier.engine.pause(timeout_s) and (index is None or index.hold(timeout_s)):
+                    tier.engine.write_manifests()
+                    for file in tier.files:
+                        file.discard_pending()
+                    tier.writer.lend()
+            except TierError as error:
+                _log.warning("the lease may be lent to a job, or not: %s", error)
+            finally:
+                if not tier.writer.job:
+                    self._go_on()
+
+    def _go_on(self) -> None:
+        if self.tier.index is not None:
+            self.tier.index.go_on()
+        self.tier.engine.resume()
+
+    def _follow_job(self) -> None:
+        """Show what the job has changed, and take the lease as soon as it ends."""
+        tier = self.tier
+        if self._behind_job is None:
+            self._behind_job, self._job_since_s = self._new_follower(), time.monotonic()
+            _log.warning("uploads are paused: %s has the broker's tier", tier.writer.job)
+        self._behind_job.refresh()
+        try:
+            tier.writer.claim()
+        except TierError as error:
+            _log.warning("the tier is not taken back yet: %s", error)
+        if tier.writer.job or (not tier.writer.refusal and not tier.writer.may_write()):
+            return
+        self._behind_job = None
+        if tier.index is not None:
+            tier.index.look_again = None
+        self._go_on()
+        self._upkeep.expire_soon()
+        _log.warning("uploads go on after %.1f s", time.monotonic() - self._job_since_s)
+
+    def _new_follower(self) -> MetadataFollower:
+        tier, threads = self.tier, self.tier.discovery_threads
+        known = tier.metadata.lease_epoch()
+        return MetadataFollower(
+            tier.files, tier.metadata, self.local, tier.index, _NoLock, own_epoch=known, threads=threads
+        )
+
+    def _take_bucket(self) -> None:
+        """Another process has written the tier since this store did: before it writes again, see what. Raises
+        TierError.
+        """
+        tier = self.tier
+        (self._behind_job or self._new_follower()).take_bucket()
+        if tier.index is not None:
+            tier.index.learn_coverage(queue_tails(tier.files))
+        tier.engine.start_over()
 
     # State
 
@@ -585,6 +673,8 @@ class _Upkeep(Service):
         if self._store.tier.follower is not None:
             self._store.refresh_tier()
             return FOLLOW_REST_S
+        if self._store.tend_lease():
+            return FOLLOW_REST_S
         self._store.tier.state.run()
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_sweep_ms:
@@ -593,7 +683,18 @@ class _Upkeep(Service):
                 self._store.expire_now()
             except TierError as error:
                 _log.warning("nothing is expired in the tier this time: %s", error)
-        return min(UPKEEP_REST_S, self._interval_ms / 1000)
+        return min(UPKEEP_REST_S, self._interval_ms / 1000, self._store.tier.config.tier_lease_term / 3000)
+
+    def expire_soon(self) -> None:
+        """Apply retention in the next round: what was to be deleted meanwhile has waited."""
+        self._next_sweep_ms = 0
+
+
+class _NoLock:
+    """In place of the directory's lock, which this store holds."""
+
+    def release(self) -> None:
+        """Nothing to release."""
 
 
 def _identity(message: StoredMessage) -> tuple[int, ...]:

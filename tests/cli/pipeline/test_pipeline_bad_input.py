@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from pipeline.job_world import tiered
+from pipeline.job_world import HOT_SIZES, tiered
 from tier.tier_world import BROKER, CLUSTER
 from tiermq import LocalStore, Message
 from tiermq.cli.main import cli
@@ -117,8 +117,7 @@ def test_a_tier_that_a_newer_program_writes(place: Place, job: str, with_store: 
 
 
 def test_an_offload_leaves_out_a_queue_that_a_newer_program_writes(place: Place) -> None:
-    with LocalStore.open(place.hot, background=False, mapped_file_size_commit_log=1 << 20,
-                         mapped_file_size_consume_queue=4_000) as store:  # fmt: skip
+    with LocalStore.open(place.hot, background=False, **HOT_SIZES) as store:
         store.put(Message("orders", b"one more", 0))
         store.dispatch_now()
     make_newer(place)

@@ -235,6 +235,7 @@ class _BucketIndex:
         expired = list(self._expired())
         for segment in expired:
             held.metadata.mark_deleted(segment.key)  # First, so that no query asks a file that goes.
+        held.publish()
         for segment in (*begun, *expired):
             held.driver.delete(segment.key)
             held.driver.delete_object(companion_name(segment.key))

@@ -82,17 +82,19 @@ def repair_broker(
         ) as held:
             for action in task.actions:
                 held.check()
-                outcomes.append(
-                    run_repair(
-                        driver,
-                        action,
-                        sources=sources,
-                        metadata=metadata,
-                        lease=held.lease,
-                        dry_run=task.dry_run,
-                        clock=task.clock,
-                    )
+                outcome = run_repair(
+                    driver,
+                    action,
+                    sources=sources,
+                    metadata=metadata,
+                    lease=held.lease,
+                    dry_run=task.dry_run,
+                    clock=task.clock,
                 )
+                outcomes.append(outcome)
+                if outcome.changes and not is_idle:
+                    held.note(action.queue)
+                    held.publish()
     except TierUnavailable:
         raise
     except TierMQError as error:

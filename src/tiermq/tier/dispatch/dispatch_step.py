@@ -134,7 +134,7 @@ def feed_index(file: FlatMessageFile, index: IndexSink) -> bool:
         while file.committed:
             if not _feed_batch(file.committed[0], file, index):
                 return False
-            file.committed.popleft()
+            del file.committed[0]
     return True
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import random
 import threading
 import time
@@ -174,15 +175,22 @@ class DispatchEngine:
 
     def _finish(self, deadline: float) -> None:
         """Write the manifests that are due, as far as the back end is reachable, and release the lease."""
+        if self.write_manifests(deadline):
+            self._quietly(None, self._writer.release)
+
+    def write_manifests(self, deadline: float = math.inf) -> bool:
+        """Write the manifests of queues that changed since theirs was; False when the back end does not answer, or
+        the time, of `time.monotonic`, is over. Only while no step runs.
+        """
         for run in list(self._runs.values()):
             file = self.files.find(*run.name)
             if file is None or not (run.causes and run.epoch):
                 continue
             if self._breaker.state is not BreakerState.CLOSED or time.monotonic() >= deadline:
-                return
+                return False
             run.causes.add(ManifestCause.CLOSE)
             self._quietly(run, partial(self._writer.write_manifest, run, file))
-        self._quietly(None, self._writer.release)
+        return True
 
     def pause(self, timeout_s: float = 10.0) -> bool:
         """Begin nothing more; False when a running step takes longer than `timeout_s`."""
@@ -200,6 +208,20 @@ class DispatchEngine:
     @property
     def paused(self) -> bool:
         return self._paused
+
+    def keep_lease(self) -> None:
+        """Renew the broker's lease when it is time; a failure is noted."""
+        if not self._paused and not self._stopping:
+            self._quietly(None, self._writer.keep_lease)
+
+    def start_over(self) -> None:
+        """Another process has written the tier: each queue is acquired and compared again before its next upload."""
+        with self._runs_lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.epoch = 0
+            if run.forked_at < 0:
+                run.fenced = ""
 
     def hold(self, topics: Iterable[str], timeout_s: float = 10.0) -> bool:
         """Let only these topics rest, because they are being deleted: nothing of them is copied, nor proven.
@@ -327,7 +349,7 @@ class DispatchEngine:
         now_ms = self._clock.now_ms()
         if self._paused or self._stopping:
             return IDLE_WAIT_S
-        self._quietly(None, self._writer.keep_lease)
+        self.keep_lease()
         names = []
         while self._touched:
             names.append(self._touched.popleft())
@@ -517,6 +539,10 @@ class DispatchEngine:
             "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self._backlog()[0]),
             "tiermq_dispatch_pending_bytes": ("Bytes of batches in memory.", lambda: float(self._budget.used_bytes)),
             "tiermq_dispatch_waiting_queues": ("Queues that wait for an upload step.", lambda: float(len(self._turns))),
+            "tiermq_tier_paused": (
+                "1 while a job has the broker's lease, and uploads wait for its end.",
+                lambda: float(bool(self._writer.job)),
+            ),
             "tiermq_dispatch_paced": (
                 "1 while uploads are throttled because many messages are put.",
                 lambda: float(self._pace.is_paced),

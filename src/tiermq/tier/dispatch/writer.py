@@ -2,6 +2,8 @@
 
 The lease allows this process to write the broker at all; an epoch, acquired in the queue's manifest, to write the
 queue. When another process takes over either, this writer gets StaleWriter.
+A broker lends its lease to a job that asks (`lend`). When it holds the lease again, the queues that others have written
+since are read from the tier before the first upload (`on_foreign`).
 A manifest with a newer epoch than our valid lease means that the lease object was restored from a backup: the lease is
 acquired again, above that epoch. If another process holds it by then, that is refused.
 """
@@ -24,7 +26,7 @@ from tiermq.tier.dispatch.ready_queue import QueueDispatchState
 from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
-from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseDamaged, LeaseHeld
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseDamaged, LeaseHeld, LeaseRequest
 from tiermq.tier.metadata.broker_state import BrokerState, BrokerStateWriter
 from tiermq.tier.metadata.manifest import ManifestPolicy
 from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore, snapshot_manifest
@@ -70,8 +72,12 @@ class QueueWriter:
         self._held_until_ms = 0
         self._lost = ""
         self._log_held_ms = 0
+        self.job = ""
+        """The job that has the lease, as its owner; empty: none, as far as is known."""
         self.on_held: Callable[[TierError], None] = lambda _error: None
-        """Called when another process has the broker, each time that this is found. A damaged lease names no holder."""
+        """Called when another broker has the lease, each time that this is found. A damaged lease names no holder."""
+        self.on_foreign: Callable[[], None] | None = None
+        """Called when the lease was acquired and another process has held it since, before anything is written."""
         self.check_tier: Callable[[], str] | None = None
         """Called once before a lease is acquired: why the tier is not the broker's, empty when it is."""
         self.unknown_tier = ""
@@ -123,20 +129,52 @@ class QueueWriter:
             else:
                 self._lease.acquire(epoch_min=self._epoch_min)
                 self._fence()
-                self._held_until_ms = self._lease.expires_ms
-            self._lost = ""
+                self._held_until_ms = self._caught_up(self._lease)
+            self._lost = self.job = ""
         except LeaseHeld as error:
-            if not self._lost or now_ms >= self._log_held_ms:
-                _log.warning("nothing is copied into the tier by this process: %s", error)
+            job = error.lease.owner if error.lease is not None and error.lease.is_by_job else ""
+            if (job and job != self.job) or not self._lost or now_ms >= self._log_held_ms:
+                _log.warning(
+                    "nothing is copied into the tier by this process%s: %s", " until a job ends" * bool(job), error
+                )
                 self._log_held_ms = now_ms + HELD_LOG_MS
-            self._lost = f"standing by: {error}"
-            if not isinstance(error, LeaseDamaged):
+            self._lost, self.job = f"standing by: {error}", job
+            if not isinstance(error, LeaseDamaged) and not job:
                 self.on_held(error)
         except StaleWriter as error:
             self._held_until_ms, self._lost = 0, f"lost: {error}"
             _log.error("this process stops writing the tier: %s", error)
             if self._lease.has_twin():
                 self.on_held(error)
+
+    def _caught_up(self, lease: BrokerLease) -> int:
+        """Until when a lease is held that was just acquired, after what others wrote was read. Raises TierError."""
+        if self.on_foreign is None:
+            return lease.expires_ms
+        if lease.epoch_before > self._metadata.lease_epoch():
+            self.on_foreign()
+            self._manifests.release_all()
+            lease.renew()  # Reading may take a while: fails if another process has it by now.
+        self._metadata.put_lease_epoch(lease.epoch)
+        return lease.expires_ms
+
+    @property
+    def request(self) -> LeaseRequest | None:
+        """The job that waits for the lease, which is ours. Costs no request."""
+        return self._lease.request if self._lease is not None and self.may_write() else None
+
+    def lend(self) -> None:
+        """Lend the lease to the job that waits for it; `job` then. Only after all writes have ended. Raises TierError:
+        then it may be the job's, or not, and `claim` finds out.
+        """
+        with self._lease_lock:
+            request = self.request
+            if self._lease is None or request is None:
+                return
+            self._held_until_ms, self.job = 0, request.owner
+            self._lost = f"lent to {request.owner}"
+            self._log_held_ms = self._clock.now_ms() + HELD_LOG_MS
+            self._lease.lend(request)
 
     def fence_again(self) -> None:
         """Another process has fenced bundles: go on only if the lease is ours nevertheless. Raises TierError."""

@@ -30,7 +30,7 @@ from tiermq.tier.names import QueueName
 from tiermq.tier.queue.records import split, store_time_at
 from tiermq.tier.queue.units import Unit, iter_units, log_offset_at
 
-OVERHEAD_BYTES = 1024  # Of the objects around the bytes: the window, two views, its place in the cache.
+OVERHEAD_BYTES = 1024  # Of the objects around the bytes: the window, two views, its entry in the cache.
 UNIT_VALUE_BYTES = 232  # Of one decoded unit with the numbers in it.
 
 Piece = tuple[bytes, int, int]
@@ -45,7 +45,7 @@ class Window:
         units   | u0 | u1 | u2 | ... |            20 bytes each, from queue offset `first_offset` on
         data    | record 0 | record 1 | ... |     from log offset `log_offset` on
 
-    A window is *plain* when every unit is followed by exactly its record (the kernel checked places, sizes, numbers,
+    A window is *plain* when every unit is followed by exactly its record (the kernel checked offsets, sizes, numbers,
     owners and body CRCs); then nothing is done per message. Otherwise (a gap, an end mark of a sealed segment,
     damage) it keeps the list of the units whose records are good (`queue.records`), and of the queue offsets whose
     messages are damaged: pages end before them, and a page that would begin with one is an error. A gap is passed
@@ -54,7 +54,15 @@ class Window:
     """
 
     __slots__ = (
-        "count", "damaged", "data", "end_offset", "first_offset", "log_offset", "pages", "places", "units",
+        "count",
+        "damaged",
+        "data",
+        "end_offset",
+        "first_offset",
+        "good_units",
+        "log_offset",
+        "pages",
+        "units",
     )  # fmt: skip
 
     def __init__(
@@ -73,17 +81,17 @@ class Window:
         self.count = len(units) // UNIT_BYTES
         self.end_offset = first_offset + self.count
         self.damaged: list[int] = []
-        self.places: list[Unit] | None = None
+        self.good_units: list[Unit] | None = None
         self.pages: WindowPages | None = None
         topic, queue_id = owner or ("", 0)
         if check_window(units, data, log_offset, first_offset, True, topic.encode(), queue_id) == self.count:
             self.pages = WindowPages(units, data, log_offset, first_offset)
         else:
-            self.places, self.damaged = split(units, self.data, log_offset, first_offset, owner)
+            self.good_units, self.damaged = split(units, self.data, log_offset, first_offset, owner)
 
     @property
     def is_plain(self) -> bool:
-        return self.places is None
+        return self.good_units is None
 
     @property
     def corrupt_count(self) -> int:
@@ -92,8 +100,8 @@ class Window:
     @property
     def weight(self) -> int:
         """The bytes that keeping this window costs: of memory that its views keep, also what they do not show."""
-        places = 0 if self.places is None else len(self.places) * UNIT_VALUE_BYTES
-        return _held_bytes(self.units) + _held_bytes(self.data) + places + OVERHEAD_BYTES
+        good_bytes = 0 if self.good_units is None else len(self.good_units) * UNIT_VALUE_BYTES
+        return _held_bytes(self.units) + _held_bytes(self.data) + good_bytes + OVERHEAD_BYTES
 
     def take(self, offset: int, max_messages: int, max_bytes: int) -> Piece:
         """Messages from `offset` on, as many as the limits allow, the first one in any case."""
@@ -145,8 +153,8 @@ class Window:
         return self.damaged[index]
 
     def _units_from(self, offset: int) -> Iterator[Unit] | list[Unit]:
-        if self.places is not None:
-            return self.places[bisect_left(self.places, offset, key=_queue_offset) :]
+        if self.good_units is not None:
+            return self.good_units[bisect_left(self.good_units, offset, key=_queue_offset) :]
         return iter_units(self.units[(offset - self.first_offset) * UNIT_BYTES :], offset)
 
     # Times
@@ -164,9 +172,9 @@ class Window:
 
         By halving: store times of a queue do not decrease.
         """
-        if self.places is not None:
-            at = bisect_left(self.places, timestamp_ms, key=self._time_of)
-            return self.places[at].queue_offset if at < len(self.places) else self.end_offset
+        if self.good_units is not None:
+            at = bisect_left(self.good_units, timestamp_ms, key=self._time_of)
+            return self.good_units[at].queue_offset if at < len(self.good_units) else self.end_offset
         index = bisect_left(
             range(self.count), timestamp_ms, key=lambda number: store_time_at(self.data, self._end_of(number))
         )
@@ -174,9 +182,9 @@ class Window:
 
     def last_stored_before(self, offset: int) -> tuple[int, int] | None:
         """(queue offset, store time) of the newest good message before `offset`; None when there is none."""
-        if self.places is not None:
-            at = bisect_left(self.places, offset, key=_queue_offset)
-            unit = self.places[at - 1] if at else None
+        if self.good_units is not None:
+            at = bisect_left(self.good_units, offset, key=_queue_offset)
+            unit = self.good_units[at - 1] if at else None
             return None if unit is None else (unit.queue_offset, self._time_of(unit))
         if offset <= self.first_offset:
             return None
@@ -199,7 +207,7 @@ UNREAD_FACTOR = 12  # An unread window is kept this many times longer than one t
 
 
 class Kept:
-    """A window's place in the cache. `window` is None once it was dropped."""
+    """A window in the cache. `window` is None once it was dropped."""
 
     __slots__ = ("first_offset", "fresh", "owner", "queue", "read", "touched_ms", "weight", "window")
 
@@ -276,7 +284,7 @@ class WindowCache:
         return self.max_bytes // max(1, len(self._owners))
 
     def find(self, queue: Hashable, offset: int) -> Kept | None:
-        """The place of the window that holds `offset`; it counts as read."""
+        """The entry of the window that holds `offset`; it counts as read."""
         unread: list[Kept] = []
         with self._lock:
             kept = self._covering(queue, offset)

@@ -26,10 +26,14 @@ from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 from tiermq.tier.queue.tier_queue import DAMAGE_ADVICE
 
 SUMS_READ_MAX = 16 * 1024 * 1024
+NONE_SEALED: frozenset[SegmentKey] = frozenset()
+"""One for all files: an empty set has 200 bytes."""
 
 
 class FlatAppendFile:
     """See the module."""
+
+    __slots__ = ("_clock", "_driver", "_lock", "_metadata", "_sealed", "_segments", "max_size", "queue", "type")
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class FlatAppendFile:
         self._lock = threading.Lock()
         rows = metadata.segments(queue, segment_type)
         self._segments = tuple(FlatSegment(driver, row, max_size) for row in rows)
-        self._sealed = {row.key for row in rows if row.status is SegmentStatus.SEALED}
+        self._sealed = frozenset(row.key for row in rows if row.status is SegmentStatus.SEALED) or NONE_SEALED
         for before, after in pairwise(self._segments):
             if before.commit_offset != after.base:
                 raise CorruptSegment(
@@ -194,7 +198,7 @@ class FlatAppendFile:
             segments.append(segment)
         changed = len(segments) != len(known) or any(known.get(new.key) is not new for new in segments)
         changed = changed or any(segment.grew for segment in segments)
-        self._sealed = {row.key for row in rows if row.status is SegmentStatus.SEALED}
+        self._sealed = frozenset(row.key for row in rows if row.status is SegmentStatus.SEALED) or NONE_SEALED
         with self._lock:
             self._segments = tuple(segments)
         return changed
@@ -209,7 +213,7 @@ class FlatAppendFile:
         """Seal one of `unsealed`: afterwards it is one object, and SEALED in the metadata."""
         self._driver.seal(segment.key, crc32=segment.crc32)
         self._metadata.seal_segment(segment.key)
-        self._sealed.add(segment.key)
+        self._sealed |= {segment.key}
 
     # Reading
 
@@ -366,6 +370,8 @@ def _known(offset: int) -> int | None:
 class FlatCommitLog(FlatAppendFile):
     """A flat file of records. Each record's physical offset is its own offset in this file."""
 
+    __slots__ = ()
+
     def __init__(
         self, driver: TierDriver, metadata: MetadataStore, queue: QueueKey, max_size: int, clock: Clock
     ) -> None:
@@ -390,6 +396,8 @@ class FlatCommitLog(FlatAppendFile):
 
 class FlatConsumeQueue(FlatAppendFile):
     """A flat file of 20-byte units; offsets in it are queue offsets times 20."""
+
+    __slots__ = ()
 
     def __init__(
         self, driver: TierDriver, metadata: MetadataStore, queue: QueueKey, max_size: int, clock: Clock

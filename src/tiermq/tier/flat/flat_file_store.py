@@ -48,7 +48,7 @@ class FlatFileStore:
         self.metadata = metadata
         self.cluster = cluster
         self.broker = broker
-        self._clock = clock
+        self.clock = clock
         self._log_segment_bytes = log_segment_bytes
         self._queue_segment_bytes = queue_segment_bytes
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class FlatFileStore:
             self.driver,
             self.metadata,
             key,
-            self._clock,
+            self.clock,
             log_segment_bytes=self._log_segment_bytes,
             queue_segment_bytes=self._queue_segment_bytes,
         )

@@ -15,7 +15,6 @@ stays. Threads: one writer (dispatcher or job) under `lock`; any number of reade
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from tiermq.clock import Clock
@@ -56,7 +55,7 @@ class FlatMessageFile:
         self._clock = clock
         self._last_entry = metadata.last_time_entry(queue)
         self._uncommitted: list[RecordBatch] = []
-        self.committed: deque[RecordBatch] = deque()
+        self.committed: list[RecordBatch] = []  # Few at a time, and an empty deque has 700 bytes.
         self._destroyed = False
         self._recovered = self.units.is_empty and self.log.is_empty
         self.compared = False  # Whether this process has compared the metadata with the tier.
@@ -179,11 +178,11 @@ class FlatMessageFile:
     def _log_room(self, batch: RecordBatch) -> int:
         """How much of a batch the commit log takes: an empty segment takes one record of any size."""
         last = self.log.last
-        return max(last.room(), batch.place(0)[1]) if last.append_position == 0 else last.room()
+        return max(last.room(), batch.location(0)[1]) if last.append_position == 0 else last.room()
 
     def _make_room(self, batch: RecordBatch) -> bool:
         """Roll files that have no room for the first record of a batch; False when a commit before it failed."""
-        size = batch.place(0)[1]
+        size = batch.location(0)[1]
         if not self.log.last.has_room_for(size) and not (self.commit() and self.log.roll()):
             return False
         return bool(self.units.room_units) or (self.commit() and self.units.roll())
@@ -243,8 +242,8 @@ class FlatMessageFile:
         entries: list[TimeEntry] = []
         last = self._last_entry
         for batch in self._uncommitted:
-            for number, end in batch.stretches(DEFAULT_STRETCH.messages_max, DEFAULT_STRETCH.bytes_max):
-                position = batch.place(number)[0]
+            for number, end in batch.runs(DEFAULT_STRETCH.messages_max, DEFAULT_STRETCH.bytes_max):
+                position = batch.location(number)[0]
                 first = TimeEntry(
                     batch.first_offset + number, store_time_at(batch.data, position), batch.log_offset + position
                 )

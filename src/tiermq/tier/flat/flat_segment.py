@@ -40,6 +40,31 @@ class AppendStatus(enum.Enum):
 class FlatSegment:
     """See the module."""
 
+    __slots__ = (  # A job's driver has two for each of 100,000 queues.
+        "_append_lock",
+        "_commit_lock",
+        "_driver",
+        "_pending",
+        "_pending_buffers_max",
+        "_settled",
+        "append_position",
+        "begin_ms",
+        "begin_offset",
+        "closed",
+        "commit_position",
+        "confirmed_from",
+        "crc32",
+        "created_ms",
+        "end_ms",
+        "end_offset",
+        "grew",
+        "key",
+        "last_error",
+        "max_size",
+        "recorded_position",
+        "sums",
+    )
+
     def __init__(
         self, driver: TierDriver, segment: Segment, max_size: int, pending_buffers_max: int = PENDING_BUFFERS_MAX
     ) -> None:

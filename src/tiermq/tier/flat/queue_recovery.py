@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptSegment, TierUnavailable
-from tiermq.message.layout import RECORD_BYTES_MIN
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file import FlatAppendFile, FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Gap
-from tiermq.tier.queue.records import RecordBatch, RecordHeads, derive_units, read_window
+from tiermq.tier.queue.log_walk import LogWalk, take_head
+from tiermq.tier.queue.records import RecordBatch, derive_units, read_window
 from tiermq.tier.queue.units import iter_units, log_range, runs_of_records, unit_at
 
 
@@ -45,10 +45,10 @@ def accept_units(
     """
     count = 0
     for unit in iter_units(tail, queue_offset):
-        if tail[count * UNIT_BYTES : (count + 1) * UNIT_BYTES] == PRE_BLANK:
+        if unit.is_blank:
             if not any(gap.from_offset <= unit.queue_offset < gap.to_offset for gap in gaps):
                 break
-        elif unit.log_offset < log_offset or unit.size < RECORD_BYTES_MIN or unit.end > log_end:
+        elif not unit.is_sound or unit.log_offset < log_offset or unit.end > log_end:
             break
         else:
             log_offset = unit.end
@@ -130,10 +130,8 @@ class QueueRecovery:
     def _end_of_last_record(self, log_known: int) -> int:
         """Where the record of the newest unit that the metadata knows ends; the log's known end without one."""
         if self.units.commit_offset > self.units.min_offset:
-            unit = self.units.read(self.units.commit_offset - UNIT_BYTES, UNIT_BYTES)
-            if unit != PRE_BLANK:
-                return unit_at(unit, 0).end
-            return log_known
+            unit = unit_at(self.units.read(self.units.commit_offset - UNIT_BYTES, UNIT_BYTES), 0)
+            return log_known if unit.is_blank else unit.end
         return self._first_without_unit(log_known)
 
     def _first_without_unit(self, log_known: int) -> int:
@@ -142,7 +140,7 @@ class QueueRecovery:
         A restore finds records whose writer died before it wrote the queue's first units.
         """
         wanted = self.units.append_queue_offset
-        for head in RecordHeads(self._read_log, self.log.last.base, log_known):
+        for head in LogWalk(self._read_log, self.log.last.base, log_known, take_head):
             if head.queue_offset >= wanted:
                 return head.physical_offset if head.queue_offset == wanted else log_known
         return log_known

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from tiermq.errors import TierMQError
+from tiermq.errors import SegmentMissing, TierMQError
 from tiermq.tier.index.compacted_index import IndexEntry, IndexState
 from tiermq.tier.index.index_item import IndexItem, index_hash, low_32_bits
 
@@ -23,6 +23,7 @@ Answer = TypeVar("Answer")
 
 FILES_AT_ONCE = 8
 MORE_FACTOR = 4
+INDEX_LOOKS_MAX = 3  # Of a query whose index files are replaced meanwhile.
 ITEMS_MIN = 1024
 """A file is queried for at least this many items: they need one read, and the last put may not be the newest."""
 
@@ -121,6 +122,19 @@ def _outcome(task: Callable[[], Answer]) -> Answer | TierMQError:
         return task()
     except TierMQError as error:
         return error
+
+
+def search_again(search: Callable[[], QueryAnswer], look_again: Callable[[], object] | None) -> QueryAnswer:
+    """Search; where a file is missing, look which files there are now, and search again. A job has merged or expired
+    it since the last look.
+    """
+    answer = search()
+    for _ in range(INDEX_LOOKS_MAX):
+        if look_again is None or not any(isinstance(each, SegmentMissing) for each in answer.failures):
+            break
+        look_again()
+        answer = search()
+    return answer
 
 
 class IndexSearch:

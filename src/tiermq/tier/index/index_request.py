@@ -62,7 +62,7 @@ _UNIQ_KEY, _KEYS = UNIQ_KEY.encode(), KEYS.encode()
 
 def index_requests(batch: RecordBatch, topic: str, topic_id: int, queue_id: int) -> Iterator[IndexRequest]:
     """The index request of each record of a batch, also of those without keys."""
-    for position, size, _ in batch.places():
+    for position, size, _ in batch.locations():
         request = request_of(batch, position, size, topic, topic_id, queue_id)
         if request is not None:
             yield request
@@ -157,7 +157,7 @@ class FragmentBuilder:
     def _keys_of(self, batch: RecordBatch, number: int) -> bytes:
         """The keys of one record that the kernel left to us; none of one that no index file can take."""
         topic, topic_id, queue_id = self._name
-        request = request_of(batch, *batch.place(number), topic, topic_id, queue_id)
+        request = request_of(batch, *batch.location(number), topic, topic_id, queue_id)
         if request is None or not request.is_legal():
             return b""
         keys = distinct(request.keys or ())

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import IndexRows, IndexState
 from tiermq.tier.index.index_coverage import Coverage, QueueTail
 from tiermq.tier.index.index_item import CAPACITY_DEFAULT, SLOTS_DEFAULT
-from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question
+from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question, search_again
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, recover_files
 from tiermq.tier.index.index_request import IndexRequest, PutOutcome
 from tiermq.tier.index.index_table import IndexTable
@@ -113,6 +114,10 @@ class IndexStore:
         self._fetch_keys = fetch_keys
         self._stop_uploads_at: float | None = None
         self._is_abandoned = False
+        self._is_held = False
+        self._round = threading.Lock()
+        self.look_again: Callable[[], object] | None = None
+        """Brings the metadata's rows up to date while another process changes the tier, and calls `refresh`."""
         self._is_open = False
         self._may_write = may_write
         self._thread = _UpkeepThread(self)
@@ -202,8 +207,8 @@ class IndexStore:
             self._pool.close()
 
     def _should_stop_upload(self) -> bool:
-        """Between the steps of an upload: the store closes and its time is over."""
-        if self._is_abandoned:
+        """Between the steps of an upload: the store closes and its time is over, or the tier is to be lent."""
+        if self._is_abandoned or self._is_held:
             return True
         return self._stop_uploads_at is not None and self._clock.monotonic() >= self._stop_uploads_at
 
@@ -256,7 +261,9 @@ class IndexStore:
         if not self._is_open:
             raise StoreClosed("expected an open index, found it closed; start the store first")
         question = Question(topic, key, max_count, begin_ms, end_ms, topic_id)
-        return IndexSearch(question, self._fetch_keys, self._pool).run(self._table.entries())
+        return search_again(
+            lambda: IndexSearch(question, self._fetch_keys, self._pool).run(self._table.entries()), self.look_again
+        )
 
     def states(self) -> list[tuple[int, IndexState]]:
         """The files, oldest first: begin time and state."""
@@ -298,8 +305,37 @@ class IndexStore:
         """End the open file now, so that the upkeep uploads it; False without an open file."""
         return self._table.seal_current()
 
+    def hold(self, timeout_s: float) -> bool:
+        """Upload and delete nothing until `go_on`; False when the step that runs takes longer than that."""
+        self._is_held = True
+        if not self._round.acquire(timeout=timeout_s):
+            return False
+        try:
+            self._upkeep.sync()
+        finally:
+            self._round.release()
+        return True
+
+    def go_on(self) -> None:
+        """Continue the upkeep after `hold`."""
+        self._is_held = False
+        self._thread.wake()
+
+    def refresh(self, _tails: Iterable[QueueTail] = ()) -> None:
+        """Query the uploaded files that the metadata have now: another process has changed them."""
+        self._upkeep.take_uploaded()
+
+    def learn_coverage(self, tails: Iterable[QueueTail]) -> None:
+        """What another process has indexed need not be indexed here; `tails`: what is committed. Raises TierError."""
+        with self._round:
+            self._upkeep.learn_coverage(tuple(tails))
+
     def run_once(self) -> float:
         """One round of upkeep. Every step runs, also after another failed; returns how long to rest."""
+        with self._round:
+            return UPKEEP_INTERVAL_S if self._is_held else self._run_round()
+
+    def _run_round(self) -> float:
         self._attempt(self._upkeep.settle_base)
         has_more = self._attempt(self._upkeep.fill_holes)
         self._attempt(self._upkeep.roll_old)

@@ -20,7 +20,7 @@ from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
 from tiermq.kernel import key_hashes, put_tier_keys
 from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexState
-from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
+from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, either
 from tiermq.tier.index.index_item import distinct
 from tiermq.tier.index.index_request import IndexRequest, PutOutcome, request_of
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
@@ -109,6 +109,27 @@ class IndexTable:
             self._sort()
             self.version += 1
 
+    def replace_uploaded(self, files: Sequence[CompactedIndex]) -> None:
+        """The uploaded files are these, after another process has changed them; local files stay."""
+        with self._lock:
+            known = {(remote.key, remote.segment.size) for remote in files}
+            for entry in list(self._entries):
+                if entry.remote is not None and (entry.remote.key, entry.remote.segment.size) not in known:
+                    self.drop(entry)
+            self.add_uploaded(files)
+
+    def join(self, other: Coverage, tails: Iterable[QueueTail]) -> None:
+        """What another true coverage has of the queues that are known here is indexed, too; `tails`: as of now."""
+        with self._lock:
+            for name, mine in list(self.coverage.queues.items()):
+                theirs = other.queues.get(name)
+                if theirs is not None and theirs.topic_id == mine.topic_id:
+                    joint = either(theirs, mine)
+                    joint.is_live = mine.is_live
+                    self.coverage.queues[name] = joint
+            self.coverage.expect(tails)
+            self.version += 1
+
     def _sort(self) -> None:
         self._entries.sort(key=lambda entry: (entry.begin_ms, entry.remote.key.base if entry.remote else -1))
         self._last_begin_ms = max([self._last_begin_ms, *(entry.begin_ms for entry in self._entries)])
@@ -166,7 +187,7 @@ class IndexTable:
                     return PutOutcome.SHUTDOWN
                 done = self._put_run(batch, done, topic, topic_id, queue_id)
             if done < batch.count:
-                position, size = batch.place(done)
+                position, size = batch.location(done)
                 request = request_of(batch, position, size, topic, topic_id, queue_id)
                 if request is not None and self.put(request) is PutOutcome.SHUTDOWN:
                     return PutOutcome.SHUTDOWN
@@ -177,7 +198,7 @@ class IndexTable:
         """Let the kernel put what it can of the records from number `first` on, under the lock; where it stopped."""
         known = self.coverage.queues.get((topic, queue_id))
         if known is not None and known.topic_id == topic_id:
-            while first < batch.count and not known.admit(batch.log_offset + batch.place(first)[0]):
+            while first < batch.count and not known.admit(batch.log_offset + batch.location(first)[0]):
                 first += 1
         if first == batch.count or queue_id < 0 or not topic.strip() or batch.log_offset < 0:
             return first
@@ -187,7 +208,7 @@ class IndexTable:
         else:
             count = put_tier_keys(_NO_FILE, 1, 0, 0, *where, 0, queue_id)[0]
         if count:
-            (start, _), (position, size) = batch.place(first), batch.place(first + count - 1)
+            (start, _), (position, size) = batch.location(first), batch.location(first + count - 1)
             queue = self.coverage.of(topic, topic_id, queue_id)
             queue.note_put(batch.log_offset + start, position + size - start)
             self.version += 1

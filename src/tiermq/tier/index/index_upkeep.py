@@ -33,7 +33,7 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -404,6 +404,20 @@ class IndexUpkeep:
         """Put what the metadata knows into the table."""
         segments = live_segments(self._rows, self._queue)
         self._table.add_uploaded([CompactedIndex(self._driver, segment) for segment in segments])
+
+    def take_uploaded(self) -> None:
+        """Let the table have the uploaded files that the metadata know now, and no others."""
+        segments = live_segments(self._rows, self._queue)
+        self._table.replace_uploaded([CompactedIndex(self._driver, segment) for segment in segments])
+
+    def learn_coverage(self, tails: Sequence[QueueTail]) -> None:
+        """Take what the newest uploaded file covers as indexed: a job may have made it. Raises TierError."""
+        segments = live_segments(self._rows, self._queue)
+        if not segments or not self._table.coverage.is_base_known:
+            return
+        companion = CompactedIndex(self._driver, max(segments, key=lambda segment: segment.key.base)).companion()
+        if companion is not None:
+            self._table.join(companion.coverage(), tails)
 
     def _remove_local(self, entry: IndexEntry) -> None:
         with self._sync_lock:  # A sync of another thread must not write the file's record behind its removal.

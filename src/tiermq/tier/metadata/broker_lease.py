@@ -16,6 +16,14 @@ manifest, and the manifest's own compare-and-set settles the rest. `release` lea
 A job names its process in the lease (`this_process`). Once that process has ended without a release, other processes of
 the same machine take the lease over at once; what its tasks still write elsewhere is fenced by the epoch.
 
+A broker that tiers by itself lends its lease of messages to a job that asks for it, by a request inside the lease:
+
+    broker's (lends) ──ask──► the same, with the request ──lend──► the job's, same epoch ──acquire──► held (epoch + 1)
+
+A request changes nothing else of the lease, so it costs the broker nothing: its next renewal, or a check before a
+manifest, finds the lease replaced, reads it, and sees the request. What was lent is the job's alone for LENT_MS; if it
+has not acquired it by then, its lender does.
+
 An operator ends the term of a holder that is dead at once (`take_over`, `tiermq tier takeover`): the epoch rises, and
 the lease is free. A holder that is not dead after all loses it at its next check, and nothing of it is committed.
 
@@ -25,7 +33,8 @@ take over a lease that is still damaged then. A valid lease of a newer TierMQ is
 A missing or damaged lease does not contain the last epoch, so the new holder reads it from all manifests of the broker
 (`survey_epochs`) before it puts the lease: once the lease exists, manifests are not read for it again.
 
-Cost: acquire is one GET and one PUT, renew one PUT, check one GET. A missing lease costs a read of all manifests.
+Cost: acquire is one GET and one PUT, renew one PUT, check one GET, ask one GET and one PUT, lend one PUT. A missing
+lease costs a read of all manifests.
 """
 
 from __future__ import annotations
@@ -37,9 +46,11 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, StaleWriter, TierError
@@ -136,6 +147,9 @@ LEASE_FILES = {
     LeaseRole.DELIVERY: f"lease-{LeaseRole.DELIVERY}{OBJECT_SUFFIX}",
 }
 KEEPER_REST_S = 1.0
+LENT_MS = 10_000
+REQUEST_MS = 300_000
+_PUT_TRIES = 3
 REMEDY = (
     "a running broker, or one started now, rewrites it within two lease terms; `tiermq tier takeover` does it at once"
 )
@@ -156,6 +170,19 @@ class LeaseDamaged(LeaseHeld):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """A job that asks the broker that holds a lease to lend it, until when, and its process, of `this_process`."""
+
+    owner: str
+    expires_ms: int
+    process: str = ""
+
+    def is_live(self, now_ms: int) -> bool:
+        """Whether the job still waits, as far as is known."""
+        return now_ms < self.expires_ms and not has_ended(self.process)
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """A lease as stored in the tier; an empty `owner` means that it is free."""
 
@@ -167,6 +194,9 @@ class Lease:
     """Since when the owner holds it; 0: not known, written by an earlier version."""
     process: str = ""
     """The process that holds it, of `this_process`; empty: not known, or a broker, whose directory has a lock."""
+    lends: bool = False
+    """Whether its holder lends it to a job that asks."""
+    request: LeaseRequest | None = None
 
     def is_held(self, now_ms: int) -> bool:
         """Whether an owner has it and its term has not ended."""
@@ -235,6 +265,8 @@ def encode_lease(lease: Lease) -> bytes:
         "owner": lease.owner,
         "renewals": lease.renewals,
         **({"process": lease.process} if lease.process else {}),
+        **({"lends": True} if lease.lends else {}),
+        **({"request": _encode_request(lease.request)} if lease.request is not None else {}),
     }
     return seal_document(body, LEASE_VERSION)
 
@@ -250,9 +282,19 @@ def decode_lease(data: bytes, name: str) -> Lease:
             natural_field(body, "renewals"),
             number_field(body, "acquiredMs") if "acquiredMs" in body else 0,
             text_field(body, "process") if "process" in body else "",
+            bool(body.get("lends", False)),
+            _decode_request(body["request"]) if "request" in body else None,
         )
     except (ValueError, TypeError, LookupError) as error:
         refuse_document(name, f"a body that is no lease ({error})", REMEDY)
+
+
+def _encode_request(request: LeaseRequest) -> dict[str, object]:
+    return {"expiresMs": request.expires_ms, "owner": request.owner, "process": request.process}
+
+
+def _decode_request(fields: Any) -> LeaseRequest:
+    return LeaseRequest(text_field(fields, "owner"), number_field(fields, "expiresMs"), text_field(fields, "process"))
 
 
 class BrokerLease:
@@ -287,6 +329,8 @@ class BrokerLease:
         self._term_ms = term_ms
         self._clock = clock or SystemClock()
         self._process = process
+        self.lends = False
+        """Whether its holder calls `lend` when there is a `request`; set it before the lease is acquired."""
         self._lock = threading.RLock()
         self._held: Lease | None = None
         self._version = ""
@@ -295,6 +339,9 @@ class BrokerLease:
         self._has_twin = False
         self._damaged: tuple[str, int] | None = None
         """The version of a lease that cannot be read, and since when it is known."""
+        self.epoch_before = 0
+        """The epoch that the lease had when it was acquired."""
+        self._request: LeaseRequest | None = None
         self._checks_begun = 0
         self._last_check = 0  # The number of the newest one that was answered with yes.
 
@@ -324,16 +371,22 @@ class BrokerLease:
         """Whether another process of the same name took it over: each would take it back for ever."""
         return self._has_twin
 
-    def require_free(self) -> None:
-        """Raises LeaseHeld, naming the holder, while another process holds the lease. A damaged one names no holder."""
+    def require_free(self, *, beside_jobs: bool = False) -> Lease | None:
+        """Raises LeaseHeld, naming the holder, while another process holds the lease. A damaged one names no holder.
+
+        `beside_jobs`: the lease of a job that holds it is returned.
+        """
         try:
             found = self.read()
         except CorruptManifest as error:
             _log.error("who holds the broker's part of the tier cannot be read: %s", error)
-            return
+            return None
         now_ms = self._clock.now_ms()
-        if found is not None and self._is_kept_by_other(found, now_ms):
-            raise self._held_by(found, now_ms)
+        if found is None or not self._is_kept_by_other(found, now_ms):
+            return None
+        if beside_jobs and found.is_by_job:
+            return found
+        raise self._held_by(found, now_ms)
 
     def _is_kept_by_other(self, lease: Lease, now_ms: int) -> bool:
         return lease.owner != self.owner and lease.is_held(now_ms) and not has_ended(lease.process)
@@ -354,13 +407,15 @@ class BrokerLease:
             if not force and self._is_kept_by_other(old, now_ms):
                 raise self._held_by(old, now_ms)
             lease = Lease(
-                max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, 0, now_ms, self._process
+                max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, 0, now_ms, self._process, self.lends
             )  # fmt: skip
             if lease.epoch >= COUNT_MAX:
                 raise TierError(
                     f"{self.name}: expected an epoch below {COUNT_MAX} for the next holder, found {lease.epoch - 1} in "
                     "the lease or in a manifest of the broker, which TierMQ did not write; run `tiermq tier verify`"
                 )
+            if old.owner != self.owner or old.epoch != self._wanted_epoch:
+                self.epoch_before = old.epoch  # Else it is ours since the last call, whose answer was lost.
             self._wanted_epoch = lease.epoch
             try:
                 version = self._driver.put_object(
@@ -372,6 +427,7 @@ class BrokerLease:
                     raise  # Perhaps our own, whose answer was lost: the next one finds out.
                 raise self._held_by(winner, now_ms) from conflict
             self._held, self._version, self._lost, self._damaged = lease, version, None, None
+            self._request = None
             return lease.epoch
 
     def _surveyed_epoch(self) -> int:
@@ -403,6 +459,44 @@ class BrokerLease:
         self.release()
         return epoch
 
+    def ask(self) -> None:
+        """Ask the broker that holds it to lend it. Raises LeaseHeld when the holder lends it to no job, or to another.
+
+        Does nothing when it is asked already, or the lease is free or ours by now: then acquire it.
+        """
+        with self._lock:
+            stored = self._driver.get_object(self.name)
+            now_ms = self._clock.now_ms()
+            held = None if stored is None else decode_lease(stored.data, self.name)
+            if stored is None or held is None or not self._is_kept_by_other(held, now_ms):
+                return
+            asked = held.request if held.request is not None and held.request.is_live(now_ms) else None
+            if not held.lends:
+                raise self._held_by(held, now_ms)
+            if asked is not None and asked.owner != self.owner:
+                raise self._held_by(replace(held, owner=asked.owner), now_ms)
+            if asked is None:
+                request = LeaseRequest(self.owner, now_ms + REQUEST_MS, self._process)
+                with suppress(ManifestConflict):  # Its holder renewed it: the next call asks again.
+                    self._driver.put_object(
+                        self.name, encode_lease(replace(held, request=request)), expected=stored.version
+                    )
+
+    @property
+    def request(self) -> LeaseRequest | None:
+        """The job that waits for this lease, as its last renewal or check has found it. Costs no request."""
+        with self._lock:
+            request = self._request if self.is_held else None
+            return request if request is not None and request.is_live(self._clock.now_ms()) else None
+
+    def lend(self, request: LeaseRequest) -> None:
+        """Make it the lease of the job that asked. Its lender takes it back by `acquire`. Raises StaleWriter."""
+        with self._lock:
+            held = self._require_held()
+            expires_ms = self._clock.now_ms() + LENT_MS
+            self._put(Lease(held.epoch, request.owner, expires_ms, 0, self._clock.now_ms(), request.process))
+            self._held = self._request = None
+
     def renew(self) -> int:
         """Hold it for another term; returns the new expiry. Raises StaleWriter when another process took it.
 
@@ -411,9 +505,8 @@ class BrokerLease:
         with self._lock:
             held = self._require_held()
             expires_ms = self._clock.now_ms() + self._term_ms
-            lease = replace(held, expires_ms=expires_ms, renewals=held.renewals + 1)
-            self._put(lease)
-            self._held = lease
+            lease = replace(held, expires_ms=expires_ms, renewals=held.renewals + 1, request=self.request)
+            self._held = self._put(lease)
             return lease.expires_ms
 
     def is_renewal_due(self) -> bool:
@@ -444,11 +537,10 @@ class BrokerLease:
             try:
                 current = self.read()
             except CorruptManifest:
-                self._put(held)
-                current = held
+                current = self._put(held)
             if current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
                 raise self._lose(current)
-            self._last_check = number
+            self._last_check, self._request = number, current.request
 
     def release(self) -> None:
         """Let others in at once. Does nothing when the lease is not held or was lost."""
@@ -456,24 +548,28 @@ class BrokerLease:
             if self._held is None or self._lost is not None:
                 return
             try:
-                self._put(replace(self._held, owner="", expires_ms=0, acquired_ms=0, process=""))
+                self._put(Lease(self._held.epoch, renewals=self._held.renewals))
             except StaleWriter:
                 return  # It was taken over before: nothing to release.
             finally:
                 self._held = None
 
-    def _put(self, lease: Lease) -> None:
-        data = encode_lease(lease)
-        try:
-            self._version = self._driver.put_object(self.name, data, expected=self._version)
-        except ManifestConflict:
-            held = self._require_held()
-            stored = self._driver.get_object(self.name)
-            current = None if stored is None else self._ours_if_damaged(stored, held)
-            if stored is None or current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
-                raise self._lose(current) from None
-            # A renewal of ours, whose answer was lost, landed after all.
-            self._version = self._driver.put_object(self.name, data, expected=stored.version)
+    def _put(self, lease: Lease) -> Lease:
+        """Replace the lease that is ours; what was put. A request that another process has put meanwhile is kept."""
+        for _ in range(_PUT_TRIES):
+            try:
+                self._version = self._driver.put_object(self.name, encode_lease(lease), expected=self._version)
+                return lease
+            except ManifestConflict:
+                held = self._require_held()
+                stored = self._driver.get_object(self.name)
+                current = None if stored is None else self._ours_if_damaged(stored, held)
+                if stored is None or current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
+                    raise self._lose(current) from None
+                # A renewal of ours, whose answer was lost, landed after all; or a job asks for the lease.
+                self._version, self._request = stored.version, current.request
+                lease = replace(lease, request=current.request if lease.owner == held.owner else None)
+        raise ManifestConflict(f"{self.name}: {self.owner} wanted to replace it, but others did so {_PUT_TRIES} times")
 
     def _ours_if_damaged(self, stored: StoredObject, held: Lease) -> Lease:
         """The stored lease; a damaged one is ours while our term lasts. Raises StaleWriter after that."""

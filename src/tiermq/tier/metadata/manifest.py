@@ -13,6 +13,7 @@ must understand get a new version.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,11 @@ class QueueManifest:
     in_bundles: bool = False  # Whether its segments may have, or have had, ranges in bundles.
 
 
+def is_by_job(writer: str) -> bool:
+    """Whether the writer of a manifest is a job or a repair, which only copies or changes what a broker has."""
+    return "(pipeline " in writer or writer.startswith("repair ")
+
+
 def manifest_name(key: QueueKey) -> str:
     """The name of the queue's manifest in the tier."""
     return key.object_name(MANIFEST_STEM)
@@ -124,14 +130,14 @@ def decode_manifest(data: bytes, name: str) -> QueueManifest:
     body = open_document(data, name, MANIFEST_VERSION)
     try:
         key = QueueKey(
-            text_field(body, "cluster"),
-            text_field(body, "broker"),
-            text_field(body, "topic"),
+            sys.intern(text_field(body, "cluster")),
+            sys.intern(text_field(body, "broker")),
+            sys.intern(text_field(body, "topic")),
             natural_field(body, "queueId"),
         )
         return QueueManifest(
             key=key,
-            writer=text_field(body, "writer"),
+            writer=sys.intern(text_field(body, "writer")),
             epoch=natural_field(body, "epoch"),
             sequence=offset_field(body, "sequence"),
             written_ms=number_field(body, "writtenMs"),

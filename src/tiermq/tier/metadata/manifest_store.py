@@ -54,14 +54,16 @@ def snapshot_manifest(store: MetadataStore, key: QueueKey) -> QueueManifest:
         )
 
 
-def take_manifest(store: MetadataStore, manifest: QueueManifest) -> None:
+def take_manifest(store: MetadataStore, manifest: QueueManifest, *, keep_topic: bool = False) -> None:
     """The reverse of `snapshot_manifest`: the metadata of the queue become those of the manifest, all or nothing.
 
-    A topic that has the id of the manifest's topic was never named in the tier, and gets another one.
+    A topic that has the id of the manifest's topic was never named in the tier, and gets another one. `keep_topic`: a
+    topic of that name and id stays as it is, since only its broker changes it.
     """
     key = manifest.key
     with store.transaction():
-        if manifest.topic_id >= 0:
+        known = store.topic(key.topic) if keep_topic else None
+        if manifest.topic_id >= 0 and (known is None or known.id != manifest.topic_id):
             other = store.topic_of_id(manifest.topic_id)
             if other is not None and other.name != key.topic:
                 last_id = max(store.topic_serial_number(), manifest.topic_serial_number)
@@ -104,7 +106,10 @@ class WriterLease(Protocol):
 
 @dataclass(slots=True)
 class _Hold:
-    """What this writer knows of a queue that it acquired: the version it may replace, and what it wrote last."""
+    """What this writer knows of a queue that it acquired: the version it may replace, and what its predecessor wrote.
+
+    Of what it wrote itself it keeps no segments: its metadata have them, and a job holds 100,000 queues.
+    """
 
     manifest: QueueManifest
     version: str
@@ -158,10 +163,17 @@ class ManifestStore:
             return self._acquire(queue)
 
     def held(self, queue: QueueKey) -> QueueManifest | None:
-        """The manifest as this writer has put it last, its predecessor's particulars included; None: not acquired."""
+        """The manifest as its predecessor left it, or without segments as this writer put it; None: not acquired."""
         with self._lock_of(queue):
             held = self._holds.get(queue)
             return None if held is None else held.manifest
+
+    def forget_rows(self, queue: QueueKey) -> None:
+        """Keep no segments of what the predecessor of this writer left: nothing will ask for them any more."""
+        with self._lock_of(queue):
+            held = self._holds.get(queue)
+            if held is not None:
+                held.manifest = _without_rows(held.manifest)
 
     def write(self, manifest: QueueManifest) -> QueueManifest:
         """Replace the queue's manifest; epoch, writer, sequence and time are filled in. Acquires when need be.
@@ -181,7 +193,7 @@ class ManifestStore:
                 replace(manifest, in_bundles=in_bundles), held.manifest.epoch, held.manifest.sequence + 1
             )
             held.version = self._replace(stamped, held)
-            held.manifest = stamped
+            held.manifest = _without_rows(stamped)
             self._on_change(manifest.key)
             return stamped
 
@@ -202,6 +214,11 @@ class ManifestStore:
         """Forget the queue without a request. The epoch stays; the next writer takes a higher one."""
         with self._lock_of(queue):
             self._holds.pop(queue, None)
+
+    def release_all(self) -> None:
+        """Forget all queues, as `release`: each is acquired again before its next write."""
+        with self._lock:
+            self._holds.clear()
 
     def _acquire(self, queue: QueueKey) -> int:
         if self._lease is not None:
@@ -281,3 +298,7 @@ class ManifestStore:
     def _lock_of(self, queue: QueueKey) -> threading.Lock:
         with self._lock:
             return self._queue_locks.setdefault(queue, threading.Lock())
+
+
+def _without_rows(manifest: QueueManifest) -> QueueManifest:
+    return replace(manifest, segments=(), time_index=(), gaps=())

@@ -22,6 +22,7 @@ status DELETED (`segments_being_deleted`), never a row of a live segment without
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
@@ -35,6 +36,7 @@ from tiermq.store.tier_continuation import RECORDED_NAMES, Names
 from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.metadata.database import Database, Row
 from tiermq.tier.metadata.metadata_values import (
+    NEVER_MS,
     UNKNOWN_OFFSET,
     UNLIMITED,
     Gap,
@@ -195,6 +197,7 @@ class QueueRows:
 
 def _queue(row: Row) -> Queue:
     cluster, broker, topic, queue_id, min_offset, max_offset, epoch, updated_ms = row
+    cluster, broker, topic = _shared(cluster, broker, topic)
     return Queue(QueueKey(cluster, broker, topic, queue_id), min_offset, max_offset, epoch, updated_ms)
 
 
@@ -419,9 +422,20 @@ class SegmentRows(QueueRows):
 
 
 def _segment(row: Row) -> Segment:
-    cluster, broker, topic, queue_id, kind, base, size, status, *rest, packed_sums = row
+    cluster, broker, topic, queue_id, kind, base, size, status, created_ms, begin_ms, end_ms, *rest, packed_sums = row
+    cluster, broker, topic = _shared(cluster, broker, topic)
     key = SegmentKey(cluster, broker, topic, queue_id, SegmentType(kind), base)
-    return Segment(key, size, SegmentStatus(status), *[*rest, BlockSums.unpacked(packed_sums)])
+    times = created_ms, _shared_ms(begin_ms), _shared_ms(end_ms)
+    return Segment(key, size, SegmentStatus(status), *times, *[*rest, BlockSums.unpacked(packed_sums)])
+
+
+def _shared(*names: str) -> Iterable[str]:
+    """The names, each once in memory however many rows have it: a driver holds the rows of 100,000 queues."""
+    return map(sys.intern, names)
+
+
+def _shared_ms(time_ms: int) -> int:
+    return NEVER_MS if time_ms == NEVER_MS else time_ms
 
 
 # The topics of the tier and the counter of their ids.
@@ -432,6 +446,7 @@ def _segment(row: Row) -> Segment:
 _SELECT = "SELECT topic_id, name, status, reserve_time_hours, max_bytes, updated_ms FROM topic"
 _COUNTER = "topic_serial_number"
 _CHANGES_SEEN = "changes_seen"
+_LEASE_EPOCH = "lease_epoch"
 
 
 class TopicRows:
@@ -517,7 +532,7 @@ def _topic(row: Row) -> Topic:
     topic_id, name, status, reserve_time_hours, max_bytes, updated_ms = row
     # A code of a later version is kept as the number it is.
     known = TopicStatus(status) if status in set(TopicStatus) else status
-    return Topic(topic_id, name, known, reserve_time_hours, max_bytes, updated_ms)
+    return Topic(topic_id, sys.intern(name), known, reserve_time_hours, max_bytes, updated_ms)
 
 
 Result = TypeVar("Result")
@@ -595,6 +610,16 @@ class MetadataStore(TopicRows, SegmentRows):
 
     def put_changes_seen(self, serial: int) -> None:
         self._database.write("INSERT OR REPLACE INTO counter VALUES (?, ?)", (_CHANGES_SEEN, serial))
+
+    def lease_epoch(self) -> int:
+        """The newest epoch whose manifests these metadata contain: the last one under which their store wrote."""
+        row = self._database.read_one("SELECT value FROM counter WHERE name = ?", (_LEASE_EPOCH,))
+        if row is not None:
+            return int(row[0])
+        return max((queue.epoch for queue in self.queues()), default=0)  # Of a version that did not record it.
+
+    def put_lease_epoch(self, epoch: int) -> None:
+        self._database.write("INSERT OR REPLACE INTO counter VALUES (?, ?)", (_LEASE_EPOCH, epoch))
 
     def names(self) -> list[Names]:
         """Cluster and broker whose metadata these are; nothing in new ones, several if they were used under several."""

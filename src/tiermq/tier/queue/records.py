@@ -42,14 +42,13 @@ from tiermq.message.layout import (
 )
 from tiermq.message.properties import TAGS, get_property
 from tiermq.message.record import CrcPropertyCheck, decode_record
-from tiermq.message.record_head import HeadKind, RecordHead, read_head
+from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import BORN_HOST_V6
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.metadata.metadata_values import NEVER_MS
 from tiermq.tier.names import QueueName
 from tiermq.tier.queue import units
-from tiermq.tier.queue.segments import END, StoredSegment, end_of
+from tiermq.tier.queue.segments import END, StoredSegment
 from tiermq.tier.queue.units import Unit, iter_units, log_offset_at, unit_at
 
 CODA = struct.Struct(
@@ -62,8 +61,6 @@ CODA_BYTES = CODA.size
 assert CODA_BYTES == 16
 PEEK_BYTES = CODA_BYTES + max(FIXED_SIZES)
 """The most bytes needed to identify the record of a unit: its fixed part, behind an end mark."""
-
-TAIL_WINDOW_BYTES = 1 << 20
 
 ReadLog = Callable[[int, int], bytes | memoryview]
 """(log offset, length) -> bytes of a queue's commit log."""
@@ -186,8 +183,8 @@ def derive_units(data: ReadableBuffer, log_offset: int, queue_offset: int) -> by
     while position < len(data):
         head = read_head(data, position)
         number = queue_offset + len(units) // UNIT_BYTES
-        in_place = head.kind is HeadKind.OK and head.physical_offset == log_offset + position
-        if not in_place or head.queue_offset != number:
+        is_here = head.kind is HeadKind.OK and head.physical_offset == log_offset + position
+        if not is_here or head.queue_offset != number:
             break
         properties = bytes(data[head.properties_position : head.properties_position + head.properties_length])
         tag = get_property(properties, TAGS.encode())
@@ -209,82 +206,6 @@ def read_window(
         if head.kind is HeadKind.HALF and len(data) < head.size <= min(end - start, record_max):
             return read(start, head.size)
     return data
-
-
-class RecordHeads:
-    """The whole records of the log from `begin`, a record boundary, to `end`; end marks are passed over.
-
-    `at` is how far the walk has come; `torn` why it ended before `end`: a record that is cut, or no record at all.
-    """
-
-    def __init__(self, read: ReadLog, begin: int, end: int, window_bytes: int = TAIL_WINDOW_BYTES) -> None:
-        self._read, self._end, self._window_bytes = read, end, window_bytes
-        self.at = begin
-        self.torn = ""
-
-    def __iter__(self) -> Iterator[RecordHead]:
-        while self.at < self._end and not self.torn:
-            left, begun = self._end - self.at, self.at
-            window = read_window(self._read, self.at, self._end, self._window_bytes)
-            yield from self._in_window(window)
-            if self.at == begun and not self.torn:
-                wanted = max(read_head(window).size, SIZE_AND_MAGIC.size)
-                if len(window) < wanted <= left:
-                    self._window_bytes *= 2  # It is too small to hold even a head, or an end mark.
-                else:
-                    self.torn = f"a record of {wanted} bytes, of which only {left} are there"
-
-    def _in_window(self, window: bytes | memoryview) -> Iterator[RecordHead]:
-        position = 0
-        while position < len(window):
-            head = read_head(window, position)
-            # An end mark that claims more than there is, is cut like a record.
-            if head.kind is HeadKind.HALF or (head.kind is HeadKind.BLANK and position + head.size > len(window)):
-                return
-            if head.kind is HeadKind.CORRUPT:
-                self.torn = head.reason
-                return
-            if head.kind is HeadKind.OK:
-                if head.physical_offset != self.at:
-                    self.torn = f"a record with the physical offset {head.physical_offset}"
-                    return
-                yield head
-            position += head.size
-            self.at += head.size
-
-
-@dataclass(slots=True)
-class LogTail:
-    """The whole part [begin, end) of a segment's tail in log offsets, the records in it, and why it ends there."""
-
-    begin: int
-    end: int
-    record_count: int = 0
-    first_queue_offset: int = -1
-    last_queue_offset: int = -1
-    begin_ms: int = NEVER_MS
-    end_ms: int = -1
-    torn: str = ""
-
-
-def walk_tail(driver: TierDriver, segment: StoredSegment, begin: int, window_bytes: int = TAIL_WINDOW_BYTES) -> LogTail:
-    """How much of a segment is whole from log offset `begin`, a record boundary, on.
-
-    There may be whole records (the writer died between the commit log and the consume queue), an end mark, and on a
-    back end that can tear a write a record that is cut.
-    """
-    base = segment.key.base
-    heads = RecordHeads(lambda at, n: driver.read(segment.key, at - base, n), begin, end_of(segment), window_bytes)
-    tail = LogTail(begin, begin)
-    for head in heads:
-        tail.record_count += 1
-        if tail.first_queue_offset < 0:
-            tail.first_queue_offset = head.queue_offset
-        tail.last_queue_offset = head.queue_offset
-        tail.begin_ms = min(tail.begin_ms, head.store_timestamp_ms)
-        tail.end_ms = max(tail.end_ms, head.store_timestamp_ms)
-    tail.end, tail.torn = heads.at, heads.torn
-    return tail
 
 
 class CollectedRecords(Protocol):
@@ -352,28 +273,28 @@ class RecordBatch:
     def next_offset(self) -> int:
         return self.first_offset + self.count
 
-    def place(self, number: int) -> tuple[int, int]:
+    def location(self, number: int) -> tuple[int, int]:
         """(position in `data`, size) of one record."""
         unit = unit_at(self.units, number)
         return unit.log_offset - self.log_offset, unit.size
 
-    def places(self) -> Iterator[tuple[int, int, int]]:
+    def locations(self) -> Iterator[tuple[int, int, int]]:
         """(position in `data`, size, tags code) of each record."""
         for _, log_offset, size, code in iter_units(self.units):
             yield log_offset - self.log_offset, size, code
 
     def end_of(self, count: int) -> int:
         """Where the first `count` records end in `data`."""
-        return len(self.data) if count == self.count else self.place(count)[0]
+        return len(self.data) if count == self.count else self.location(count)[0]
 
-    def stretches(self, messages_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    def runs(self, messages_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
         """The batch in runs [first, end) of records, each as long as both limits allow, and of one record at least."""
         count, first = self.count, 0
         if count <= messages_max and len(self.data) <= bytes_max:
             yield 0, count
             return
         while first < count:
-            limit = self.place(first)[0] + bytes_max
+            limit = self.location(first)[0] + bytes_max
             fitting = bisect_right(range(count + 1), limit, lo=first + 1, key=self.end_of) - 1
             end = max(first + 1, min(fitting, first + messages_max))
             yield first, end
@@ -384,7 +305,7 @@ class RecordBatch:
         if len(self.data) <= room_bytes and self.count <= room_units:
             return self, None
         taken = 0
-        for position, size, _ in self.places():
+        for position, size, _ in self.locations():
             if position + size > room_bytes or taken == room_units:
                 break
             taken += 1

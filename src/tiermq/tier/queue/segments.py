@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
+from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.manifest import queue_of_manifest
 from tiermq.tier.names import (
@@ -30,6 +31,9 @@ from tiermq.tier.names import (
 
 END = (1 << 63) - 1
 """The end of a range without an end."""
+
+UNREADABLE = (SegmentMissing, IllegalRange, CorruptSegment)
+"""Errors of the driver for missing or damaged bytes, not for an unreachable tier."""
 
 
 class StoredSegment(Protocol):

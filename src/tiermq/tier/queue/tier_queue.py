@@ -10,21 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT_BYTES
-from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, TierError
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.errors import CorruptRecord, SegmentMissing, TierError
 from tiermq.message.stored_message import StoredMessage
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
 from tiermq.tier.queue.records import CODA_BYTES, RecordBatch, peek_store_ms, record_of
-from tiermq.tier.queue.segments import END, SegmentList, StoredSegment, end_of
-from tiermq.tier.queue.units import CHUNK_UNITS, Unit, first_behind, iter_units, log_range, runs_of_records, unit_at
+from tiermq.tier.queue.segments import END, UNREADABLE, SegmentList, StoredSegment, end_of
+from tiermq.tier.queue.units import (
+    CHUNK_UNITS,
+    Unit,
+    chunks_of,
+    first_behind,
+    iter_units,
+    log_range,
+    runs_of_records,
+    unit_at,
+)
 
 RECORDS_READ_BYTES = 4 * 1024 * 1024
 PROBE_UNITS = 64
-UNREADABLE = (SegmentMissing, IllegalRange, CorruptSegment)
-"""Errors of the driver for missing or damaged bytes, not for an unreachable tier."""
-
 Skip = Callable[[TierError], None]
 """Gets the error of what is left out."""
 
@@ -65,7 +71,11 @@ class TierQueue:
         segment = segments.find(offset) if length > 0 else None
         if segment is None:
             raise self._missing("bytes", offset)
-        position, length = offset - segment.key.base, min(length, end_of(segment) - offset)
+        return self._read_in(segment, offset, min(length, end_of(segment) - offset))
+
+    def _read_in(self, segment: StoredSegment, offset: int, length: int) -> memoryview:
+        """Bytes of the queue's file that are in one segment."""
+        position = offset - segment.key.base
         sums = segment.sums.cut(segment.size) if isinstance(segment, Segment) and segment.sums is not None else None
         if sums is None:
             return memoryview(self.driver.read(segment.key, position, length))
@@ -76,28 +86,26 @@ class TierQueue:
     # Units
 
     def unit_chunks(
-        self, begin: int | None = None, end: int = END, skip: Skip | None = None
+        self, begin: int | None = None, end: int = END, skip: Skip | None = None, *, over_holes: bool = False
     ) -> Iterator[tuple[int, memoryview]]:
         """The units of [begin, end), many at a time, each chunk with the queue offset of its first; by default all.
 
         What is not there, or cannot be read, is reported to `skip` and left out; without it, the error is raised.
+        `over_holes`: a range that no segment has is passed over without an error.
         """
-        at = self.units.begin // UNIT_BYTES if begin is None else begin
-        stop = END if end == END else end * UNIT_BYTES
-        for segment, low, high in self.units.ranges(at * UNIT_BYTES, stop):
-            first, behind = -(-(segment.key.base + low) // UNIT_BYTES), (segment.key.base + high) // UNIT_BYTES
-            if first > at:
-                self._failed(self._missing("units", at), skip)
-            for offset in range(first, behind, CHUNK_UNITS):
-                count = min(CHUNK_UNITS, behind - offset)
+        at = first = self.units.begin // UNIT_BYTES if begin is None else begin
+        for segment in self.units:
+            for offset, count in chunks_of(segment.key.base, end_of(segment), first, end):
+                if offset > at and not over_holes:
+                    self._failed(self._missing("units", at), skip)
+                at = max(at, offset + count)
                 try:
-                    data = self._read(SegmentList([segment]), offset * UNIT_BYTES, count * UNIT_BYTES)
+                    data = self._read_in(segment, offset * UNIT_BYTES, count * UNIT_BYTES)
                 except UNREADABLE as error:
                     self._failed(error, skip)
                 else:
                     yield offset, data
-            at = max(at, behind)
-        if end != END and at < end:
+        if end != END and at < end and not over_holes:
             self._failed(self._missing("units", at), skip)
 
     def _missing(self, what: str, offset: int) -> SegmentMissing:
@@ -125,7 +133,7 @@ class TierQueue:
                 data = self.read_units(begin, min(wanted, end - begin))
             except UNREADABLE:
                 return None
-            found = next((unit for unit in iter_units(data, begin) if unit.size != PRE_BLANK_SIZE), None)
+            found = next((unit for unit in iter_units(data, begin) if not unit.is_blank), None)
             if found is not None or not len(data):
                 return found
             begin, wanted = begin + len(data) // UNIT_BYTES, min(wanted * 4, CHUNK_UNITS)

@@ -23,10 +23,10 @@ from tiermq.tier.queue.records import CODA_BYTES
 
 Int64s: TypeAlias = Any  # numpy arrays; the type checker does not follow numpy here.
 Bools: TypeAlias = Any
-_UNIT = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_UNIT = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _HEAD = np.dtype(
     {
-        "names": ["size", "magic", "queue_id", "queue_offset", "place"],
+        "names": ["size", "magic", "queue_id", "queue_offset", "log_offset"],
         "formats": [">i4", ">i4", ">i4", ">i8", ">i8"],
         "offsets": [0, 4, 12, 20, 28],
         "itemsize": 36,
@@ -40,27 +40,27 @@ class UnitArray:
     """Consecutive units from queue offset `first_offset` on, or a choice of such."""
 
     queue_offsets: Int64s
-    places: Int64s
+    log_offsets: Int64s
     sizes: Int64s
     codes: Int64s
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.log_offsets)
 
     @property
     def is_blank(self) -> Bools:
-        blank: Bools = (self.places == 0) & (self.sizes == PRE_BLANK_SIZE)
+        blank: Bools = (self.log_offsets == 0) & (self.sizes == PRE_BLANK_SIZE)
         return blank
 
     @property
     def is_sound(self) -> Bools:
         """Whether the unit can be that of a record; blank ones are not."""
-        sound: Bools = (self.places >= 0) & (self.sizes >= RECORD_BYTES_MIN) & (self.sizes < PRE_BLANK_SIZE)
+        sound: Bools = (self.log_offsets >= 0) & (self.sizes >= RECORD_BYTES_MIN) & (self.sizes < PRE_BLANK_SIZE)
         return sound
 
     @property
     def ends(self) -> Int64s:
-        return self.places + self.sizes
+        return self.log_offsets + self.sizes
 
     def runs(self, which: Bools) -> Iterator[tuple[int, int]]:
         """The queue offsets of some of the units, as ranges [begin, end)."""
@@ -71,7 +71,7 @@ class UnitArray:
 
     def choose(self, which: Any) -> UnitArray:
         """Some of them: a mask, a slice or numbers."""
-        return UnitArray(self.queue_offsets[which], self.places[which], self.sizes[which], self.codes[which])
+        return UnitArray(self.queue_offsets[which], self.log_offsets[which], self.sizes[which], self.codes[which])
 
 
 def decode_units(data: Any, first_offset: int) -> UnitArray:
@@ -80,7 +80,7 @@ def decode_units(data: Any, first_offset: int) -> UnitArray:
     fields = np.frombuffer(data, dtype=_UNIT, count=count)
     return UnitArray(
         np.arange(first_offset, first_offset + count, dtype=np.int64),
-        fields["place"].astype(np.int64),
+        fields["log_offset"].astype(np.int64),
         fields["size"].astype(np.int64),
         fields["code"].astype(np.int64),
     )
@@ -95,14 +95,14 @@ class RecordLocation(Protocol):
     def size(self) -> int: ...
 
 
-def units_of_places(places: Iterable[RecordLocation]) -> UnitArray:
+def units_of_locations(locations: Iterable[RecordLocation]) -> UnitArray:
     """Units for exact locations, their queue offsets not known yet (-1). What cannot be a record's is dropped."""
-    sound = [place for place in places if place.size >= RECORD_BYTES_MIN and place.log_offset >= 0]
+    sound = [each for each in locations if each.size >= RECORD_BYTES_MIN and each.log_offset >= 0]
     count = len(sound)
     return UnitArray(
         np.full(count, -1, dtype=np.int64),
-        np.fromiter((place.log_offset for place in sound), np.int64, count),
-        np.fromiter((place.size for place in sound), np.int64, count),
+        np.fromiter((each.log_offset for each in sound), np.int64, count),
+        np.fromiter((each.size for each in sound), np.int64, count),
         np.zeros(count, dtype=np.int64),
     )
 
@@ -119,10 +119,10 @@ def locate(
     """Where the records of units begin in a buffer that begins at log offset `base`, and which of them are theirs.
 
     Units must be sound. A record behind an end mark begins 16 bytes behind the offset of its unit. `trust_offsets`: the
-    units were made of places and do not know their queue offsets. Without a queue id, any will do: a light queue points
-    at records of other queues.
+    units were made of locations and do not know their queue offsets. Without a queue id, any will do: a light queue
+    points at records of other queues.
     """
-    starts = units.places - base
+    starts = units.log_offsets - base
     inside = (starts >= 0) & (starts + units.sizes <= len(buffer))
     if len(buffer) < RECORD_BYTES_MIN or not inside.any():
         return starts, np.zeros(len(units), dtype=bool)
@@ -135,7 +135,7 @@ def locate(
         inside
         & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
         & (heads["size"] == units.sizes)
-        & (heads["place"] == starts + base)
+        & (heads["log_offset"] == starts + base)
     )
     if queue_id is not None:
         good &= heads["queue_id"] == queue_id

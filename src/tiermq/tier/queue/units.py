@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import add, le
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tiermq.consumequeue.unit import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from tiermq.message.layout import RECORD_BYTES_MIN, ReadableBuffer
-from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.queue.segments import SegmentList, StoredSegment
+from tiermq.tier.queue.segments import END, SegmentList, StoredSegment
 
 CHUNK_UNITS = 65_536
 RUN_BYTES = 8 * 1024 * 1024
@@ -46,7 +45,13 @@ class Unit(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
+        """Whether it stands for a message that is missing for good."""
         return self.size == PRE_BLANK_SIZE and self.log_offset == 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be the unit of a record; a blank one cannot."""
+        return self.log_offset >= 0 and RECORD_BYTES_MIN <= self.size < PRE_BLANK_SIZE
 
     def packed(self) -> bytes:
         return UNIT.pack(self.log_offset, self.size, self.tags_code)
@@ -81,12 +86,22 @@ def first_behind(units: ReadableBuffer, log_offset: int, low: int = 0) -> int:
     return bisect_left(range(len(units) // UNIT_BYTES), log_offset, lo=low, key=lambda at: log_offset_at(units, at))
 
 
+def chunks_of(start: int, stop: int, begin: int = 0, end: int = END) -> Iterator[tuple[int, int]]:
+    """The whole units in bytes [start, stop) of a queue's file and of queue offsets [begin, end), many at a time.
+
+    Each chunk as (queue offset of its first, count). Every reader of units walks by these, whatever it reads with.
+    """
+    first, behind = max(begin, -(-start // UNIT_BYTES)), min(end, stop // UNIT_BYTES)
+    for offset in range(first, behind, CHUNK_UNITS):
+        yield offset, min(CHUNK_UNITS, behind - offset)
+
+
 def runs_of_records(units: ReadableBuffer, queue_offset: int) -> Iterator[tuple[int, memoryview]]:
     """The units in runs whose records are contiguous and fit one read, each with the queue offset of its first."""
     view = memoryview(units)
     first = count = length = end = 0
     for number, (log_offset, size, _) in enumerate(UNIT.iter_unpack(view)):
-        is_blank = view[number * UNIT_BYTES : (number + 1) * UNIT_BYTES] == PRE_BLANK
+        is_blank = size == PRE_BLANK_SIZE and log_offset == 0
         if count and (is_blank or log_offset != end or length + size > RUN_BYTES):
             yield queue_offset + first, view[first * UNIT_BYTES : (first + count) * UNIT_BYTES]
             count = length = 0
@@ -141,26 +156,6 @@ class UnitChunk:
         return bisect_left(self.queue_offsets, begin), bisect_left(self.queue_offsets, end)
 
 
-def walk_units(
-    driver: TierDriver,
-    units: Iterable[StoredSegment],
-    logs: SegmentList[StoredSegment],
-    from_offset: int,
-    previous_end: int = 0,
-) -> Iterator[UnitChunk]:
-    """The units from queue offset `from_offset` on. Segments are aligned to units and in order; holes are fine."""
-    for segment in units:
-        position = max(from_offset * UNIT_BYTES - segment.key.base, 0)
-        while position < segment.size:
-            length = min(CHUNK_UNITS * UNIT_BYTES, segment.size - position)
-            data = driver.read(segment.key, position, length)
-            chunk = sort_units(data, (segment.key.base + position) // UNIT_BYTES, logs, previous_end)
-            if chunk.log_offsets:
-                previous_end = chunk.log_offsets[-1] + chunk.sizes[-1]
-            yield chunk
-            position += length
-
-
 def sort_units(data: ReadableBuffer, begin: int, logs: SegmentList[StoredSegment], previous_end: int) -> UnitChunk:
     """The units in `data`, the first of which is that of queue offset `begin`.
 
@@ -174,7 +169,7 @@ def sort_units(data: ReadableBuffer, begin: int, logs: SegmentList[StoredSegment
         count > 0
         and len(logs) > 0
         and logs.is_contiguous
-        and min(sizes) > 0
+        and min(sizes) >= RECORD_BYTES_MIN
         and offsets[0] >= max(previous_end, logs.begin)
         and ends[-1] <= logs.end
         and all(map(le, ends, offsets[1:]))
@@ -192,9 +187,10 @@ def _sort_one_by_one(
     good_sizes: list[int] = []
     chunk = UnitChunk(begin, begin + len(offsets), queue_offsets, log_offsets, good_sizes)
     for queue_offset, (log_offset, size) in enumerate(zip(offsets, sizes, strict=True), start=begin):
-        if size == PRE_BLANK_SIZE and log_offset == 0:
+        unit = Unit(queue_offset, log_offset, size)
+        if unit.is_blank:
             chunk.blank.append(queue_offset)
-        elif size <= 0 or log_offset < 0:
+        elif not unit.is_sound:
             chunk.bad.append(queue_offset)
         elif log_offset < logs.begin or not len(logs):
             chunk.expired.append(queue_offset)
@@ -212,33 +208,20 @@ def _sort_one_by_one(
     return chunk
 
 
-# One at a time, beside the records
-
-
-class UnitBytes(Protocol):
-    """A segment of units, or a range of one, read from its first byte to its last."""
-
-    @property
-    def first_byte(self) -> int:
-        """The offset in the queue's file at which it begins."""
-        ...
-
-    @property
-    def left(self) -> int: ...
-    def read(self, length: int) -> memoryview: ...
+# One at a time
 
 
 class UnitCursor:
     """Stands before a unit, or at the end. Blank units are passed over and reported to `on_blank`.
 
-    `then` is the unit behind the end, when another reader continues there: it can be read and not passed.
+    `chunks` are units with the queue offset of their first, as `chunks_of` divides them. `then` is the unit behind the
+    end, when another reader continues there: it can be read and not passed.
     """
 
     def __init__(
-        self, segments: Iterable[UnitBytes], on_blank: Callable[[int], None], then: Unit | None = None
+        self, chunks: Iterator[tuple[int, memoryview]], on_blank: Callable[[int], None], then: Unit | None = None
     ) -> None:
-        self._segments = iter(segments)
-        self._segment: UnitBytes | None = None
+        self._chunks = chunks
         self._on_blank = on_blank
         self._rest = memoryview(b"")  # Units of the chunk that were not passed yet.
         self._next_offset = 0
@@ -248,36 +231,26 @@ class UnitCursor:
     def peek(self) -> Unit | None:
         """The next unit that stands for a message; None, or `then`, at the end."""
         while True:
-            if len(self._rest) < UNIT_BYTES and not self._load():
-                return self.then
-            if self._rest[:UNIT_BYTES] != PRE_BLANK:
-                return unit_at(self._rest, 0, self._next_offset)
+            while not len(self._rest):
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    return self.then
+                self._next_offset, self._rest = chunk
+            unit = unit_at(self._rest, 0, self._next_offset)
+            if not unit.is_blank:
+                return unit
             self._on_blank(self._next_offset)
             self.advance(1)
 
     @property
     def window(self) -> memoryview:
-        """Whole units from the next one on, as many as are at hand; after a `peek` that found one, it is the first."""
-        return self._rest[: len(self._rest) // UNIT_BYTES * UNIT_BYTES]
+        """Units from the next one on, as many as are at hand; after a `peek` that found one, it is the first."""
+        return self._rest
 
     def advance(self, count: int) -> None:
         self._rest = self._rest[count * UNIT_BYTES :]
         self._next_offset += count
         self.passed += count
-
-    def _load(self) -> bool:
-        """The next chunk; a torn unit at the end of a segment is dropped, its segment's size shows it."""
-        while len(self._rest) < UNIT_BYTES:
-            if self._segment is None or self._segment.left <= 0:
-                self._rest = memoryview(b"")
-                self._segment = next(self._segments, None)
-                if self._segment is None:
-                    return False
-                self._next_offset = -(-self._segment.first_byte // UNIT_BYTES)
-                continue
-            more = self._segment.read(CHUNK_UNITS * UNIT_BYTES)
-            self._rest = memoryview(bytes(self._rest) + bytes(more)) if len(self._rest) else more
-        return True
 
 
 # Which bytes of the log they reach
@@ -341,8 +314,8 @@ def _longest_chain(units: ReadableBuffer, log_min: int, log_end: int) -> list[in
     tails: list[int] = []  # The unit with which it ends.
     before: dict[int, int] = {}
     for unit in iter_units(units):
-        index, log_offset, size, _ = unit
-        if size == PRE_BLANK_SIZE or size < RECORD_BYTES_MIN or log_offset < log_min or unit.end > log_end:
+        index, log_offset = unit.queue_offset, unit.log_offset
+        if not unit.is_sound or log_offset < log_min or unit.end > log_end:
             continue
         length = bisect_right(ends, log_offset)
         if length:

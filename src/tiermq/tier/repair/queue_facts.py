@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
 from tiermq.kernel import check_records
 from tiermq.message.crc import crc32
-from tiermq.message.layout import MAGIC_AT, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.manifest import QueueManifest, manifest_name
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.queue.records import CODA_BYTES, derive_units, is_coda, read_window
-from tiermq.tier.queue.segments import SegmentList, StoredSegment, end_of, of_type
-from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
+from tiermq.tier.queue.log_walk import LogWalk
+from tiermq.tier.queue.records import derive_units
+from tiermq.tier.queue.segments import UNREADABLE, SegmentList, StoredSegment, end_of, of_type
+from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import RUN_BYTES, log_range
 from tiermq.tier.restore.restore import read_manifests
 from tiermq.tier.verify.checked_segment import known_checksums
@@ -34,8 +34,6 @@ from tiermq.tier.verify.checked_segment import known_checksums
 WINDOW_BYTES = RUN_BYTES
 BELIEVED_BYTES_MAX = 64 * 1024 * 1024
 """A record with a larger size is damaged."""
-
-_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
 class SoundRun(NamedTuple):
@@ -86,103 +84,36 @@ def _stretches(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment
     for info in logs:
         if info.key.base > end:
             yield Damage(end, info.key.base, is_hole=True)
-        yield from _Walk(driver, queue, info).run(max(end, info.key.base))
+        yield from LogWalk[Stretch](
+            partial(_read, driver, info),
+            max(end, info.key.base),
+            end_of(info),
+            partial(_sound_run, queue),
+            damage=Damage,
+            window_bytes=WINDOW_BYTES,
+            record_max=BELIEVED_BYTES_MAX,
+        )
         end = max(end, end_of(info))
 
 
-class _Walk:
-    """One segment."""
-
-    def __init__(self, driver: TierDriver, queue: QueueKey, info: StoredSegment) -> None:
-        self._driver, self._info = driver, info
-        self._topic, self._queue_id = queue.topic.encode(), queue.queue_id
-
-    def run(self, at: int) -> Iterator[Stretch]:
-        end = end_of(self._info)
-        while at < end:
-            try:
-                window = memoryview(read_window(self._read, at, end, WINDOW_BYTES, BELIEVED_BYTES_MAX))
-            except (SegmentMissing, IllegalRange, CorruptSegment):
-                stop = min(at + WINDOW_BYTES, end)
-                yield Damage(at, stop)
-                at = stop
-                continue
-            used = 0
-            for stretch in self._in_window(window, at, is_end=at + len(window) >= end):
-                used = stretch.stop - at
-                if not isinstance(stretch, _Passed):
-                    yield stretch
-            at += used
-
-    def _read(self, at: int, length: int) -> memoryview:
-        return memoryview(self._driver.read(self._info.key, at - self._info.key.base, length))
-
-    def _in_window(self, window: memoryview, at: int, *, is_end: bool) -> Iterator[Stretch | _Passed]:
-        """Runs and damage of a window; bytes at its end that may begin a record are left for the next."""
-        position = 0
-        while position < len(window):
-            if _is_end_mark(window, position):
-                position += CODA_BYTES
-                yield _Passed(at + position)
-                continue
-            units, queue_offset = self._sound(window, position, at)
-            if units:
-                stop = log_range(units)[1]
-                yield SoundRun(at + position, stop, queue_offset, units)
-                position = stop - at
-                continue
-            if position and not is_end and self._may_go_on(window, position):
-                return
-            found = self._next_sound(window, position + 1, at)
-            if found < 0:
-                # The next record may begin in the last bytes, with its magic in the window that follows.
-                found = len(window) if is_end else max(position + 1, len(window) - MAGIC_AT - 3)
-            yield Damage(at + position, at + found)
-            position = found
-
-    def _sound(self, window: memoryview, position: int, at: int) -> tuple[bytes, int]:
-        head = read_head(window, position)
-        if head.kind is not HeadKind.OK or head.physical_offset != at + position:
-            return b"", 0
-        rest = window[position:]
-        units = derive_units(rest, at + position, head.queue_offset)
-        count = check_records(units, rest, at + position, head.queue_offset, self._topic, self._queue_id)[0]
-        if count == 0 and units and not _is_foreign(head.topic, head.queue_id, self._topic, self._queue_id):
-            count = 1  # A non-ASCII tag, which the kernel does not check; the record is sound.
-        return units[: count * UNIT_BYTES], head.queue_offset
-
-    @staticmethod
-    def _may_go_on(window: memoryview, position: int) -> bool:
-        head = read_head(window, position)
-        return head.kind is HeadKind.HALF and head.size <= BELIEVED_BYTES_MAX
-
-    def _next_sound(self, window: memoryview, position: int, at: int) -> int:
-        """The first position from here on at which a sound record of this queue begins; -1 without one."""
-        data = bytes(window)
-        while True:
-            found = [place for magic in _MAGICS if (place := data.find(magic, position + MAGIC_AT)) >= 0]
-            if not found:
-                return -1
-            position = min(found) - MAGIC_AT
-            if self._sound(window, position, at)[0]:
-                return position
-            position += 1
+def _read(driver: TierDriver, info: StoredSegment, at: int, length: int) -> memoryview:
+    return driver.read(info.key, at - info.key.base, length)
 
 
-class _Passed(NamedTuple):
-    """Bytes up to here are neither records nor damage."""
-
-    stop: int
-
-
-def _is_end_mark(window: memoryview, position: int) -> bool:
-    """A complete mark with its own size; a damaged one is damage."""
-    is_whole = len(window) - position >= CODA_BYTES and is_coda(window, position)
-    return is_whole and SIZE_AND_MAGIC.unpack_from(window, position)[0] == CODA_BYTES
-
-
-def _is_foreign(topic: bytes, queue_id: int, expected: bytes, expected_id: int) -> bool:
-    return topic != expected or queue_id != expected_id
+def _sound_run(queue: QueueKey, window: memoryview, at: int) -> tuple[int, SoundRun] | None:
+    """The records at the start of a window that are intact and of this queue."""
+    head = read_head(window)
+    if head.kind is not HeadKind.OK or head.physical_offset != at:
+        return None
+    units = derive_units(window, at, head.queue_offset)
+    count = check_records(units, window, at, head.queue_offset, queue.topic.encode(), queue.queue_id)[0]
+    if count == 0 and units and (head.topic, head.queue_id) == (queue.topic.encode(), queue.queue_id):
+        count = 1  # A non-ASCII tag, which the kernel does not check; the record is sound.
+    if count == 0:
+        return None
+    units = units[: count * UNIT_BYTES]
+    stop = log_range(units)[1]
+    return stop - at, SoundRun(at, stop, head.queue_offset, units)
 
 
 @dataclass(frozen=True, slots=True)

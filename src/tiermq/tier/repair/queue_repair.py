@@ -23,12 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tiermq.consumequeue.unit import PRE_BLANK, PRE_BLANK_SIZE, UNIT_BYTES
+from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
 from tiermq.tier.driver.contract import Buffer, SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import SegmentKey, SegmentType
-from tiermq.tier.queue.segments import SegmentList, end_of
-from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
+from tiermq.tier.queue.segments import UNREADABLE, SegmentList, end_of
+from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_offset_at, offset_runs, unit_at
 from tiermq.tier.repair.queue_facts import Damage, LogSurvey, QueueFacts, SoundRun, survey_log
 
@@ -177,7 +177,7 @@ def _offset_of_place(driver: TierDriver, facts: QueueFacts, place: int, before: 
             return row.begin_offset
     chunks = facts.queue(driver).unit_chunks(None, before, skip=lambda _error: None)
     found = (unit for first, data in chunks for unit in iter_units(data, first))
-    return next((u.queue_offset for u in found if u.log_offset == place and u.size != PRE_BLANK_SIZE), None)
+    return next((u.queue_offset for u in found if u.log_offset == place and not u.is_blank), None)
 
 
 def find_patches(
@@ -379,9 +379,7 @@ def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: byte
             if is_witness or (is_elsewhere and queue.leads(unit)):
                 made.data[at : at + UNIT_BYTES] = stored
             continue
-        is_blank = size == PRE_BLANK_SIZE and place == 0
-        is_expired = stored != nothing and 0 < size < PRE_BLANK_SIZE and 0 <= place < log_begin
-        if is_blank or is_expired:
+        if unit.is_blank or (unit.is_sound and place < log_begin):  # The second has expired.
             made.data[at : at + UNIT_BYTES] = stored
         elif stored != nothing and size > 0 and _is_lost(place, size, facts, survey.damages):
             made.lost.append(queue_offset)

@@ -38,9 +38,11 @@ from tiermq.tier.metadata.metadata_values import (
     sample,
 )
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
-from tiermq.tier.queue.records import peek_store_ms, walk_tail
+from tiermq.tier.queue.log_walk import walk_tail
+from tiermq.tier.queue.records import peek_store_ms
 from tiermq.tier.queue.segments import SegmentList, of_type
-from tiermq.tier.queue.units import Unit, UnitChunk, offset_runs, walk_units
+from tiermq.tier.queue.tier_queue import TierQueue
+from tiermq.tier.queue.units import Unit, UnitChunk, offset_runs, sort_units
 from tiermq.tier.restore.restore_report import Finding, Remark
 
 
@@ -237,7 +239,7 @@ class UnitFindings:
             self.samples.append(place)
             self._last_entry = TimeEntry(place.queue_offset, 0, place.log_offset)
 
-    def places(self) -> list[Unit]:
+    def wanted_records(self) -> list[Unit]:
         """The records whose times are wanted, in the order of the queue."""
         ends = (place for pair in (*self.log_ends, *self.unit_ends) if pair for place in pair)
         wanted = {place.queue_offset: place for place in (*ends, *self.samples)}
@@ -327,10 +329,9 @@ class _Surveyor:
         begin = self.units[0].key.base // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         end = self.units[-1].end // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         scan_from = max(begin, self.believed.max_offset) if self.believed else begin
-        for chunk in walk_units(self.driver, self.units, SegmentList(self.logs), scan_from):
-            self.found.take(chunk)
+        self._take_units(scan_from)
         end = self._cut_units(end)
-        times = self._read_times(self.found.places())
+        times = self._read_times(self.found.wanted_records())
         self._fill_in_times(times)
         self._walk_log_tails(end)
         min_offset, max_offset = self._offsets(begin, end)
@@ -342,6 +343,17 @@ class _Surveyor:
             self._gaps(min_offset, max_offset),
             self.remarks,
         )
+
+    def _take_units(self, scan_from: int) -> None:
+        """Sort all units from `scan_from` on by what they are."""
+        # Without checksums of blocks: a damaged unit is found by its values, and its neighbours are good.
+        units = [replace(segment, sums=None) for segment in self.units]
+        queue, log_end = TierQueue(self.driver, self.key, self.logs, units), 0
+        for first, data in queue.unit_chunks(scan_from, over_holes=True):
+            chunk = sort_units(data, first, queue.logs, log_end)
+            if chunk.log_offsets:
+                log_end = chunk.log_offsets[-1] + chunk.sizes[-1]
+            self.found.take(chunk)
 
     def _open_ended(self, segments: list[Segment]) -> list[Segment]:
         """A sealed segment takes nothing more: where the next one was not begun, its row is what a roll would make."""

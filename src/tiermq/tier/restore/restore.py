@@ -226,11 +226,11 @@ def restore(
     queues = [key for key in found.queues(left_out=found.read.newer) if not topics or key.topic in topics]
     remarks = [each for each in _manifest_remarks(found, queues) if not topics or _is_of(each, topics)]
 
-    def told(done: int, total: int, key: QueueKey) -> None:
+    def report_progress(done: int, total: int, key: QueueKey) -> None:
         if progress is not None:
             progress(RestoreProgress(done, total, key.logical_path))
 
-    surveys = found.survey(driver, queues, now_ms, threads, told)
+    surveys = found.survey(driver, queues, now_ms, threads, report_progress)
     return _write(driver, store, home, found, surveys, remarks, now_ms)
 
 

@@ -334,8 +334,8 @@ def import_rocketmq(
     """
     if not store.is_empty():
         raise TierError(f"{store.path}: expected empty metadata to import {name} into, found some; give a new file")
-    told = decode_rocketmq_json(data, cluster, name)
-    broker = broker or _one_broker(told, name)
+    imported = decode_rocketmq_json(data, cluster, name)
+    broker = broker or _one_broker(imported, name)
     with (
         tempfile.TemporaryDirectory(prefix="tiermq-import-") as directory,
         MetadataStore(Path(directory) / "found.db", clock=clock) as found,
@@ -343,37 +343,39 @@ def import_rocketmq(
         restored = restore(driver, found, progress, cluster=cluster, broker=broker, clock=clock)
         report = ImportReport(cluster, broker)
         report.remarks += [remark for remark in restored.remarks if remark.finding not in _EXPECTED]
-        _fill(store, told, found, report)
+        _fill(store, imported, found, report)
     return report
 
 
-def _one_broker(told: RocketMQMetadata, name: str) -> str:
-    brokers = sorted({segment.key.broker for segment in told.segments} | {queue.key.broker for queue in told.queues})
+def _one_broker(imported: RocketMQMetadata, name: str) -> str:
+    brokers = sorted(
+        {segment.key.broker for segment in imported.segments} | {queue.key.broker for queue in imported.queues}
+    )
     if len(brokers) != 1:
         raise TierError(f"{name}: expected the metadata of one broker, found {brokers or 'none'}; name the broker")
     return brokers[0]
 
 
-def _fill(store: MetadataStore, told: RocketMQMetadata, found: MetadataStore, report: ImportReport) -> None:
-    by_key = {segment.key: segment for segment in told.segments}
+def _fill(store: MetadataStore, imported: RocketMQMetadata, found: MetadataStore, report: ImportReport) -> None:
+    by_key = {segment.key: segment for segment in imported.segments}
     segments = found.all_segments()
     with store.transaction():
         store.record_names(report.cluster, report.broker)
-        for topic in told.topics:
+        for topic in imported.topics:
             store.put_topic(topic)
-        store.raise_topic_serial_number(told.topic_serial_number)
+        store.raise_topic_serial_number(imported.topic_serial_number)
         for queue in found.queues():
             store.add_topic(queue.key.topic)  # One that only the tier knows gets the next id.
             store.put_queue(queue)
             store.add_time_entries(queue.key, found.time_entries(queue.key))
             for gap in found.gaps(queue.key):
                 store.add_gap(queue.key, gap)
-        for queue in told.queues:
+        for queue in imported.queues:
             if queue.key.broker == report.broker and store.queue(queue.key) is None:
                 store.put_queue(queue)
         for segment in segments:
             store.put_segment(_completed(segment, by_key.get(segment.key)))
-        _keep_places(store, told, report.broker)
+        _keep_places(store, imported, report.broker)
     _sum_up(store, segments, by_key, report)
 
 
@@ -382,10 +384,10 @@ def _completed(segment: Segment, row: Segment | None) -> Segment:
     return segment if row is None else replace(segment, created_ms=row.created_ms)
 
 
-def _keep_places(store: MetadataStore, told: RocketMQMetadata, broker: str) -> None:
+def _keep_places(store: MetadataStore, imported: RocketMQMetadata, broker: str) -> None:
     """A queue without messages has segments without bytes: their bases are the offset of its first message."""
     filled: set[QueueKey] = {segment.key.queue for segment in store.all_segments()}
-    for row in told.segments:
+    for row in imported.segments:
         is_here = row.key.broker == broker and row.key.topic != INDEX_TOPIC
         if row.size == 0 and is_here and row.key.queue not in filled and row.status is not SegmentStatus.DELETED:
             store.put_segment(row)

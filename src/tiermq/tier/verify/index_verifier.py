@@ -30,7 +30,8 @@ from tiermq.tier.index.index_item import (
     index_hash,
 )
 from tiermq.tier.names import QueueKey
-from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
+from tiermq.tier.queue.segments import UNREADABLE
+from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.verify.checked_segment import VERIFY_READ_BYTES, CheckedSegment
 from tiermq.tier.verify.missing_keys import KeySums
 from tiermq.tier.verify.verify_plan import IndexTask, VerifyResult

@@ -14,7 +14,7 @@ where that fails, or between records of units, they are checked one by one:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
 from tiermq.errors import CorruptRecord
@@ -27,7 +27,7 @@ from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.queue.records import CODA_BYTES, is_coda
 from tiermq.tier.queue.tier_queue import TierQueue
-from tiermq.tier.queue.units import Unit, UnitCursor, log_offset_at
+from tiermq.tier.queue.units import Unit, UnitCursor, chunks_of, log_offset_at
 from tiermq.tier.verify.checked_segment import VERIFY_READ_BYTES, CheckedSegment
 from tiermq.tier.verify.missing_keys import KeySums
 from tiermq.tier.verify.verify_plan import QueueTask, VerifyResult
@@ -59,8 +59,7 @@ class QueueVerifier:
         # The queue offset of the last unit whose record was looked for ahead, and found.
         self._found_true = task.then.queue_offset if task.then is not None else -1
         self._key_sums = KeySums(task.key_ranges) if task.key_ranges else None
-        units = (self._open(*cut) for cut in task.unit_ranges())
-        self._cursor = UnitCursor(units, self._blank, task.then)
+        self._cursor = UnitCursor(self._unit_chunks(), self._blank, task.then)
 
     def run(self) -> VerifyResult:
         if self._task.is_first:
@@ -78,6 +77,15 @@ class QueueVerifier:
         rows = [row for row in self._task.rows if row.key == info.key]
         self._opened.append(CheckedSegment(self._driver, info, rows, self._report, self._progress, start, stop))
         return self._opened[-1]
+
+    def _unit_chunks(self) -> Iterator[tuple[int, memoryview]]:
+        """The units of the task; bytes beside whole units are read for the checksum alone."""
+        for info, start, stop in self._task.unit_ranges():
+            segment, begin = self._open(info, start, stop), info.key.base + start
+            segment.read(-begin % UNIT_BYTES)
+            for first, count in chunks_of(begin, info.key.base + stop):
+                yield first, segment.read(count * UNIT_BYTES)
+            segment.read(UNIT_BYTES)
 
     # The walk
 

@@ -73,13 +73,13 @@ def verify_plan(
     """Run all tasks of a plan on threads. Raises what the driver raises when the tier cannot be reached."""
     total = plan.size_bytes
 
-    def told(done: int) -> None:
+    def report_progress(done: int) -> None:
         progress(done, total)
 
     with ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="tier-verify") as pool:
 
         def run(tasks: Iterable[VerifyTask]) -> list[VerifyResult]:
-            jobs = [pool.submit(run_verify_task, driver, task, told) for task in tasks]
+            jobs = [pool.submit(run_verify_task, driver, task, report_progress) for task in tasks]
             try:
                 return [job.result() for job in jobs]
             except BaseException:
