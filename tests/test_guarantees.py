@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT + FOUND)))
 HEADS = ("| promise", "| found by", "|---")
 ROWS = [line for line in TEXT.splitlines() if line.startswith("|") and not line.startswith(HEADS)]
 DEFECTS = [line for line in FOUND.splitlines() if line.startswith("|") and not line.startswith(HEADS)]
+
+
+pytestmark = pytest.mark.xdist_group("reads-all-sources")
+
+
+@cache
+def definitions(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
 def test_there_are_promises() -> None:
@@ -41,8 +51,7 @@ def test_each_defect_that_was_found_is_held_by_a_test(row: str) -> None:
 
 @pytest.mark.parametrize(("path", "name"), NAMED, ids=[name for _, name in NAMED])
 def test_each_test_that_a_promise_names_exists(path: str, name: str) -> None:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    assert name in {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert name in definitions(path)
 
 
 def test_every_test_of_the_crash_lane_stands_behind_a_promise() -> None:

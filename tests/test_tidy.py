@@ -38,6 +38,10 @@ FOLDABLE = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.u
 IGNORED_PARTS = {".git", ".venv", "build", "dist", "__pycache__", ".cache", "out"}
 
 
+# Parsed once, in one process: parsing is what these tests cost.
+pytestmark = pytest.mark.xdist_group("reads-all-sources")
+
+
 def python_files(*tops: str) -> list[Path]:
     return sorted(path for top in tops for path in (ROOT / top).rglob("*.py") if not IGNORED_PARTS & set(path.parts))
 
@@ -239,6 +243,8 @@ CALLED_BY_OTHERS = {
     "construct_mapping", "print_exc",
     # The demo's child process, by the text of its program; its process id is for its tests.
     "serve_while_wanted",
+    # Whoever owns a store that changes its role: closes it, cuts it, opens it again.
+    "cut_log",
     # The campaign reports it when an index does not catch up.
     "hole_count",
     # Spark calls a data source.

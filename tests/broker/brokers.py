@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.limits import ServerLimits
 from tiermq.testing.local_broker import NEVER_S
+from waiting import until
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1024 * 1024,
@@ -118,8 +118,7 @@ def lagging_dispatch(broker: Broker) -> Iterator[None]:
     over = threading.Event()
 
     def resume() -> None:
-        while not over.is_set() and not pulls.long_polling.held:
-            os.sched_yield()
+        until(lambda: over.is_set() or pulls.long_polling.held)
         resume_dispatch(broker.parts.local)
 
     resuming = threading.Thread(target=resume)

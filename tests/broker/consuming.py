@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
+import waiting
 from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -27,6 +28,8 @@ from tiermq.testing.local_broker import NEVER_S
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1024 * 1024,
     "mapped_file_size_consume_queue": 20 * 1000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 2000,
     "sync_flush_timeout": 60_000,  # A disk may stop for longer than the usual five seconds.
 }
 LOCALLY: dict[str, Any] = {"bind_address": "127.0.0.1", "listen_port": 0, "broker_name": "b"}
@@ -78,8 +81,7 @@ def on_loop(broker: Broker, call: Callable[..., Any], *arguments: Any) -> Any:
 
 def until(broker: Broker, condition: Callable[[], object]) -> None:
     """Wait, turn by turn of the broker's loop, until something is so."""
-    while not on_loop(broker, condition):
-        pass
+    waiting.until(lambda: on_loop(broker, condition))
 
 
 class Peer:

@@ -25,6 +25,7 @@ from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from waiting import until
 
 OTHER = "host-2:/data/copy"
 
@@ -41,8 +42,7 @@ def test_a_fenced_broker_names_the_holder_to_clients_and_operators_and_changes_n
             assert broker.parts.tiered is not None
             assert broker.parts.tiered.flush_to_tier(60)
             BrokerLease(open_driver(tier), "DefaultCluster", "b1", OTHER, term_ms=3_600_000).acquire(force=True)
-            while not broker.parts.local.is_fenced:
-                continue
+            until(lambda: broker.parts.local.is_fenced)
             answer = producer.send()
             assert (answer.code, answer.remark is None) == (ResponseCode.SERVICE_NOT_AVAILABLE, False)
             assert "another process has its broker" in str(answer.remark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 from collections import Counter
@@ -25,6 +24,7 @@ from remoting.peers import ECHO, ECHO_BLOCKING, RawPeer, make_server, serving
 from tiermq.broker.topic.broker_registration import BrokerRegistration
 from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 
 def test_a_clear_proxy_passes_everything_on() -> None:
@@ -147,8 +147,7 @@ def test_a_fault_lasts_until_a_registration_that_began_in_it_has_failed(
 
     def apply_late(step: Step, proxy: Proxy) -> None:
         before = accepted()
-        while accepted() == before:
-            os.sched_yield()
+        until(lambda: accepted() != before)
         apply(step, proxy)
 
     monkeypatch.setattr(name_servers, "BrokerRegistration", watched)

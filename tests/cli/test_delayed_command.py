@@ -8,6 +8,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+import waiting
 from broker.brokers import Producer
 from broker.consuming import until
 from cli.wire_commands import Shell, shell
@@ -22,9 +23,8 @@ DAY_MS = 86_400_000
 
 def waits(at: Shell, count: int) -> list[dict[str, Any]]:
     """What the broker is told to keep, once it has taken it in."""
-    while len(found := at.json_lines("delayed", "ls")) != count:
-        pass
-    return found
+    waiting.until(lambda: len(at.json_lines("delayed", "ls")) == count)
+    return at.json_lines("delayed", "ls")
 
 
 def test_what_waits_is_listed_soonest_first_from_the_broker_and_from_its_directory(tmp_path: Path) -> None:

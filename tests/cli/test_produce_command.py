@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from cli.wire_commands import shell
+from waiting import until
 
 
 def test_one_message_is_stored_with_what_was_said_of_it(tmp_path: Path) -> None:
@@ -48,8 +49,7 @@ def test_a_delayed_message_comes_when_it_is_due(tmp_path: Path) -> None:
         at.run("produce", "orders", "later", "--delay-level", "18")
         assert at.broker.messages("orders") == []
         at.broker.advance(hours=2)
-        while not at.broker.messages("orders"):
-            continue
+        until(lambda: at.broker.messages("orders"))
 
 
 def test_what_the_broker_refuses_is_counted_and_the_reason_told(tmp_path: Path) -> None:
@@ -81,8 +81,7 @@ def test_ctrl_c_ends_it_after_what_was_sent(tmp_path: Path) -> None:
             assert process.stdin is not None
             process.stdin.write("one\n")
             process.stdin.flush()
-            while not at.broker.messages("orders"):
-                continue
+            until(lambda: at.broker.messages("orders"))
             process.send_signal(signal.SIGINT)
             assert process.wait() == 0
             assert process.stderr is not None

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from tiermq.cli.main import cli
 from tiermq.client.cluster_client import Access
 from tiermq.testing import LocalBroker
+from waiting import until
 
 
 class Shell:
@@ -31,9 +32,12 @@ class Shell:
         """Until the name server knows a topic that came by itself, or was changed: the broker tells it by a thread of
         its own.
         """
-        found = None
-        while found is None or bool(found.writable) != is_writable:
+
+        def is_known() -> bool:
             found = Access(self.broker.name_server).run(lambda cluster: cluster.find_route(name))
+            return found is not None and bool(found.writable) == is_writable
+
+        until(is_known)
 
     def lines(self, *words: str) -> list[str]:
         return self.run(*words).stdout.splitlines()

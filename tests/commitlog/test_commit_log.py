@@ -47,7 +47,7 @@ def test_handles_of_many_threads_are_one() -> None:
         assert len({id(handle) for handle in found}) == 1
 
 
-def test_a_put_that_waits_too_long_for_room_is_told_that_the_page_cache_is_busy() -> None:
+def test_a_put_that_waits_too_long_for_room_gets_page_cache_busy() -> None:
     with on_simulation(os_page_cache_busy_time_out_mills=20) as store:
         log: CommitLog = store._parts.log
         with log._room:
@@ -78,7 +78,7 @@ def test_a_put_that_others_overtake_while_it_makes_room_is_stored(monkeypatch: p
         assert store.put(Message("T", bytes(1_300))).physical_offset == LOG_BYTES
 
 
-def test_a_file_that_cannot_be_made_is_told_and_tried_again_by_the_next_put() -> None:
+def test_a_file_that_cannot_be_made_is_reported_and_tried_again_by_the_next_put() -> None:
     failing = True
 
     def fault(operation: str, path: str) -> None:

@@ -68,7 +68,7 @@ def test_puts_that_wait_together_share_a_flush() -> None:
         assert disk.syncs - before <= 3
 
 
-def test_trap_38_a_put_that_waits_longer_than_allowed_is_told_so_and_the_message_stays() -> None:
+def test_trap_38_a_put_that_waits_longer_than_allowed_gets_a_time_out_and_the_message_stays() -> None:
     """Item 43, trap 38."""
     disk = Disk()
     with on_simulation(disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
@@ -105,7 +105,7 @@ def test_waiting_for_bytes_that_nobody_wrote_ends_at_the_deadline() -> None:
         assert group_commit.wait(store.max_physical_offset) is PutStatus.PUT_OK
 
 
-def test_trap_37_a_failed_flush_is_final_stops_puts_and_is_told_to_everyone_who_waits() -> None:
+def test_trap_37_a_failed_flush_is_final_stops_puts_and_is_reported_to_everyone_who_waits() -> None:
     """Trap 37: the original only logs it."""
     disk = Disk()
     store = on_simulation(disk, flush_disk_type="SYNC_FLUSH")
@@ -203,7 +203,7 @@ def test_a_callback_comes_once_its_offset_is_durable() -> None:
             assert store.flushed_where >= result.end_offset
 
 
-def test_a_callback_for_bytes_that_never_come_is_told_at_the_deadline() -> None:
+def test_a_callback_for_bytes_that_never_come_is_called_at_the_deadline() -> None:
     """Item 43."""
     with on_simulation(background=True, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
         done = threading.Event()

@@ -69,7 +69,7 @@ def test_a_record_with_a_flipped_byte_in_its_frame_or_body_ends_the_log_as_damag
         assert (end, count) == (LogEnd(LENGTH, damaged=True), 1)
 
 
-def test_trap_02_a_record_that_lies_elsewhere_than_it_says_ends_the_log() -> None:
+def test_trap_02_a_record_that_is_elsewhere_than_it_says_ends_the_log() -> None:
     assert verify_log([file_of(0, record(0), record(LENGTH + 1))]) == (LogEnd(LENGTH, damaged=True), 1)
 
 

@@ -122,7 +122,7 @@ def test_a_queue_may_start_anywhere(disk: Disk) -> None:
     assert facts(disk.reopen()) == (777, 780, 600)
 
 
-def test_duplicates_gaps_and_conflicts_are_told_apart(disk: Disk) -> None:
+def test_duplicates_gaps_and_conflicts_are_distinguished(disk: Disk) -> None:
     disk.fill(3)
     assert disk.queue.append(request(1)) is AppendOutcome.DUPLICATE
     assert disk.queue.append(DispatchRequest(900, 100, 0, 0, 0, 10)) is AppendOutcome.CONFLICT
@@ -155,7 +155,7 @@ def test_a_reopened_queue_is_as_it_was_and_goes_on(disk: Disk, count: int) -> No
     disk.fill(7, first=count)
 
 
-def test_a_hole_ends_the_queue_and_is_told(disk: Disk) -> None:
+def test_a_hole_ends_the_queue_and_is_reported(disk: Disk) -> None:
     disk.fill(22)
     disk.queue.close()
     path = disk.directory / f"{3 * FILE_BYTES:020d}"

@@ -117,7 +117,7 @@ def test_units_that_the_fast_path_wrote_through_the_tail_belong_to_the_queue(
     assert offsets(open_queue(), 0) == [0, 1, 2, 3, 4]
 
 
-def test_a_unit_ahead_of_the_end_is_told_as_a_gap_and_lies_at_its_own_place(
+def test_a_unit_ahead_of_the_end_is_reported_as_a_gap_and_is_at_its_own_offset(
     queue: ConsumeQueue, open_queue: Open
 ) -> None:
     """Pitfall 19: RocketMQ appends it at the end, and every later message has a wrong queue offset."""
@@ -204,7 +204,7 @@ def test_pre_blank_units_never_count_as_records(open_queue: Open) -> None:
     assert open_queue().max_physical_offset == 150
 
 
-def test_a_queue_of_blanks_alone_begins_anew_further_on_without_filling_up(queue: ConsumeQueue) -> None:
+def test_a_queue_of_blanks_alone_begins_again_further_on_without_filling_up(queue: ConsumeQueue) -> None:
     queue.initialize_with_offset(5)
     assert queue.append(request(1_000_000_003)) is AppendOutcome.APPENDED
     assert len(queue.files.files) == 1
@@ -417,7 +417,7 @@ def test_a_full_disk_refuses_the_unit_and_takes_it_later(tmp_path: Path) -> None
     queue.close()
 
 
-def test_a_gap_is_told_even_when_the_disk_was_full_while_it_was_filled(
+def test_a_gap_is_reported_even_when_the_disk_was_full_while_it_was_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = ConsumeQueue(OsFileAccess(), str(tmp_path), "T", 0, 200, ManualClock())

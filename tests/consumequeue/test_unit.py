@@ -34,7 +34,7 @@ def test_every_unit_comes_back(physical_offset: int, size: int, tags_code: int) 
 
 
 @given(st.integers(0, unit.EXT_OFFSET_MAX))
-def test_every_ext_address_is_told_from_every_hash(offset: int) -> None:
+def test_every_ext_address_is_distinguished_from_every_hash(offset: int) -> None:
     address = unit.ext_address(offset)
     assert unit.is_ext_address(address)
     assert unit.ext_offset(address) == offset

@@ -19,6 +19,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.tier.driver.tier_url import open_driver
+from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1200)]  # Its timers are due in real time.
 
@@ -85,10 +86,8 @@ def test_far_timers_survive_kills_and_the_loss_of_the_disk(tmp_path: Path) -> No
             far_ms = time.time_ns() // 1_000_000 + 45_000
             for last in range(10_000, 10_020):
                 assert send(client, last, far_ms)
-            while not acknowledged <= delivered(client):
-                pass
-            while in_tier(tier, far_ms) < 20:
-                pass
+            until(lambda: acknowledged <= delivered(client))
+            until(lambda: in_tier(tier, far_ms) >= 20)
         broker.kill()
         shutil.rmtree(tmp_path / "store")
         told = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "store")])
@@ -96,8 +95,7 @@ def test_far_timers_survive_kills_and_the_loss_of_the_disk(tmp_path: Path) -> No
         # The same directory, so that the lease of the process that was killed is its own.
         broker.start()
         with connected(broker) as client:
-            while not set(range(10_000, 10_020)) <= delivered(client):
-                pass
+            until(lambda: set(range(10_000, 10_020)) <= delivered(client))
             assert time.time_ns() // 1_000_000 >= far_ms
     finally:
         broker.kill()

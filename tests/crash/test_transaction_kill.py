@@ -20,6 +20,7 @@ from tiermq import LocalStore
 from tiermq.errors import RemotingError
 from tiermq.message.record import decode_records
 from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 KILLS = 2
 
@@ -120,8 +121,7 @@ class Victim:
             with TransactionPeer(address, now_ms=now_ms) as peer:
                 answering = threading.Thread(target=self.answer, args=(peer,))
                 answering.start()
-                while not wanted <= set(self.visible(peer)):
-                    pass
+                until(lambda: wanted <= set(self.visible(peer)))
                 peer.asked.put(RemotingCommand(0))
                 answering.join()
             assert process.stdin is not None

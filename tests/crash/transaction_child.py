@@ -9,7 +9,12 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.namesrv.topic_config import TopicConfig
 
-SIZES: dict[str, Any] = {"mapped_file_size_commit_log": 1024 * 1024, "mapped_file_size_consume_queue": 20 * 1000}
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1024 * 1024,
+    "mapped_file_size_consume_queue": 20 * 1000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 20_000,
+}
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def go_bad(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_bad_bit_in_settings_is_told_and_the_state_before_is_used(
+def test_a_bad_bit_in_settings_is_reported_and_the_state_before_is_used(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A group of another name was made of it, and the offsets of the real one were lost silently."""

@@ -48,7 +48,7 @@ def test_a_limit_is_named_with_what_is_in_use_and_what_raises_it(number: int, sa
     assert [part for part in ("/store/file: expected", "create a file", *said) if part not in str(caught.value)] == []
 
 
-def test_a_limit_is_told_also_when_nothing_is_left_to_look_with() -> None:
+def test_a_limit_is_reported_also_when_nothing_is_left_to_look_with() -> None:
     unknown = pytest.raises(TooManyOpenFiles, match="an unknown number of an unknown number in use")
     with descriptors_left(0), unknown, translated("map a file", "/store/file"):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

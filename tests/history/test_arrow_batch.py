@@ -221,7 +221,7 @@ def small_run(count: int = 3, **fields: Any) -> Run:
 
 
 @both_kernels
-def test_a_damaged_record_is_an_error_when_told_so() -> None:
+def test_a_damaged_record_is_an_error_where_asked_for() -> None:
     run = small_run()
     run.buffer[run.starts[1] + 90] ^= 1
     batches = decode_run(record_run(run), ["body"], WHOLE, on_corrupt=OnCorrupt.RAISE)

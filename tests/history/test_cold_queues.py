@@ -108,7 +108,7 @@ def test_a_queue_that_grows_behind_its_manifest_grows_in_the_catalogue(tmp_path:
     world.close()
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_another_one(world: HistoryWorld) -> None:
+def test_a_topic_that_was_deleted_and_made_again_is_another_one(world: HistoryWorld) -> None:
     world.put(100)
     world.flush_to_tier()
     catalog = world.catalog(store=False)

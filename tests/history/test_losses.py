@@ -21,7 +21,7 @@ def test_every_reason_comes_with_the_queue_the_offsets_and_advice(reason: LossRe
     assert len(text.split(". ")) == 3
 
 
-def test_many_losses_are_told_in_a_few_lines() -> None:
+def test_many_losses_are_reported_in_a_few_lines() -> None:
     text = str(data_loss(corrupt(KEY, at, at + 1, "damaged") for at in range(100)))
     assert "and 92 more" in text
     assert len(text) < 1200

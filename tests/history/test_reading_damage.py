@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[HistoryWorld]:
 
 @pytest.mark.usefixtures("without_sums")
 @pytest.mark.parametrize("kind", [SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE])
-def test_a_flipped_byte_costs_its_message_and_is_told(world: HistoryWorld, kind: SegmentType) -> None:
+def test_a_flipped_byte_costs_its_message_and_is_reported(world: HistoryWorld, kind: SegmentType) -> None:
     chance = random.Random(7)
     segments = world.driver.inner._place.segments
     keys = sorted(key for key in segments if key.type is kind and key.topic != INDEX_TOPIC)

@@ -166,7 +166,7 @@ def test_a_clean_stop_keeps_everything(index: Index) -> None:
     assert index.offsets("k") == list(range(15, -1, -1))
 
 
-def test_after_a_crash_files_that_were_not_durable_are_removed_and_the_caller_is_told_from_where_to_index(
+def test_after_a_crash_files_that_were_not_durable_are_removed_and_the_caller_learns_from_where_to_index(
     index: Index,
 ) -> None:
     """Pitfall 7: in RocketMQ those entries stay lost unless messageIndexSafe was set."""

@@ -225,7 +225,7 @@ def test_an_index_tail_refuses_a_buffer_that_is_too_small_and_arrays_of_differen
         index.put_many(array("i", [1, 2]), array("q", [1]), array("q", [1]))
 
 
-def test_a_scan_counts_records_and_tells_the_last(kernel: ModuleType) -> None:
+def test_a_scan_counts_records_and_reports_the_last(kernel: ModuleType) -> None:
     world = log_of(kernel, {}, {}, {})
     end = world.tails[0].position
     size = end // 3

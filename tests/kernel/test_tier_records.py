@@ -209,7 +209,7 @@ def test_records_that_are_all_their_units_promise_are_counted_with_their_times(k
         (("data", 101), ">B", 0, Disagreement.RECORD),
     ],
 )
-def test_the_first_disagreement_is_told_and_all_before_it_counted(
+def test_the_first_disagreement_is_reported_and_all_before_it_counted(
     kernel: ModuleType, where: tuple[str, int], form: str, value: int, ended: Disagreement
 ) -> None:
     data, units = tagged(kernel, ["a", "b", "c", "d"])

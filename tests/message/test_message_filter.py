@@ -34,7 +34,7 @@ def test_tags_joined_by_bars_match_each_of_them_and_no_other(expression: str) ->
     assert not tag_filter.matches_record(record(None))
 
 
-def test_tags_with_the_same_hash_are_told_apart_by_the_record() -> None:
+def test_tags_with_the_same_hash_are_distinguished_by_the_record() -> None:
     assert java_hash("Aa") == java_hash("BB")
     tag_filter = TagFilter("Aa")
     assert tag_filter.matches_unit(tags_code("BB"), None)
@@ -65,7 +65,7 @@ def test_a_damaged_record_is_an_error_and_not_a_message_that_does_not_match(data
         TagFilter("TagA").matches_record(data)
 
 
-def test_a_filter_by_code_knows_the_hashes_and_still_tells_records_apart() -> None:
+def test_a_filter_by_code_knows_the_hashes_and_still_distinguishes_records() -> None:
     chosen = TagCodeFilter("A || B")
     assert chosen.codes == {java_hash("A"), java_hash("B")}
     assert isinstance(chosen, MessageFilter)

@@ -26,14 +26,14 @@ def test_tags_and_unique_key_are_properties() -> None:
     assert (stored().tags, stored().unique_key) == (None, None)
 
 
-def test_the_message_id_says_where_the_record_lies() -> None:
+def test_the_message_id_says_where_the_record_is() -> None:
     v4 = stored(store_host="192.168.1.10:10911", physical_offset=1024)
     assert v4.message_id == "C0A8010A00002A9F0000000000000400"
     v6 = stored(store_host="[::1]:10911", physical_offset=1024)
     assert v6.message_id == "0000000000000000000000000000000100002A9F0000000000000400"
 
 
-def test_a_record_that_lies_nowhere_has_no_message_id() -> None:
+def test_a_record_that_is_nowhere_has_no_message_id() -> None:
     message = stored(physical_offset=-1)
     with pytest.raises(CorruptRecord, match="physical offset -1"):
         _ = message.message_id

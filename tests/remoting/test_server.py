@@ -41,6 +41,7 @@ from tiermq.remoting.connection import UNKNOWN_PEER, Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import INLINE_BODY_BYTES, ServerLimits
 from tiermq.remoting.server import TURNS_UNTIL_SERVED, RemotingServer, close_listener
+from waiting import until
 
 SEND_EXT = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 TURNS = range(TURNS_UNTIL_SERVED + 2)
@@ -237,8 +238,7 @@ def test_a_peer_that_sends_single_bytes_of_a_frame_is_idle(manual_clock: ManualC
         for count in range(9, 12):
             manual_clock.advance_ms(50_000)
             peer.socket.sendall(b"x")
-            while 0 < started.thread.call(begun) < count:
-                continue
+            until(lambda: not 0 < started.thread.call(begun) < count)  # noqa: B023 - called at once
         started.thread.call(server.close_idle)
         assert peer.is_closed_by_server()
 

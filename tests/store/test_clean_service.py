@@ -262,7 +262,7 @@ def test_queue_and_index_files_follow_the_log(disk: DiskOf, clock: ManualClock) 
         assert [m.queue_offset for m in store.query("T", "k", max_messages=64).messages] == list(range(86, 150))
 
 
-def test_reading_below_the_oldest_message_is_told_where_to_go_on(disk: DiskOf, clock: ManualClock) -> None:
+def test_reading_below_the_oldest_message_returns_where_to_go_on(disk: DiskOf, clock: ManualClock) -> None:
     with filled(disk, clock) as store:
         clock.advance_ms(96 * HOUR_MS)
         store.clean_now()

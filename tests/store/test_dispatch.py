@@ -112,7 +112,7 @@ def test_dispatchers_see_records_that_have_no_place_in_a_queue(store: LocalStore
     assert [len(store.query("T", f"k{flag}").messages) for flag in (0, 4, 8, 12)] == [1, 1, 1, 0]
 
 
-def test_arrival_listeners_are_told_each_queue_and_how_far_it_reaches(store: LocalStore) -> None:
+def test_arrival_listeners_are_notified_of_each_queue_and_its_end(store: LocalStore) -> None:
     told: dict[tuple[str, int], int] = {}
 
     def listen(topic: str, queue_id: int, next_offset: int, request: DispatchRequest | None) -> None:
@@ -130,7 +130,7 @@ def test_arrival_listeners_are_told_each_queue_and_how_far_it_reaches(store: Loc
     assert told == {("T0", 0): 11}
 
 
-def test_listeners_are_not_told_of_records_that_enter_no_queue(store: LocalStore) -> None:
+def test_listeners_are_not_notified_of_records_that_enter_no_queue(store: LocalStore) -> None:
     put_all(store, 1)
     told: list[object] = []
     store.add_arrival_listener(lambda *arguments: told.append(arguments))

@@ -26,7 +26,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_put_tells_where_the_message_lies(manual_clock: ManualClock) -> None:
+def test_a_put_returns_where_the_message_is_stored(manual_clock: ManualClock) -> None:
     with on_simulation(clock=manual_clock, store_host="192.168.1.10:10911") as store:
         first = store.put(Message("TopicTest", b"hello", 3))
         manual_clock.advance_ms(5)

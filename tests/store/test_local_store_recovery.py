@@ -155,7 +155,7 @@ def test_forced_record_crc_takes_a_record_without_one_for_damage() -> None:
         assert store.max_physical_offset == 0
 
 
-def test_a_flipped_body_byte_is_not_looked_for_when_recovery_was_told_not_to() -> None:
+def test_a_flipped_body_byte_is_not_looked_for_when_the_setting_forbids_it() -> None:
     access, results = closed_store(10)
     overwrite(access, *log_place(results[-1].physical_offset + 90), b"\xee")
     with reopened(unclean(access), check_crc_on_recover=False) as store:
@@ -174,7 +174,7 @@ def test_untouched_records_with_a_record_crc_verify_single_and_batch() -> None:
 # No log
 
 
-def test_without_a_log_queues_and_index_begin_anew() -> None:
+def test_without_a_log_queues_and_index_begin_again() -> None:
     access, _ = closed_store(30)
     remove_tree(without_marker(access), "commitlog")
     with reopened(access) as store:

@@ -130,7 +130,7 @@ def test_the_place_of_each_message_leads_to_it(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 2**40, 2**62, -(2**62)])
-def test_nothing_lies_outside_of_the_log(store: LocalStore, offset: int) -> None:
+def test_nothing_is_outside_of_the_log(store: LocalStore, offset: int) -> None:
     """Item 3."""
     assert store.message_at(offset) is None
     assert store.message_at(store.max_physical_offset) is None

@@ -168,7 +168,7 @@ def test_a_queue_file_of_nothing_but_gaps_leads_on_to_the_next_file(chosen: TagF
 
 
 @BOTH
-def test_messages_whose_log_file_is_gone_are_told_as_being_removed(chosen: TagFilter | None) -> None:
+def test_messages_whose_log_file_is_gone_are_reported_as_being_removed(chosen: TagFilter | None) -> None:
     clock = ManualClock()
     with on_simulation(SimulatedFileAccess(clock=clock), clock=clock) as store:
         put_all(store, 200)

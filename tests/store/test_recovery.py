@@ -98,7 +98,7 @@ def test_a_marker_is_not_believed_when_the_checkpoint_changed() -> None:
         assert bodies(store) == numbered(200)
 
 
-def test_a_marker_is_not_believed_when_data_lies_behind_the_end() -> None:
+def test_a_marker_is_not_believed_when_data_is_behind_the_end() -> None:
     access, results = closed_store(20)
     record = contents(access)[f"{ROOT}/{log_file(0)}"][: results[0].size]
     overwrite(access, *log_place(results[-1].end_offset), record)

@@ -128,7 +128,9 @@ def test_a_process_with_one_processor_checks_and_dispatches_in_turn(
     assert checks == []
 
 
-def test_a_disk_that_is_full_for_the_index_is_told_by_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_for_the_index_is_reported_by_the_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The thread that makes the index' file beforehand keeps its failure to itself: the walk needs the file anyway."""
     crashed(tmp_path)
     told: list[str] = []

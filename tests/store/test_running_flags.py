@@ -28,7 +28,7 @@ def test_every_flag_but_not_readable_forbids_writing(flag: Flag) -> None:
     assert (flags.readable, flags.writeable, flags.names(), flags.words()) == (True, True, [], "")
 
 
-def test_setting_twice_is_one_change_and_is_told_once() -> None:
+def test_setting_twice_is_one_change_and_is_reported_once() -> None:
     told: list[bool] = []
     flags = RunningFlags(told.append)
     assert [flags.set(Flag.FENCED), flags.set(Flag.FENCED), flags.set(Flag.DISK_FULL)] == [True, False, True]

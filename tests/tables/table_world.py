@@ -15,7 +15,12 @@ from tiermq.pipeline.job_report import JobReport
 from tiermq.tables.table_iceberg import open_catalog
 
 Place = tuple[str, int, int]
-SETTINGS: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+SETTINGS: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 20_000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 20_000,
+}
 
 
 class TableWorld:

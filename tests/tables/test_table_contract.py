@@ -9,7 +9,7 @@ from tiermq.errors import SparkError
 from tiermq.tables.table_contract import own_errors, plain_type
 
 
-def test_structs_are_told_by_their_fields() -> None:
+def test_structs_are_named_by_their_fields() -> None:
     assert plain_type(pa.struct([("x", pa.large_string())])) == "struct<x: string>"
 
 

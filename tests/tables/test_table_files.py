@@ -38,7 +38,7 @@ def test_files_that_say_nothing_come_by_their_names() -> None:
     assert in_order({}) == ([], ())
 
 
-def test_queues_that_lie_crosswise_are_told() -> None:
+def test_queues_that_lie_crosswise_are_reported() -> None:
     order, notes = in_order({"a": ranges((Q0, 0, 5), (Q1, 5, 9)), "b": ranges((Q0, 5, 9), (Q1, 0, 5))})
     assert order == ["a", "b"]
     assert "crosswise" in notes[0]

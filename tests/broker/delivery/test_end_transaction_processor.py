@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import waiting
 from broker.brokers import send_command
 from broker.consuming import Peer, bodies_of, messages_of, on_loop, part, running, until
 from broker.delivery.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
@@ -208,12 +209,11 @@ def test_a_committed_message_for_a_time_of_its_own_comes_at_that_time(world: Wor
     half = world.producer.prepare("a", "TIMER_DELAY_SEC\x0160\x02")
     assert world.producer.end(half, COMMIT).code == 0
     assert world.visible() == []
-    (waiting,) = world.broker.parts.local.get("rmq_sys_wheel_timer", 0, 0).messages
-    assert waiting.properties["REAL_TOPIC"] == "T"
-    assert waiting.transaction_type is TransactionType.COMMIT
+    (timer,) = world.broker.parts.local.get("rmq_sys_wheel_timer", 0, 0).messages
+    assert timer.properties["REAL_TOPIC"] == "T"
+    assert timer.transaction_type is TransactionType.COMMIT
     world.clock.advance_ms(62_000)
-    while not world.visible():
-        pass
+    waiting.until(world.visible)
     assert world.visible() == ["a"]
 
 

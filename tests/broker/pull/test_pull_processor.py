@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import waiting
 from broker.consuming import SIZES, Peer, bodies_of, damage_unit, messages_of, on_loop, part, put, running, until
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
@@ -325,8 +326,7 @@ def test_a_broker_that_stops_answers_cold_pulls_first(tmp_path: Path, monkeypatc
         until(broker, lambda: part(broker, PullProcessor).cold_count == 1)
         stopping = threading.Thread(target=broker.stop, args=(60.0,))
         stopping.start()
-        while broker._thread is not None:
-            pass
+        waiting.until(lambda: broker._thread is None)
         on_loop(broker, lambda: None)
         let_go.set()
         assert first_words(cold.result(60))[0] == "0"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType
 from tiermq.status import PutStatus
 from tiermq.testing.local_broker import NEVER_S
+from waiting import until
 
 
 def sending_of(broker: Broker) -> SendProcessor:
@@ -131,8 +131,7 @@ def test_sends_that_come_while_their_topic_is_made_are_stored_in_their_order(
     monkeypatch.setattr(broker.parts.topics, "for_send", make_late)
     with Producer(broker) as producer:
         sent = [producer.client.request_later(send_command("New", body), NEVER_S) for body in bodies]
-        while sending_of(broker).waiting < len(bodies):
-            os.sched_yield()
+        until(lambda: sending_of(broker).waiting >= len(bodies))
         all_wait.set()
         answers = [each.result() for each in sent]
     assert {(answer.code, answer.remark) for answer in answers} == {(ResponseCode.SUCCESS, None)}
@@ -411,7 +410,7 @@ def test_a_flush_that_takes_too_long_is_told_and_the_message_has_its_place(tmp_p
         producer.send()
         with broker.parts.local._parts.flusher._flush_lock:
             waiting = producer.client.request_later(send_command())
-            _wait_until(lambda: sending_of(broker).waiting == 1)
+            until(lambda: sending_of(broker).waiting == 1)
             clock.advance_ms(6_000)
             answer = waiting.result()
         assert (answer.code, answer.ext["queueOffset"]) == (ResponseCode.FLUSH_DISK_TIMEOUT, "1")
@@ -423,7 +422,7 @@ def test_sends_that_one_flush_covers_are_answered_together_and_not_before_it(tmp
         flusher = broker.parts.local._parts.flusher
         with flusher._flush_lock:
             waiting = [producer.client.request_later(send_command()) for _ in range(50)]
-            _wait_until(lambda: sending_of(broker).waiting == 50)
+            until(lambda: sending_of(broker).waiting == 50)
             assert not any(each.done() for each in waiting)
             flushes = flusher.flush_count
         answers = [each.result() for each in waiting]
@@ -441,7 +440,7 @@ def test_a_late_answer_is_the_same_whichever_way_a_message_was_stored(tmp_path: 
             sending_of(broker).fast_path.is_open = is_open
             with broker.parts.local._parts.flusher._flush_lock:
                 waiting = [producer.client.request_later(send_command(queue=0)) for _ in range(3)]
-                _wait_until(lambda: sending_of(broker).waiting == 3)
+                until(lambda: sending_of(broker).waiting == 3)
                 clock.advance_ms(6_000)
                 late.append([each.result() for each in waiting])
         assert sending_of(broker).durable.timed_out == 6
@@ -457,7 +456,7 @@ def test_too_many_sends_that_wait_for_the_disk_find_the_broker_busy_and_nothing_
         producer.send()
         with broker.parts.local._parts.flusher._flush_lock:
             waiting = [producer.client.request_later(send_command()) for _ in range(5)]
-            _wait_until(lambda: sending_of(broker).waiting == 5)
+            until(lambda: sending_of(broker).waiting == 5)
             assert producer.send().code == ResponseCode.SYSTEM_BUSY
         assert {each.result().code for each in waiting} == {ResponseCode.SUCCESS}
         assert broker.parts.local.put_count == 6
@@ -469,7 +468,7 @@ def test_of_a_read_with_more_sends_than_may_wait_the_rest_find_the_broker_busy(t
         producer.send()
         with broker.parts.local._parts.flusher._flush_lock, RawPeer(broker.port) as peer:
             peer.send(send_command())
-            _wait_until(lambda: sending_of(broker).waiting == 1)  # Where its messages are born is known now.
+            until(lambda: sending_of(broker).waiting == 1)  # Where its messages are born is known now.
             peer.send(*(send_command() for _ in range(8)))
             codes = [peer.read().code for _ in range(4)]
         assert codes == [ResponseCode.SYSTEM_BUSY] * 4
@@ -482,18 +481,12 @@ def test_a_broker_that_stops_answers_sends_that_wait_for_the_disk(tmp_path: Path
         lock = broker.parts.local._parts.flusher._flush_lock
         lock.acquire()
         waiting = producer.client.request_later(send_command())
-        _wait_until(lambda: sending_of(broker).waiting == 1)
+        until(lambda: sending_of(broker).waiting == 1)
         stopping = threading.Thread(target=broker.stop, args=(60.0,))
         stopping.start()
         lock.release()
         assert waiting.result().code == ResponseCode.SUCCESS
         stopping.join()
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    """The state of another thread has no event to wait for; it comes within some turns of its loop."""
-    while not condition():
-        threading.Event().wait(0.001)
 
 
 def test_counts_are_told_under_rocketmq_s_names_and_only_grow(tmp_path: Path) -> None:

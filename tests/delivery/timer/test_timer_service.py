@@ -22,6 +22,7 @@ from tiermq.errors import IllegalMessage
 from tiermq.message.properties import encode_properties
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.status import PutStatus
+from waiting import until
 
 QUICK = TimerSettings(slots=60_000, log_file_bytes=4096, precision_ms=10, flush_interval_ms=20)
 HOUR_MS = 3_600_000
@@ -178,11 +179,10 @@ def test_the_service_runs_by_itself_and_stops_in_order() -> None:
     world = TimerWorld(clock=SystemClock(), settings=QUICK, background=True)
     world.timers.start()
     world.send(b"a", 20)
-    while not world.bodies():
-        assert world.timers.error_count == 0, world.timers.last_error
+    until(lambda: world.bodies() or world.timers.error_count)
+    assert world.timers.error_count == 0, world.timers.last_error
     world.send(b"waits", 60_000)
-    while world.timers.behind_count:
-        pass
+    until(lambda: not world.timers.behind_count)
     world.timers.stop()
     assert world.timers.error_count == 0
     world.timers.stop()

@@ -77,7 +77,7 @@ def test_an_empty_file_maps_to_nothing_and_a_growing_one_is_seen_to_grow(tmp_pat
         assert opened.view.readonly
 
 
-def test_the_empty_rest_of_a_sparse_file_is_told_from_one_with_data_far_behind(tmp_path: Path) -> None:
+def test_the_empty_rest_of_a_sparse_file_is_distinguished_from_one_with_data_far_behind(tmp_path: Path) -> None:
     path = tmp_path / "f"
     with path.open("wb") as stream:
         stream.write(b"data")
@@ -91,7 +91,7 @@ def test_the_empty_rest_of_a_sparse_file_is_told_from_one_with_data_far_behind(t
         assert not opened.is_zero_from(4)
 
 
-def test_zeros_are_told_from_data_across_chunks() -> None:
+def test_zeros_are_distinguished_from_data_across_chunks() -> None:
     data = bytearray(3 << 20)
     assert is_zero(memoryview(data), 5, len(data))
     data[-1] = 1

@@ -51,7 +51,7 @@ def test_the_number_of_slots_is_found_in_files_of_usual_and_unusual_shape() -> N
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.iterdir()), ids=lambda path: path.name)
-def test_index_files_of_the_real_rocketmq_are_understood_without_being_told_their_shape(path: Path) -> None:
+def test_index_files_of_the_real_rocketmq_are_read_without_knowing_their_shape(path: Path) -> None:
     view = IndexView(memoryview(path.read_bytes()))
     assert (view.slot_count_max, view.entry_count_max) == (50, 200)
     assert view.problems() == []

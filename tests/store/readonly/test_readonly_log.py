@@ -72,7 +72,7 @@ def test_a_record_with_a_damaged_body_is_reported_and_the_walk_goes_on_behind_it
     assert items[1].physical_offset == BASE + len(made[0])
 
 
-def test_a_record_that_lies_where_it_does_not_belong_is_damage() -> None:
+def test_a_record_that_is_where_it_does_not_belong_is_damage() -> None:
     items = walked(file_of(*records(1, base=0)))
     assert len(items) == 1
     assert "physical offset" in items[0].error

@@ -96,7 +96,7 @@ def test_a_unit_that_was_caught_without_its_tags_code_does_not_count_yet(tmp_pat
     assert opened(directory).max_offset == 2  # Its record is gone: an old unit.
 
 
-def test_an_end_that_the_store_lost_is_found_anew(tmp_path: Path) -> None:
+def test_an_end_that_the_store_lost_is_found_again(tmp_path: Path) -> None:
     directory = Directory(tmp_path)
     directory.append(7)
     queue = opened(directory)

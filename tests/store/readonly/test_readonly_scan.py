@@ -70,7 +70,7 @@ def test_a_file_of_the_log_that_is_newer_than_the_last_look_is_found(world: Hist
     store.close()
 
 
-def test_the_index_tells_how_far_it_reaches(world: HistoryWorld) -> None:
+def test_the_index_reports_how_far_it_reaches(world: HistoryWorld) -> None:
     store = ReadOnlyStore.open(str(world.disk))
     assert store.indexed_range() == (0, 0, 0)
     world.put(100)

@@ -161,7 +161,7 @@ def test_a_flush_syncs_the_files_of_what_was_seen_and_each_only_as_often_as_it_g
         assert synced[len(first) :] == [first[-1]]
 
 
-def test_a_store_that_was_opened_anew_is_looked_at_anew(tmp_path: Path) -> None:
+def test_a_store_that_was_opened_again_is_looked_at_again(tmp_path: Path) -> None:
     with LocalStore.open(tmp_path, background=False, **SMALL) as store:
         fill(store, 30)
     with ReadOnlyStore.open(tmp_path) as seen:

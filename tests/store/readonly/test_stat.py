@@ -28,7 +28,7 @@ def test_the_quick_numbers_agree_with_a_full_walk(name: str) -> None:
     assert stat.checkpoint["physic_msg_timestamp_ms"] > 0
 
 
-def test_queue_ends_are_those_that_the_broker_told_its_producers() -> None:
+def test_queue_ends_are_those_that_the_broker_returned_to_its_producers() -> None:
     sent = [json.loads(line) for line in (GOLDEN / "rocketmq-5.3.3-clean" / "manifest.jsonl").read_text().splitlines()]
     ends: dict[tuple[str, int], int] = {}
     for row in sent:

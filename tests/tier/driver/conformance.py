@@ -100,7 +100,7 @@ class SegmentConformance:
         assert driver.size(key) == 15
         assert bytes(driver.read(key, 0, 15)) == b"0123456789abcde"
 
-    def test_bug_05_a_write_that_lies_partly_there_adds_only_what_is_missing(self, place: Place) -> None:
+    def test_bug_05_a_write_that_is_partly_there_adds_only_what_is_missing(self, place: Place) -> None:
         key = fresh_segment()
         place.open().write(key, 0, [b"01234"])
         for driver in (place.open(), place.open()):

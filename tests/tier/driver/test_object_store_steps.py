@@ -342,7 +342,7 @@ def test_leftover_parts_of_a_sealed_segment_are_garbage() -> None:
     assert paths_in(store) == [KEY.path, part_path(KEY.path, 60)]
 
 
-def test_a_reader_whose_segment_was_deleted_is_told() -> None:
+def test_a_reader_whose_segment_was_deleted_gets_an_error() -> None:
     store = MemoryStore()
     reader = written(store)
     objects_driver(store).delete(KEY)

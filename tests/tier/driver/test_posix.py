@@ -163,7 +163,7 @@ def test_bug_06_short_answers_of_the_system_are_continued(tmp_path: Path) -> Non
     assert driver.read(KEY, 1, 998) == pattern(1000)[1:999]
 
 
-def test_bug_17_a_missing_file_is_missed_and_not_made_anew(tmp_path: Path) -> None:
+def test_bug_17_a_missing_file_is_missed_and_not_created(tmp_path: Path) -> None:
     driver = PosixDriver(tmp_path)
     driver.write(KEY, 0, [b"abc"])
     (tmp_path / KEY.path).unlink()
@@ -175,7 +175,7 @@ def test_bug_17_a_missing_file_is_missed_and_not_made_anew(tmp_path: Path) -> No
     assert not (tmp_path / KEY.path).exists()
 
 
-def test_a_segment_that_was_deleted_while_we_waited_for_it_is_written_anew(tmp_path: Path) -> None:
+def test_a_segment_that_was_deleted_while_we_waited_for_it_is_written_again(tmp_path: Path) -> None:
     driver = PosixDriver(tmp_path)
     driver.write(KEY, 0, [b"old"])
     path = tmp_path / KEY.path

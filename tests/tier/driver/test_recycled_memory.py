@@ -57,7 +57,7 @@ def test_a_small_read_costs_no_block() -> None:
     assert len(memory.lease(0)) == 0
 
 
-def test_of_what_lies_idle_the_oldest_goes_when_it_is_too_much() -> None:
+def test_of_what_is_idle_the_oldest_goes_when_it_is_too_much() -> None:
     memory = RecycledMemory(idle_bytes_max=5 * BLOCK_BYTES)
     old, new, huge = (memory.lease(count * BLOCK_BYTES) for count in (2, 4, 6))
     del old

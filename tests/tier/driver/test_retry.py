@@ -63,7 +63,7 @@ def test_what_may_pass_is_tried_again(stack: Stack) -> None:
     assert stack.waits == [0.075, 0.15]
 
 
-def test_it_gives_up_after_as_many_tries_as_it_was_told(stack: Stack) -> None:
+def test_it_gives_up_after_as_many_tries_as_are_allowed(stack: Stack) -> None:
     stack.faulty.plan = Down()
     with pytest.raises(TierUnavailable, match="failed before it happened"):
         stack.driver.size(fresh_segment())

@@ -36,7 +36,7 @@ def test_each_sequential_read_adds_one_step_up_to_the_maximum() -> None:
     assert reading(ReadAhead(4096), 2).is_sequential
 
 
-def test_a_jump_starts_anew() -> None:
+def test_a_jump_starts_again() -> None:
     ahead = reading(ReadAhead(4096), 9)
     ahead.on_miss(ahead.next_offset)
     ahead.planned_end, ahead.plan_at, ahead.asked = 10_000, 300, Asked(9_000, 10_000, 64, 100)
@@ -78,7 +78,7 @@ def test_a_failed_fetch_may_be_asked_for_again() -> None:
     assert found == (600, -1, None)
 
 
-def test_one_who_had_to_wait_plans_anew_at_once() -> None:
+def test_one_who_had_to_wait_plans_again_at_once() -> None:
     ahead = reading(ReadAhead(4096), 2)
     ahead.plan_at = 10_000
     ahead.on_miss(ahead.next_offset)

@@ -175,7 +175,7 @@ def test_a_window_weighs_its_bytes_and_what_surrounds_them() -> None:
     assert plain.weight == len(plain.units) + len(plain.data) + OVERHEAD_BYTES
     broken = damaged(plain, 3)
     assert broken.weight == plain.weight + 9 * UNIT_VALUE_BYTES
-    place = broken.places[0]  # type: ignore[index]
+    place = broken.good_units[0]  # type: ignore[index]
     assert sys.getsizeof(place) + sum(map(sys.getsizeof, place)) <= UNIT_VALUE_BYTES
 
 

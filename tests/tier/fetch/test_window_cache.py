@@ -107,7 +107,7 @@ def test_a_group_gives_what_it_has_read_before_what_still_waits_for_it() -> None
     assert cache.unread == []
 
 
-def test_of_what_waits_a_group_gives_what_it_would_reach_last_and_is_told() -> None:
+def test_of_what_waits_a_group_gives_what_it_would_reach_last_and_is_notified() -> None:
     cache = Cache(30)
     for first in (0, 10, 20):
         cache.add("g", first)
@@ -205,7 +205,7 @@ def test_reading_a_window_keeps_it_alive() -> None:
     assert cache.expire() == 1
 
 
-def test_an_expired_window_is_not_found_and_its_owner_is_told_if_it_went_unread() -> None:
+def test_an_expired_window_is_not_found_and_its_owner_is_notified_if_it_went_unread() -> None:
     cache = Cache(100)
     cache.add("g", 0)
     cache.clock.advance_ms(EXPIRE_MS * UNREAD_FACTOR)

@@ -82,8 +82,8 @@ def test_one_unit_that_points_astray_costs_one_message(world: FetchWorld) -> Non
             while start < 30:
                 window = fetch_window(file, start, 30 - start, MUCH)
                 assert window.end_offset > start
-                assert window.places is not None
-                found += [one.queue_offset for one in window.places]
+                assert window.good_units is not None
+                found += [one.queue_offset for one in window.good_units]
                 start = window.end_offset
             assert found == [n for n in range(30) if n != at], (at, wild)
         world.damage(UNITS, at * UNIT_BYTES, UNIT.pack(place, size, tags_code))

@@ -121,7 +121,7 @@ def test_bug_05_a_consume_queue_is_never_shifted_by_a_torn_unit(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("zeros_from", range(20, 60, 3))
-def test_units_whose_end_is_zeros_after_a_power_cut_are_made_anew(tmp_path: Path, zeros_from: int) -> None:
+def test_units_whose_end_is_zeros_after_a_power_cut_are_rebuilt(tmp_path: Path, zeros_from: int) -> None:
     world = World(tmp_path)
     world.file.init(0)
     world.write(2)

@@ -63,7 +63,7 @@ def test_with_its_companion_the_first_question_costs_two_reads_as_well() -> None
     assert dict(driver.calls) == {"get_object": 1, "read": 4}
 
 
-def test_no_bad_bit_hides_a_key_of_a_file_whose_companion_tells_checksums() -> None:
+def test_no_bad_bit_hides_a_key_of_a_file_whose_companion_reports_checksums() -> None:
     driver, index = uploaded(3, 8, 3, 4)
     data = bytes(driver.inner.read(index_key(), 0, index.segment.size))
     facts = FileFacts(BEGIN_MS, 5, 6, 4, 1, 5, 6)
@@ -177,7 +177,7 @@ def test_the_companion_is_asked_for_once_and_a_damaged_one_says_nothing() -> Non
         index.companion()
 
 
-def test_the_companion_tells_the_facts_of_its_file() -> None:
+def test_the_companion_reports_the_facts_of_its_file() -> None:
     driver, index = uploaded(3)
     file = IndexWriteFile.create(SimulatedFileAccess(), "/index", BEGIN_MS, 5, 20)
     file.put([3], 9, 2, 0, 100, 5)

@@ -33,7 +33,7 @@ def test_two_reads_for_each_file_also_right_after_a_start() -> None:
     store.close()
 
 
-def test_what_a_companion_tells_is_asked_for_once_in_a_life() -> None:
+def test_what_a_companion_reports_is_asked_for_once_in_a_life() -> None:
     world = uploaded_world()
     for _ in range(2):
         store = world.open()

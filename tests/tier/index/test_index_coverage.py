@@ -31,7 +31,7 @@ def test_the_first_put_beyond_the_end_leaves_a_hole_and_later_ones_do_not() -> N
     assert (queue.end, queue.holes) == (550, [Hole(100, 300)])
 
 
-def test_the_first_put_closes_an_open_hole_where_it_lies() -> None:
+def test_the_first_put_closes_an_open_hole_where_it_is() -> None:
     queue = QueueCoverage(1, end=100)
     queue.open_hole()
     queue.open_hole()
@@ -60,7 +60,7 @@ def test_a_live_queue_gets_no_open_hole() -> None:
     assert queue.holes == []
 
 
-def test_a_queue_of_another_topic_id_begins_anew() -> None:
+def test_a_queue_of_another_topic_id_begins_again() -> None:
     coverage = Coverage()
     coverage.of("T", 1, 0).end = 500
     assert coverage.of("T", 1, 0).end == 500

@@ -36,7 +36,7 @@ I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def test_an_item_lies_at_the_positions_of_the_format() -> None:
+def test_an_item_is_at_the_positions_of_the_format() -> None:
     data = ITEM.pack(*IndexItem(0x01020304, 5, 6, 0x0708090A0B0C0D0E, 15, -16))
     assert data == struct.pack(">iiiqii", 0x01020304, 5, 6, 0x0708090A0B0C0D0E, 15, -16)
     for position, width, value in [(0, 4, 0x01020304), (4, 4, 5), (8, 4, 6), (12, 8, 0x0708090A0B0C0D0E), (20, 4, 15)]:
@@ -100,7 +100,7 @@ def test_what_is_no_header_is_refused(data: bytes) -> None:
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_seconds_are_cut_toward_zero_and_the_true_time_lies_in_the_item_s_range(begin_ms: int, store_ms: int) -> None:
+def test_seconds_are_cut_toward_zero_and_the_true_time_is_in_the_item_s_range(begin_ms: int, store_ms: int) -> None:
     seconds = seconds_between(begin_ms, store_ms)
     assert seconds == int((store_ms - begin_ms) / 1000)
     item = IndexItem(0, 0, 0, 0, 0, seconds)

@@ -111,7 +111,7 @@ def test_bug_18_files_of_an_earlier_configuration_are_opened_by_their_own_shape(
     assert [row.size for row in world.rows.rows.values()] == [28 + 40 + 28 * 5, 28 + 40 + 28 * 3, 28 + 88 + 28]
 
 
-def test_what_lies_in_compacting_is_thrown_away() -> None:
+def test_what_is_in_compacting_is_thrown_away() -> None:
     world = World()
     world.access.write_bytes(f"{DIRECTORY}/compacting/123", b"half a copy")
     world.open()
@@ -144,7 +144,7 @@ def indexed(count: int = 14) -> World:
     return world
 
 
-def test_any_flipped_bit_of_the_record_is_told_and_what_it_told_of_is_indexed_again(
+def test_any_flipped_bit_of_the_record_is_reported_and_its_range_is_indexed_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = indexed()
@@ -172,7 +172,7 @@ def test_any_flipped_bit_of_the_record_is_told_and_what_it_told_of_is_indexed_ag
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"short"], ids=["gone", "empty", "short"])
-def test_a_recorded_file_that_is_gone_or_damaged_is_told_and_made_again_from_the_tier(
+def test_a_recorded_file_that_is_gone_or_damaged_is_reported_and_made_again_from_the_tier(
     damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = indexed()
@@ -190,7 +190,7 @@ def test_a_recorded_file_that_is_gone_or_damaged_is_told_and_made_again_from_the
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", bytes(512)], ids=["empty", "cut", "zeros"])
-def test_an_unreadable_record_is_told_and_does_not_keep_the_store_from_opening(
+def test_an_unreadable_record_is_reported_and_does_not_keep_the_store_from_opening(
     damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = indexed()

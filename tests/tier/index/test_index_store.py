@@ -155,7 +155,7 @@ def test_a_repeated_put_changes_nothing(world: World) -> None:
     assert offsets(store, "k") == [100, 0]
 
 
-def test_a_topic_made_again_begins_at_offset_0_and_its_old_items_are_told_apart(world: World) -> None:
+def test_a_topic_made_again_begins_at_offset_0_and_its_old_items_are_distinguished(world: World) -> None:
     store = world.open()
     world.commit_and_put(store, "T", 0, "k", topic_id=1)
     world.commit_and_put(store, "T", 0, "k", topic_id=1)

@@ -114,7 +114,7 @@ def test_a_sealed_object_with_our_bytes_is_our_upload() -> None:
     assert list(upload.rows.rows) == [index_key()]
 
 
-def test_an_index_file_that_lies_in_the_way_is_kept_and_the_upload_goes_behind_it() -> None:
+def test_an_index_file_that_is_in_the_way_is_kept_and_the_upload_goes_behind_it() -> None:
     other = Upload()
     other.file.put([1], 1, 2, 99, 100, NOW_MS + 99)
     other.run()

@@ -26,7 +26,7 @@ def batch_of(*properties: dict[str, str]) -> RecordBatch:
     return RecordBatch.of_bytes(data, units, 0)
 
 
-def test_each_record_is_told_of_with_its_keys_its_place_and_its_time() -> None:
+def test_each_record_is_requested_with_its_keys_its_offset_and_its_time() -> None:
     batch = batch_of({"KEYS": "a b"}, {"UNIQ_KEY": "u", "KEYS": "c"}, {"UNIQ_KEY": "ü"})
     told = list(index_requests(batch, "T", 7, 3))
     places = [(place, size) for place, size, _ in UNIT.iter_unpack(batch.units)]
@@ -36,7 +36,7 @@ def test_each_record_is_told_of_with_its_keys_its_place_and_its_time() -> None:
     ]
 
 
-def test_a_record_without_keys_is_told_of_too_so_that_coverage_goes_on() -> None:
+def test_a_record_without_keys_is_requested_too_so_that_coverage_goes_on() -> None:
     assert [request.keys for request in index_requests(batch_of({}, {"TAGS": "x"}), "T", 7, 3)] == [(), ()]
 
 

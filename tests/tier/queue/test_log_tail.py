@@ -8,7 +8,7 @@ from tier.metadata.metadata_samples import log_key
 from tier.metadata.tier_samples import CODA, record, time_of
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.queue.records import LogTail, walk_tail
+from tiermq.tier.queue.log_walk import LogTail, walk_tail
 
 
 def walk(data: bytes, window_bytes: int, begin: int = 1000) -> LogTail:
@@ -57,6 +57,6 @@ def test_rubbish_and_records_from_elsewhere_end_the_walk() -> None:
         assert reason in tail.torn
 
 
-def test_a_walk_begins_where_it_is_told() -> None:
+def test_a_walk_begins_at_the_given_offset() -> None:
     data = three_records()
     assert walk(data, 1 << 20, begin=1000 + len(data)).record_count == 0

@@ -85,7 +85,7 @@ def test_stretches_cover_the_log_once_and_what_is_sound_is_what_was_written(
             bytes_of(world, key)[:] = data
 
 
-def test_holes_marks_foreign_records_and_unreadable_bytes_are_told_apart(tmp_path: Path) -> None:
+def test_holes_marks_foreign_records_and_unreadable_bytes_are_distinguished(tmp_path: Path) -> None:
     world = sound_world(tmp_path)
     struct.pack_into(">i", bytes_of(world, log_key(world)), 12, 9)
     world.driver.delete(log_key(world, 1))

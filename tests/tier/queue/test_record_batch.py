@@ -17,7 +17,7 @@ def test_rebased_records_differ_from_the_originals_in_their_physical_offset_alon
     originals = [record(number) for number in range(10)]
     found = RecordBatch.of(batch(0, 10, START))
     position = 0
-    for number, (at, size, _) in enumerate(found.places()):
+    for number, (at, size, _) in enumerate(found.locations()):
         data = bytes(found.data[at : at + size])
         assert (at, size) == (position, len(originals[number]))
         assert data[:28] + data[36:] == originals[number][:28] + originals[number][36:]
@@ -31,7 +31,7 @@ def test_rebased_records_differ_from_the_originals_in_their_physical_offset_alon
 @pytest.mark.parametrize("records", [1, 5, 10])
 def test_a_batch_is_parted_between_two_records(records: int, extra: int, room_units: int) -> None:
     whole = RecordBatch.of(batch(7, 10, START))
-    ends = [at + size for at, size, _ in whole.places()]
+    ends = [at + size for at, size, _ in whole.locations()]
     part, rest = whole.split(ends[records - 1] + extra, room_units)
     expected = min(records - (extra < 0), room_units)
     assert (part.count if part else 0) == expected
@@ -53,10 +53,10 @@ def test_bug_11_the_store_time_is_found_behind_a_born_host_of_any_shape() -> Non
 @pytest.mark.parametrize("bytes_max", [1, 300, 1_000, 1 << 20])
 def test_stretches_are_whole_records_and_as_long_as_both_limits_allow(messages_max: int, bytes_max: int) -> None:
     whole = RecordBatch.of(batch(7, 10, START))
-    found = list(whole.stretches(messages_max, bytes_max))
+    found = list(whole.runs(messages_max, bytes_max))
     assert [first for first, _ in found] + [whole.count] == [0] + [end for _, end in found]
     for first, end in found:
-        length = whole.end_of(end) - whole.place(first)[0]
+        length = whole.end_of(end) - whole.location(first)[0]
         assert end == first + 1 or (end - first <= messages_max and length <= bytes_max)
         if end < whole.count and end - first < messages_max:
-            assert whole.end_of(end + 1) - whole.place(first)[0] > bytes_max, "one more would have fitted"
+            assert whole.end_of(end + 1) - whole.location(first)[0] > bytes_max, "one more would have fitted"

@@ -10,9 +10,8 @@ from tier.tier_world import BROKER, CLUSTER
 from tiermq.consumequeue.unit import PRE_BLANK
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.queue.units import Unit, UnitCursor
-from tiermq.tier.verify.checked_segment import CheckedSegment
-from tiermq.tier.verify.verify_report import VerifyReport
+from tiermq.tier.queue.tier_queue import TierQueue
+from tiermq.tier.queue.units import Unit, UnitCursor, chunks_of
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
 
@@ -25,9 +24,8 @@ def cursor(segments: dict[int, bytes], blanks: list[int]) -> UnitCursor:
     driver = MemoryDriver()
     for base, data in segments.items():
         driver.write(QUEUE.segment(SegmentType.CONSUME_QUEUE, base), 0, [data])
-    infos = sorted(driver.list_segments(), key=lambda info: info.key.base)
-    report = VerifyReport("memory://x")
-    return UnitCursor((CheckedSegment(driver, info, (), report, lambda _b: None) for info in infos), blanks.append)
+    queue = TierQueue(driver, QUEUE, (), driver.list_segments())
+    return UnitCursor(queue.unit_chunks(over_holes=True), blanks.append)
 
 
 def all_rows(found: UnitCursor) -> list[Unit]:
@@ -69,14 +67,11 @@ def test_the_unit_behind_the_end_can_be_seen_and_not_passed() -> None:
     assert (found.peek(), found.passed, len(found.window)) == (found.then, 1, 0)
 
 
-def test_a_range_of_a_segment_begins_with_the_offset_of_its_first_unit() -> None:
-    driver = MemoryDriver()
-    driver.write(QUEUE.segment(SegmentType.CONSUME_QUEUE, 200), 0, [b"".join(unit(number) for number in range(10, 15))])
-    segment = CheckedSegment(
-        driver, next(driver.list_segments()), (), VerifyReport("memory://x"), lambda _b: None, 40, 80
-    )
-    rows = all_rows(UnitCursor([segment], lambda _offset: None))
-    assert [(row.queue_offset, row.log_offset) for row in rows] == [(12, 1200), (13, 1300)]
+@pytest.mark.parametrize("start", [240, 241, 259, 260])
+def test_a_range_of_a_segment_begins_with_the_offset_of_its_first_whole_unit(start: int) -> None:
+    assert list(chunks_of(start, 281)) == [(12 if start == 240 else 13, 2 if start == 240 else 1)]
+    assert list(chunks_of(start, start + 19)) == []
+    assert list(chunks_of(200, 300, 12, 14)) == [(12, 2)]
 
 
 def test_nothing_at_all_is_the_end() -> None:

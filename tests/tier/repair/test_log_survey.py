@@ -47,7 +47,7 @@ def test_a_repeated_upload_is_no_wrong_number(tmp_path: Path) -> None:
     world.close()
 
 
-def test_the_unit_of_a_number_is_found_in_whichever_segment_it_lies(tmp_path: Path) -> None:
+def test_the_unit_of_a_number_is_found_in_whichever_segment_it_is(tmp_path: Path) -> None:
     world = sound_world(tmp_path)
     facts = read_facts(world.driver, QUEUE)
     queue = facts.queue(world.driver)

@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> Iterator[TierWorld]:
     made.close()
 
 
-def test_a_manifest_made_anew_says_of_a_sound_queue_what_the_old_one_said(world: TierWorld) -> None:
+def test_a_rebuilt_manifest_says_of_a_sound_queue_what_the_old_one_said(world: TierWorld) -> None:
     facts = read_facts(world.driver, QUEUE)
     made = rebuild_manifest(world.driver, facts, world.clock)
     assert facts.manifest is not None

@@ -22,7 +22,7 @@ def test_segments_come_by_base_and_rows_from_manifest_and_metadata(tmp_path: Pat
     world.close()
 
 
-def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     world = sound_world(tmp_path)
     other = world.driver.get_object(manifest_name(QueueKey(QUEUE.cluster, QUEUE.broker, "payments", 2)))
     assert other is not None

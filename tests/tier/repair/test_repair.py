@@ -111,7 +111,7 @@ def test_a_lost_checksum_witness_is_not_renewed_for_bytes_that_are_still_damaged
 
 
 @pytest.mark.parametrize("content", [b"{}", b"", b"not json"])
-def test_a_manifest_that_cannot_be_read_is_made_anew(mended: RepairWorld, content: bytes) -> None:
+def test_a_manifest_that_cannot_be_read_is_rebuilt(mended: RepairWorld, content: bytes) -> None:
     name = manifest_name(QUEUE)
     mended.world.driver.put_object(name, content)
     report = mended.repair(metadata=True)
@@ -123,7 +123,7 @@ def test_a_manifest_that_cannot_be_read_is_made_anew(mended: RepairWorld, conten
     assert stored.data == content
 
 
-def test_a_manifest_whose_version_digit_went_bad_is_made_anew_and_a_newer_one_left_alone(mended: RepairWorld) -> None:
+def test_a_manifest_whose_version_digit_went_bad_is_rebuilt_and_a_newer_one_left_alone(mended: RepairWorld) -> None:
     name, driver = manifest_name(QUEUE), mended.world.driver
     good = driver.get_object(name).data
     driver.put_object(name, good.replace(b'"version":1', b'"version":3'))
@@ -141,7 +141,7 @@ def items_of(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("at", [-25, 2, 10, 30, 26])
-def test_an_index_file_is_made_anew_with_the_same_items(mended: RepairWorld, at: int) -> None:
+def test_an_index_file_is_rebuilt_with_the_same_items(mended: RepairWorld, at: int) -> None:
     key = index_key(mended.world)
     bytes_of(mended.world, key)[at] ^= 1
     report = mended.repair(metadata=True)
@@ -152,7 +152,7 @@ def test_an_index_file_is_made_anew_with_the_same_items(mended: RepairWorld, at:
     assert verify_tier(mended.world.driver).problems == []
 
 
-def test_an_index_file_that_is_gone_is_made_anew(mended: RepairWorld) -> None:
+def test_an_index_file_that_is_gone_is_rebuilt(mended: RepairWorld) -> None:
     key = index_key(mended.world)
     mended.world.driver.delete(key)
     assert mended.repair(metadata=True).is_complete

@@ -54,7 +54,7 @@ def test_each_thing_is_looked_at_once_and_logs_before_units_before_manifests_bef
     assert len({(action.kind, action.queue, action.segment) for action in actions}) == len(actions)
 
 
-def test_a_queue_is_told_from_any_path_of_it() -> None:
+def test_a_queue_is_recognised_by_any_path_of_it() -> None:
     for where in (QUEUE.directory, LOG_PATH, f"{QUEUE.directory}/CONSUME_QUEUE", manifest_name(QUEUE)):
         assert queue_at(where) == QUEUE
     for where in ("", "a/b", LEASE, "zz_x/broker/topic/0", QUEUE.directory.rsplit("/", 1)[0] + "/x"):

@@ -49,7 +49,7 @@ def test_a_queue_without_any_trace_of_its_units_gets_one_segment(made: RepairWor
     assert [(base, len(data)) for base, data in changed_segments(made.world.driver, facts, units)] == [(0, COUNT * 20)]
 
 
-def test_the_unit_of_a_lost_record_is_kept_and_the_loss_is_told(made: RepairWorld) -> None:
+def test_the_unit_of_a_lost_record_is_kept_and_the_loss_is_reported(made: RepairWorld) -> None:
     bytes_of(made.world, log_key(made.world))[100] ^= 1
     units = rebuild_units(made.world.driver, read_facts(made.world.driver, QUEUE))
     assert units is not None
@@ -78,5 +78,5 @@ def test_a_queue_of_nothing_has_no_units(made: RepairWorld) -> None:
     assert rebuild_units(made.world.driver, read_facts(made.world.driver, QUEUE)) is None
 
 
-def test_offsets_are_told_as_ranges() -> None:
+def test_offsets_are_reported_as_ranges() -> None:
     assert describe_offsets([1, 2, 3, 7]) == "1 to 4, 7 to 8"

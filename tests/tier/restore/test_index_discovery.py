@@ -46,7 +46,7 @@ def test_bug_19_begin_and_end_come_from_their_own_fields() -> None:
     "data",
     [b"short", index_file(1, 2, [1], magic=0xBCC50289), index_file(1, 2, [1]) + b"x", index_file(1, 2, [], slots=0)],
 )
-def test_a_damaged_index_file_is_kept_for_retention_and_told(data: bytes) -> None:
+def test_a_damaged_index_file_is_kept_for_retention_and_reported(data: bytes) -> None:
     driver, segments, remarks = surveyed(data)
     assert [remark.finding for remark in remarks] == [Finding.DAMAGED_SEGMENT]
     assert [row.key for row in segments] == [index_key(0)]

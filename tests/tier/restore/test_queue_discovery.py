@@ -109,7 +109,7 @@ def test_blank_units_are_the_gap_that_they_stand_for() -> None:
     assert survey(driver, known).gaps == [Gap(1, 4, "local files were deleted", 5)]
 
 
-def test_a_record_that_is_not_what_its_unit_says_is_told() -> None:
+def test_a_record_that_is_not_what_its_unit_says_is_reported() -> None:
     driver = MemoryDriver()
     queue = TierQueue(driver).begin(0).put(b"a")
     driver.write(queue.log_key, queue.log_end, [record(77, queue.log_end)])
@@ -155,7 +155,7 @@ def test_expired_records_move_the_minimum_and_are_no_damage() -> None:
     assert found.gaps == []
 
 
-def test_a_queue_of_which_only_units_are_left_keeps_its_end_and_is_told() -> None:
+def test_a_queue_of_which_only_units_are_left_keeps_its_end_and_is_reported() -> None:
     driver = MemoryDriver()
     TierQueue(driver).begin(0).put(b"a", b"b").roll_log().put(b"c")
     for info in list(driver.list_segments()):
@@ -179,7 +179,7 @@ def test_a_manifest_that_saw_the_records_expire_leaves_nothing_to_tell() -> None
     assert offsets(found) == (2, 2)
 
 
-def test_a_commit_log_without_units_is_kept_and_told() -> None:
+def test_a_commit_log_without_units_is_kept_and_reported() -> None:
     driver = MemoryDriver()
     queue = TierQueue(driver).begin(5).put(b"a", b"b")
     driver.delete(queue.units_key)

@@ -254,7 +254,9 @@ def test_a_restore_never_mixes_with_what_is_there(driver: MemoryDriver, restored
         restore(driver, restored)
 
 
-def test_progress_is_told_queue_by_queue(driver: MemoryDriver, store: MetadataStore, restored: MetadataStore) -> None:
+def test_progress_is_reported_queue_by_queue(
+    driver: MemoryDriver, store: MetadataStore, restored: MetadataStore
+) -> None:
     write_history(driver, store)
     told: list[RestoreProgress] = []
     restore(driver, restored, told.append)

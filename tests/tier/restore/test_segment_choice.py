@@ -53,7 +53,7 @@ def test_a_segment_that_was_announced_and_never_written_is_not_missed() -> None:
     assert (findings(choice), choice.agrees) == ([], True)
 
 
-def test_a_damaged_segment_is_told() -> None:
+def test_a_damaged_segment_is_reported() -> None:
     choice = choose([info(log_key(0), 100, damage="a part is missing")], Segment(log_key(0), 100))
     assert (findings(choice), choice.remarks[0].text) == ([Finding.DAMAGED_SEGMENT], "a part is missing")
 

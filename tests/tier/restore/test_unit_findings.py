@@ -36,7 +36,7 @@ def test_samples_are_spread_across_chunks() -> None:
 
 
 def test_every_wanted_record_is_wanted_once_and_in_order() -> None:
-    assert [place.queue_offset for place in collected().places()] == [0, 2, 3, 4, 5, 8, 9]
+    assert [place.queue_offset for place in collected().wanted_records()] == [0, 2, 3, 4, 5, 8, 9]
 
 
 def test_the_end_is_where_records_end_and_odd_units_before_it_are_remembered() -> None:

@@ -191,7 +191,7 @@ def test_blank_units_of_a_recorded_gap_are_as_they_should_be(world: TierWorld) -
     assert report.counts["blank_units"] == 5
 
 
-def test_where_the_flaw_lies_is_said_to_the_message(world: TierWorld) -> None:
+def test_a_flaw_is_located_to_the_message(world: TierWorld) -> None:
     bare(world)
     body_bit(world)
     (finding,) = verify_tier(world.driver).problems

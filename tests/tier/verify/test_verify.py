@@ -150,7 +150,7 @@ def test_a_tier_that_cannot_be_reached_raises(world: TierWorld) -> None:
         verify_tier(FaultyDriver(world.driver, Down()))
 
 
-def test_progress_is_told_in_bytes_and_comes_to_the_total(world: TierWorld) -> None:
+def test_progress_is_reported_in_bytes_and_comes_to_the_total(world: TierWorld) -> None:
     told: list[tuple[int, int]] = []
     verify_tier(world.driver, progress=lambda done, total: told.append((done, total)))
     assert sum(done for done, _ in told) == told[0][1]

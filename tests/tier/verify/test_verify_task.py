@@ -39,7 +39,7 @@ def test_tasks_run_apart_find_what_one_run_finds(world: TierWorld, task_bytes: i
     assert (apart.counts, apart.problems, apart.notes) == (alone.counts, [], [])
 
 
-def test_the_times_of_all_records_are_told(world: TierWorld) -> None:
+def test_the_times_of_all_records_are_reported(world: TierWorld) -> None:
     plan = plan_verify(world.driver, TierScope(topic="orders"), task_bytes=700)
     results = [run_verify_task(world.driver, task) for task in plan.tasks]
     rows = world.segments(log_key(world).type)
