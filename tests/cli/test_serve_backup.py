@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from broker.brokers import send_command
 from broker.consuming import bodies_of
-from servers.serving import Serving
+from servers.serving import SIZES, Serving
+from tiermq import LocalStore, Message
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -44,6 +47,35 @@ def test_a_broker_on_an_older_copy_of_its_disk_continues_the_history_of_its_tier
         assert sent(served, range(50, 52)) == [50, 51]
         read = [_body(served, each) for each in (0, 19, 20, 49, 50, 51)]
         assert read == ["0", "19", "20", "49", "50", "51"]
+
+
+@pytest.mark.parametrize("count", [5, 40])
+def test_a_disk_that_wrote_other_messages_than_its_tier_has_is_not_started(tmp_path: Path, count: int) -> None:
+    """An older copy ran without its tier, and gave the numbers of tiered messages to others."""
+    tier = (tmp_path / "tier").as_uri()
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    with Serving(store, "--tier", tier) as served:
+        assert sent(served, range(20)) == list(range(20))
+        served.terminate()
+        shutil.copytree(store, backup)
+        served.start()
+        assert sent(served, range(20, 50)) == list(range(20, 50))
+        served.terminate()
+    shutil.rmtree(store)
+    backup.rename(store)
+    with LocalStore.open(store, **SIZES) as local:
+        assert [local.put(Message("T", b"forked", 0)).queue_offset for _ in range(count)] == [*range(20, 20 + count)]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tier").rglob("*") if path.is_file()}
+    refused = Serving(store, "--tier", tier)
+    with pytest.raises(AssertionError):
+        refused.start()
+    assert refused.process is not None
+    assert refused.process.wait() == 2
+    assert f"of T-0 is not the one that {tier} has under that number" in refused.said()
+    assert "restore into an empty one" in refused.said()
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    with LocalStore.open(store, **SIZES) as local:
+        assert local.max_offset("T", 0) == 20 + count
 
 
 def _body(served: Serving, offset: int) -> str:
