@@ -591,7 +591,7 @@ class BrokerLease:
                     raise self._lose(current) from None
                 # A renewal of ours, whose answer was lost, landed after all; or a job asks for the lease.
                 self._version, self._request = stored.version, current.request
-                lease = replace(lease, request=current.request if lease.owner == held.owner else None)
+                lease = replace(lease, request=self._live_request() if lease.owner == held.owner else None)
         raise ManifestConflict(f"{self.name}: {self.owner} wanted to replace it, but others did so {_PUT_TRIES} times")
 
     def _ours_if_damaged(self, stored: StoredObject, held: Lease) -> Lease:
