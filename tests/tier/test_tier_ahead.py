@@ -375,16 +375,3 @@ def test_a_topic_that_is_put_to_while_its_deletion_waits_is_no_other_history(wor
     world.driver.plan = Down()
     with LocalStore.open(world.disk, **SIZES) as store:
         assert store.max_offset("orders", 0) == 1
-
-
-@pytest.mark.parametrize("more", [1, 399, 400, 450])
-def test_an_old_disk_that_gave_out_the_tier_s_numbers_without_it_is_refused(world: BrokerWorld, more: int) -> None:
-    """Also where it grew past the tier's end: the tier's messages would count as its own uploads."""
-    use(world, backed_up(world))
-    with LocalStore.open(world.disk, **SIZES) as local:
-        for _ in range(more):
-            local.put(Message("orders", b"another message", 0))
-        assert local.max_offset("orders", 0) == 300 + more
-    with pytest.raises(StoreDamaged, match=r"of orders-0 is not the one that .* has under that number"):
-        world.open()
-    assert verify_tier(world.driver).is_clean

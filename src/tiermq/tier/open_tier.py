@@ -239,7 +239,7 @@ def _is_behind(
     timeout_s = surroundings.ask_timeout_s(config.tier_start_timeout)
     try:
         ahead = ask_ahead(
-            driver, metadata, local, *place, timeout_s, lease=lease, follows=follows, root=config.root_path
+            driver, metadata, local.max_offset, *place, timeout_s, lease=lease, follows=follows, root=config.root_path
         )
         if not ahead:
             return None if ahead is None else False

@@ -22,19 +22,15 @@ offsets that other messages already have in the tier:
                                         used where a job writes the metadata, which it does after the segments
 
 A store that already assigned such offsets has other messages than the tier at the same offsets, whatever its metadata
-record. `may_differ` finds those queues from the disk; their messages are compared. So are messages that the tier has of
-a segment behind what the metadata record of it (`require_one_history`): uploads of a process that was killed, which are
-this store's own, or of the broker's newer disk.
+record. `may_differ` finds those queues from the disk; their messages are compared.
 
-Costs one listing of the broker's directory: a request for each 1,000 objects; and two reads for each message that is
-compared.
+Costs one listing of the broker's directory: a request for each 1,000 objects.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,9 +41,7 @@ from pathlib import Path
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.errors import CorruptRecord, FutureManifest, StoreDamaged, StoreLocked, TierError
-from tiermq.message.record import decode_records
-from tiermq.message.stored_message import StoredMessage
+from tiermq.errors import FutureManifest, StoreDamaged, StoreLocked, TierError
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import NAMED_MAX
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
@@ -59,7 +53,6 @@ from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus, TopicStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType, broker_directory
-from tiermq.tier.queue.units import unit_at
 from tiermq.tier.tier_config import TierConfig
 
 TAILS_MAX = 8
@@ -238,64 +231,10 @@ def find_ahead(
     return found
 
 
-def message_identity(message: StoredMessage) -> tuple[int, ...]:
-    """Values that identify a message and are the same in its copy."""
-    return message.queue_offset, message.size, message.body_crc, message.store_timestamp_ms, message.born_timestamp_ms
-
-
-def other_history(root: object, url: str, topic: str, queue_id: int, offset: int) -> StoreDamaged:
-    """The error for a store with another message than its tier under the same offset; and what to do."""
-    return StoreDamaged(
-        f"{root}: its message {offset} of {topic}-{queue_id} is not the one that {url} has under that number: it was "
-        "used before it was restored, or without its tier. Move the directory away, restore into an empty one, and put "
-        "what is only in the old one again"
-    )
-
-
-def require_one_history(
-    driver: TierDriver, infos: Iterable[SegmentInfo], metadata: MetadataStore, local: LocalStore, root: object
-) -> None:
-    """Raises StoreDamaged when a segment has messages behind what the metadata record of it, and they are not those
-    that the store has under their offsets. What cannot be read is left to recovery.
-    """
-    listed = {info.key: info for info in infos}
-    for key, info in sorted(listed.items()):
-        queue = key.queue
-        if key.type is not SegmentType.CONSUME_QUEUE or queue.topic == INDEX_TOPIC:
-            continue
-        known = next((row for row in metadata.segments(queue, key.type) if row.key == key), None)
-        if known is None or info.size <= known.size:
-            continue
-        first = (key.base + known.size) // UNIT_BYTES
-        end = min((key.base + info.size) // UNIT_BYTES, local.max_offset(*queue.name))
-        for offset in sorted({first, end - 1}) if local.min_offset(*queue.name) <= first < end else ():
-            here = local.get(*queue.name, offset, 1).messages
-            there = _message_in(driver, listed.values(), key, offset)
-            if here and there is not None and message_identity(here[0]) != message_identity(there):
-                raise other_history(root, driver.url, *queue.name, offset)
-
-
-def _message_in(
-    driver: TierDriver, infos: Iterable[SegmentInfo], units: SegmentKey, offset: int
-) -> StoredMessage | None:
-    """A message by its unit; None when either cannot be read."""
-    try:
-        unit = unit_at(driver.read(units, offset * UNIT_BYTES - units.base, UNIT_BYTES), 0, offset)
-        for info in infos:
-            key = info.key
-            if key.queue == units.queue and key.type is SegmentType.COMMIT_LOG and unit.is_sound:
-                at = unit.log_offset - key.base
-                if at >= 0 and at + unit.size <= info.size:
-                    return next(decode_records(driver.read(key, at, unit.size)), None)
-    except (TierError, CorruptRecord, struct.error) as error:
-        _log.warning("message %d of %s was not compared with the tier's: %s", offset, units.queue.logical_path, error)
-    return None
-
-
 def ask_ahead(
     driver: TierDriver,
     metadata: MetadataStore,
-    local: LocalStore,
+    local_end: Callable[[str, int], int],
     cluster: str,
     broker: str,
     timeout_s: float,
@@ -304,12 +243,11 @@ def ask_ahead(
     follows: bool,
     root: Path,
 ) -> list[QueueAhead] | None:
-    """List the tier, `require_one_history` and `find_ahead`; None when the tier did not answer in time, so that a start
-    is not delayed.
+    """List the tier and `find_ahead`; None when the tier did not answer in time, so that a start is not delayed.
 
-    Raises LeaseHeld when another process holds the `lease`, if one is given, TierError when the tier has nothing of
-    what the metadata of the store in `root` record, and StoreDamaged when it has another history. A job that holds the
-    lease does no harm, unless the tier is ahead: it may have segments that the metadata do not have yet.
+    Raises LeaseHeld when another process holds the `lease`, if one is given, and TierError when the tier has nothing of
+    what the metadata of the store in `root` record. A job that holds it does no harm, unless the tier is ahead: it may
+    have segments that the metadata do not have yet.
     """
     answers: list[list[SegmentInfo] | TierError] = []
     jobs: list[Lease] = []
@@ -340,9 +278,7 @@ def ask_ahead(
         return None
     if not is_listed({info.key: info.size for info in answer}, metadata):
         require_known_tier(driver, metadata, str(root))
-    if not follows and not jobs:
-        require_one_history(driver, answer, metadata, local, root)
-    ahead = find_ahead(answer, metadata, local.max_offset, follows=follows or bool(jobs))
+    ahead = find_ahead(answer, metadata, local_end, follows=follows or bool(jobs))
     if jobs and ahead and lease is not None:
         lease.require_free()
     return ahead

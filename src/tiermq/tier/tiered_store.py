@@ -34,12 +34,14 @@ from tiermq.errors import (
     BadConfig,
     BadTierUrl,
     StaleWriter,
+    StoreDamaged,
     StoreError,
     TierError,
     TierMQError,
     TierUnavailable,
 )
 from tiermq.kernel import Message, PutResults, QueueHandle
+from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
 from tiermq.metrics import Registry
 from tiermq.service import Service
@@ -68,7 +70,7 @@ from tiermq.tier.restore.restore_report import Finding, RestoreReport
 from tiermq.tier.retention.retention import RetentionReport
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_follower import IndexFollower, MetadataFollower
-from tiermq.tier.tier_identity import may_differ, message_identity, other_history, unknown_tier
+from tiermq.tier.tier_identity import may_differ, unknown_tier
 from tiermq.tier.tier_wiring import TierComponents, assemble_tier
 from tiermq.tier.tiered_reading import TieredReading
 
@@ -207,13 +209,18 @@ class TieredStore(TieredReading):
                     _log.error("message %d of %s-%d was not compared with the tier's: %s", offset, *name, str(error))
                     break
                 if differs:
-                    raise other_history(self.local.config.root_path, self.tier.driver.url, *name, offset)
+                    raise StoreDamaged(
+                        f"{self.local.config.root_path}: its message {offset} of {name[0]}-{name[1]} is not the one "
+                        f"that {self.tier.driver.url} has under that number: it was used before it was restored, "
+                        "or without its tier. Move the directory away, restore into an empty one, and put what is only "
+                        "in the old one again"
+                    )
 
     def _differs(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether both sides have a message at that offset, and they differ. Raises TierError."""
         here = self.local.get(topic, queue_id, offset, 1).messages
         there = self.tier.fetcher.get(topic, queue_id, offset, 1).messages if here else []
-        return bool(here and there) and message_identity(here[0]) != message_identity(there[0])
+        return bool(here and there) and _identity(here[0]) != _identity(there[0])
 
     def _start(self, background: bool, standby: bool, *, is_tier_there: bool) -> None:
         tier = self.tier
@@ -688,3 +695,8 @@ class _NoLock:
 
     def release(self) -> None:
         """Nothing to release."""
+
+
+def _identity(message: StoredMessage) -> tuple[int, ...]:
+    """Values that identify a message and are the same in its copy."""
+    return message.queue_offset, message.size, message.body_crc, message.store_timestamp_ms, message.born_timestamp_ms
