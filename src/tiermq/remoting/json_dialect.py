@@ -30,7 +30,7 @@ from tiermq.settings import INT_MAX, LONG_MAX
 
 NESTING_MAX = 100
 KEY_LEVELS = 40
-AT_ONCE_BYTES = 1024 * 1024
+AT_ONCE_BYTES = 128 * 1024
 PART_CHARACTERS = 1024
 """The length of an object or array that is parsed in one step."""
 NAMES_AT_ONCE = 1_000
