@@ -92,6 +92,20 @@ def test_a_suite_that_passes_is_run_once(dev: ModuleType, capfd: pytest.CaptureF
     assert capfd.readouterr().out.count("1 passed") == 1
 
 
+def test_tests_of_one_group_run_in_one_process(dev: ModuleType) -> None:
+    """Otherwise each worker starts a Spark of its own, and parses all sources: pytest and xdist must fit."""
+    dev.WORKERS = 2  # type: ignore[attr-defined]
+    noted = (
+        "@pytest.mark.xdist_group('g')\n@pytest.mark.parametrize('n', range(8))\n"
+        "def test_a(n): pathlib.Path(os.environ['PYTEST_XDIST_WORKER'] + f'-{n}').touch()\n"
+    )
+    _, passed = suite(dev, noted)
+    assert passed
+    ran = [path.name.partition("-")[0] for path in dev.HERE.glob("gw*-*")]
+    assert len(ran) == 8
+    assert len(set(ran)) == 1
+
+
 def test_a_child_process_finds_the_helpers_of_the_checkout_from_any_directory(
     dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
