@@ -54,12 +54,14 @@ def suite(dev: ModuleType, tests: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("mark", ["", "@pytest.mark.xdist_group('g')\n"])
+@pytest.mark.parametrize("given", ["", "u@host"])
 def test_one_that_fails_once_and_passes_alone_each_time_is_named_unsteady(
-    dev: ModuleType, capfd: pytest.CaptureFixture[str], mark: str
+    dev: ModuleType, capfd: pytest.CaptureFixture[str], mark: str, given: str
 ) -> None:
-    name, passed = suite(dev, f"{mark}def test_a(): once('a')\ndef test_b(): pass\ndef test_c(): pass\n")
+    mark += f"@pytest.mark.parametrize('x', ['{given}'])\n" if given else ""
+    name, passed = suite(dev, f"{mark}def test_a({'x' * bool(given)}): once('a')\ndef test_b(): pass\n")
     assert passed
-    assert "UNSTEADY: 1 failed once: tests/test_some.py::test_a" in name
+    assert name.endswith("UNSTEADY: 1 failed once: tests/test_some.py::test_a" + (f"[{given}]" if given else ""))
     assert capfd.readouterr().out.count(" 1 passed in") == 3
 
 
