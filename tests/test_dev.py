@@ -94,6 +94,13 @@ def test_a_suite_that_passes_is_run_once(dev: ModuleType, capfd: pytest.CaptureF
     assert capfd.readouterr().out.count("1 passed") == 1
 
 
+def test_bytecode_is_kept_for_the_processes_that_tests_start(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    _, passed = suite(dev, "def test_a(): assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n")
+    assert passed
+    assert list((dev.HERE / "tests" / "__pycache__").glob("test_some.*.pyc"))
+
+
 def test_tests_of_one_group_run_in_one_process(dev: ModuleType) -> None:
     """Otherwise each worker starts a Spark of its own, and parses all sources: pytest and xdist must fit."""
     dev.WORKERS = 2  # type: ignore[attr-defined]
