@@ -59,7 +59,8 @@ def test_one_that_fails_once_and_passes_alone_each_time_is_named_unsteady(
     dev: ModuleType, capfd: pytest.CaptureFixture[str], mark: str, given: str
 ) -> None:
     mark += f"@pytest.mark.parametrize('x', ['{given}'])\n" if given else ""
-    name, passed = suite(dev, f"{mark}def test_a({'x' * bool(given)}): once('a')\ndef test_b(): pass\n")
+    others = "def test_b(): pass\ndef test_c(): pass\n"
+    name, passed = suite(dev, f"{mark}def test_a({'x' if given else ''}): once('a')\n{others}")
     assert passed
     assert name.endswith("UNSTEADY: 1 failed once: tests/test_some.py::test_a" + (f"[{given}]" if given else ""))
     assert capfd.readouterr().out.count(" 1 passed in") == 3
