@@ -212,3 +212,8 @@ class BadExpression(TierMQError, ValueError):
 
 TIER_REFUSALS = (TierCredentials, BadTierUrl)
 """Permanent errors: no such bucket, no permission, a bad signature."""
+
+
+def install_hint(extra: str) -> str:
+    """How to install what an optional part needs: by name where releases are found, and from a checkout."""
+    return f"pip install 'tiermq[{extra}]', or in a checkout: pip install -e '.[{extra}]'"

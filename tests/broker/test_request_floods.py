@@ -37,12 +37,14 @@ from tiermq.broker.pull.long_polling import weight_of
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.sql_filter import parse_counted
 from tiermq.broker.send import send_processor as sending
+from tiermq.client import broker_state
 from tiermq.errors import BadFrame, PeerGone
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.message_filter import TagCodeFilter
 from tiermq.namesrv import route_table
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.access import ANY_ACCOUNT, declared_by
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -69,6 +71,66 @@ def test_lists_of_operators_are_taken_up_to_their_limits(
     assert broker.parts.topics.get(f"t{most}") is None
     assert broker.parts.groups.get(f"g{most}") is None
     assert peer.ask(code, data_of(body(20))).code == 0
+
+
+TABLES = {21: ("Topic", "topicConfigTable"), 201: ("Group", "subscriptionGroupTable")}
+
+
+def page(peer: Peer, code: int, begin: int, most: int, version: object = None) -> tuple[dict[str, Any], int]:
+    """The answer to a request for a part of a table, and how many entries it says there are."""
+    noun, _ = TABLES[code]
+    asked: dict[str, object] = {f"{noun.lower()}Seq": begin, f"max{noun}Num": most}
+    answer = peer.ask(code, **asked, **({} if version is None else {"dataVersion": json.dumps(version)}))
+    assert answer.code == 0
+    return json.loads(bytes(answer.body)), int(answer.ext[f"total{noun}Num"])
+
+
+@pytest.mark.parametrize("code", TABLES)
+def test_a_table_is_given_in_parts_and_from_its_beginning_when_it_changed(
+    broker: Broker, peer: Peer, code: int
+) -> None:
+    name = TABLES[code][1]
+    broker.parts.topics.put_all([TopicConfig(f"part{each}") for each in range(9)])
+    broker.parts.groups.put_all([SubscriptionGroup(f"part{each}") for each in range(9)])
+    whole = json.loads(bytes(peer.ask(code).body))
+    first, total = page(peer, code, 0, 4)
+    version = first["dataVersion"]
+    assert total == len(whole[name])
+    parts = [page(peer, code, begin, 4, version)[0][name] for begin in range(0, total, 4)]
+    assert {key: value for part in parts for key, value in part.items()} == whole[name]
+    assert [len(part) for part in parts[:-1]] == [4] * (len(parts) - 1)
+    assert page(peer, code, total, 4, version)[0][name] == {}
+    broker.parts.topics.put(TopicConfig("part9"))
+    broker.parts.groups.put(SubscriptionGroup("part9"))
+    again, _ = page(peer, code, 4, 4, version)
+    assert again[name] == parts[0]
+    assert again["dataVersion"] != version
+
+
+def test_a_table_that_no_frame_can_hold_is_refused_in_words_and_read_in_parts(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gets a longer frame ends the connection, and knows no reason."""
+    attributes = {f"a{each}": "x" * 900 for each in range(40)}
+    named = [SubscriptionGroup(f"long{each}", attributes=attributes) for each in range(500)]
+    broker.parts.groups.put_all(named)
+    answer = peer.ask(201)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "more than a frame can have: ask for parts of it" in str(answer.remark)
+    monkeypatch.setattr(broker_state, "PAGE_ENTRIES", 100)
+    pages = broker_state.TablePages(201)
+    asked = 0
+    while not pages.is_whole:
+        answer = peer.ask(201, **pages.fields)
+        pages.take(answer.ext, bytes(answer.body))
+        asked += 1
+        if asked == 2:
+            broker.parts.groups.put(SubscriptionGroup("made meanwhile"))
+    found = json.loads(pages.body)["subscriptionGroupTable"]
+    assert found == {name: each.to_json() for name, each in broker.parts.groups.table.items()}
+    assert asked == 2 + (len(found) + 99) // 100
+    for each in named:
+        broker.parts.groups.delete(each.name)
 
 
 def test_all_groups_are_told_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:

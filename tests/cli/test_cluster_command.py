@@ -102,6 +102,14 @@ def test_credentials_of_the_environment_are_used(tmp_path: Path) -> None:
             assert "TBW102" in result.output.split()
 
 
+@pytest.mark.parametrize("words", [LISTING, ["consume", "orders"], ["produce", "orders", "x"]])
+def test_a_broker_s_port_as_the_name_server_is_named_as_such(tmp_path: Path, words: list[str]) -> None:
+    with LocalBroker(tmp_path) as broker:
+        result = CliRunner().invoke(cli, [*words, "-n", broker.address])
+        assert result.exit_code == 1
+        assert f"{broker.address}: that is a broker, not a name server" in result.output
+
+
 def test_nobody_at_the_address_is_one_line_with_what_to_do() -> None:
     result = CliRunner().invoke(cli, [*LISTING, "-n", "127.0.0.1:1"])
     assert result.exit_code == 1

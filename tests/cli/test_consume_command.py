@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import lagging_dispatch
+from broker.consuming import on_loop
 from cli.wire_commands import shell
+from present import present
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.remoting.codes import RequestCode
+from tiermq.testing.local_broker import SMALL
 
 
 def test_every_message_is_printed_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -22,6 +28,24 @@ def test_every_message_is_printed_and_nothing_is_left_behind(tmp_path: Path) -> 
         assert sorted(at.lines("consume", "orders")) == expected
         assert sorted(at.lines("consume", "orders")) == expected
         assert sorted(at.lines("consume", "orders", "--bodies")) == sorted(f"order {number}" for number in range(40))
+
+
+def test_a_broker_that_answered_no_pull_is_sent_no_offsets_of_a_group_it_does_not_know(tmp_path: Path) -> None:
+    """A group is made at a broker by its first pull there."""
+    with shell(tmp_path) as at:
+        second = BrokerConfig(
+            bind_address="127.0.0.1", listen_port=0, broker_name="broker-b", namesrv_addr=at.broker.name_server
+        )
+        with Broker.open(tmp_path / "second", config=second, **SMALL) as other:
+            assert other.registration is not None
+            assert other.registration.wait_registered(60)
+            at.run("topic", "create", "orders", "--queues", "1")
+            assert {each.broker_name for each in present(at.route("orders")).readable} == {"broker-a", "broker-b"}
+            at.broker.send("orders", b"one")
+            silent = RequestCode.PULL_MESSAGE
+            on_loop(other, lambda: other.parts.server.refuse([silent], lambda _connection, _command: None))
+            assert at.lines("consume", "orders", "--group", "audit", "--max", "1", "--bodies") == ["one"]
+        assert at.broker.broker.parts.offsets.query("audit", "orders", 0) == 1
 
 
 @pytest.mark.parametrize(

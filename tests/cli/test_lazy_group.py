@@ -56,10 +56,13 @@ def test_a_module_of_an_extra_that_is_missing_is_named_with_its_extra(module: st
     result = CliRunner().invoke(group, ["needing", module])
     assert result.exit_code == 1
     name = module.partition(".")[0]
-    assert (
-        result.output
-        == f"Error: group needing needs {name}, which is not installed here: pip install 'tiermq[{extra}]'\n"
-    )
+    hint = f"pip install 'tiermq[{extra}]', or in a checkout: pip install -e '.[{extra}]'"
+    assert result.output == f"Error: group needing needs {name}, which is not installed here: {hint}\n"
+
+
+def test_numpy_alone_is_named_for_jobs_without_spark() -> None:
+    result = CliRunner().invoke(group, ["needing", "numpy"])
+    assert "pip install numpy is enough for --master here; with Spark pip install 'tiermq[spark]'" in result.output
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug_and_stays_one() -> None:

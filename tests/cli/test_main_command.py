@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -28,6 +29,24 @@ def test_short_help_is_not_cut_at_80_columns(group: str) -> None:
     listed = result.output.partition("\nCommands:\n")[2].splitlines()
     assert listed
     assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+def commands_of(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Path and help of a command and of all below it."""
+    yield context.command_path, command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands_of(below, click.Context(below, info_name=name, parent=context))
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_no_help_is_wider_than_80_columns(columns: int) -> None:
+    root = click.Context(cli, info_name="tiermq", terminal_width=None, **cli.context_settings)
+    root.terminal_width = min(columns, root.max_content_width or columns)
+    wide = [(path, line) for path, text in commands_of(cli, root) for line in text.splitlines() if len(line) > 80]
+    assert wide == []
 
 
 def test_the_version_is_the_package_s() -> None:

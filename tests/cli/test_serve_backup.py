@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from broker.brokers import send_command
 from broker.consuming import bodies_of
-from servers.serving import Serving
+from servers.serving import SIZES, Serving
+from tiermq import LocalStore, Message
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -44,6 +47,52 @@ def test_a_broker_on_an_older_copy_of_its_disk_continues_the_history_of_its_tier
         assert sent(served, range(50, 52)) == [50, 51]
         read = [_body(served, each) for each in (0, 19, 20, 49, 50, 51)]
         assert read == ["0", "19", "20", "49", "50", "51"]
+
+
+def forked(tmp_path: Path, count: int) -> Serving:
+    """An older copy of a disk ran without its tier, and gave `count` messages numbers from 20 on, which the tier has of
+    others, up to 49.
+    """
+    store, backup, tier = tmp_path / "store", tmp_path / "backup", (tmp_path / "tier").as_uri()
+    with Serving(store, "--tier", tier) as served:
+        assert sent(served, range(20)) == list(range(20))
+        served.terminate()
+        shutil.copytree(store, backup)
+        served.start()
+        assert sent(served, range(20, 50)) == list(range(20, 50))
+    shutil.rmtree(store)
+    backup.rename(store)
+    with LocalStore.open(store, **SIZES) as local:
+        assert [local.put(Message("T", b"forked", 0)).queue_offset for _ in range(count)] == [*range(20, 20 + count)]
+    return Serving(store, "--tier", tier)
+
+
+def objects(tmp_path: Path) -> dict[Path, bytes]:
+    """Of the queue, in the tier."""
+    return {path: path.read_bytes() for path in (tmp_path / "tier").glob("*/*/T/0/*_*/*") if path.is_file()}
+
+
+def test_a_disk_that_wrote_other_messages_than_its_tier_has_is_not_started(tmp_path: Path) -> None:
+    served = forked(tmp_path, 5)
+    before = objects(tmp_path)
+    with pytest.raises(AssertionError, match="no ready line") as refused, served:
+        pass
+    assert "of T-0 is not the one that file:" in str(refused.value)
+    assert "restore into an empty one" in str(refused.value)
+    assert before
+    assert objects(tmp_path) == before
+
+
+def test_a_disk_that_went_past_its_tier_with_other_messages_is_served_and_not_uploaded(tmp_path: Path) -> None:
+    before: dict[Path, bytes] = {}
+    with forked(tmp_path, 40) as served:
+        before = objects(tmp_path)
+        assert end_of(served) == 60
+        assert sent(served, range(1)) == [60]
+        assert _body(served, 30) == "forked"
+    assert before
+    assert objects(tmp_path) == before
+    assert "closed with 41 messages that only" in served.said()
 
 
 def _body(served: Serving, offset: int) -> str:

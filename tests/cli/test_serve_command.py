@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import waiting
 from broker.brokers import SMALL, send_command
 from servers.loopback import free_ports
 from tiermq import LocalStore, Message, TieredStore
@@ -41,6 +43,8 @@ from tiermq.remoting.permissions import AccessFile, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import make_self_signed, trusting_client_context
 from tiermq.spark import explain_scan
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata.broker_lease import BrokerLease
 
 SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())
@@ -135,6 +139,20 @@ def test_a_broker_conf_of_rocketmq_works_and_what_means_nothing_is_one_warning(t
         assert process.stderr is not None
         assert "without effect here: sendMessageThreadPoolNums" in process.stderr.readline()
         assert "unknown settings: listenPrt (did you mean listenPort?), x" in process.stderr.readline()
+
+
+@pytest.mark.parametrize("written", ["tierDispatchEnabled", "tierdispatchenable", "tierDispatchEnable "])
+def test_a_misspelled_setting_of_tiermq_s_own_is_no_silent_start(tmp_path: Path, written: str) -> None:
+    config, store = tmp_path / "broker.conf", tmp_path / "store"
+    config.write_text(f"{written}=false\n")
+    if written.endswith(" "):
+        with serving(store, "-c", config, *FREE) as (_, ready):
+            assert (ready["unknown"], ready["weaker"]) == ([], [])
+        return
+    said = f"{written}=false: there is no such setting; did you mean tierDispatchEnable?"
+    assert said in refusal(store, "-c", config, *FREE)
+    with serving(store, "-c", config, "--accept-weaker", *FREE) as (_, ready):
+        assert ready["weaker"] == [said]
 
 
 def test_a_setting_that_was_changed_over_the_wire_is_the_next_start_s_too(tmp_path: Path) -> None:
@@ -599,3 +617,28 @@ def confirmed(client: BlockingClient) -> None:
     """Send until a slave has confirmed a message."""
     while client.request(send_command()).code != ResponseCode.SUCCESS:
         pass
+
+
+def test_a_served_broker_whose_lease_another_process_took_is_not_ready_and_names_it(tmp_path: Path) -> None:
+    tier, holder = (tmp_path / "tier").as_uri(), "host-2:/data/copy"
+    config = tmp_path / "fenced.toml"
+    config.write_text(f"{SMALL_FILE}\n[tier]\ntier_lease_term = 3000\n")
+    with serving(tmp_path / "s", *FREE, "-c", config, "--tier", tier, "--metrics-port", "0") as (process, ready):
+
+        def page(path: str) -> tuple[int, Any]:
+            try:
+                with urllib.request.urlopen(f"http://{ready['metrics']}{path}") as found:
+                    return found.status, json.load(found)
+            except urllib.error.HTTPError as error:
+                return error.code, json.load(error)
+
+        assert page("/ready")[0] == 200
+        BrokerLease(open_driver(tier), "DefaultCluster", ready["name"], holder, term_ms=3_600_000).acquire(force=True)
+        waiting.until(lambda: page("/ready")[0] == 503)
+        assert holder in page("/ready")[1]["problems"]["store"]
+        assert page("/health")[0] == 200
+        with at(ready["address"]) as client:
+            answer = client.request(send_command())
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert holder in str(answer.remark)
+        assert process.poll() is None

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from tiermq.cli.main import cli
 from tiermq.cli.server_process import SecurityOptions, security_options
-from tiermq.errors import BadConfig, PeerGone
+from tiermq.errors import BadConfig, PeerGone, install_hint
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -120,6 +120,6 @@ def test_without_cryptography_tls_is_off_unless_asked_for(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "cryptography", None)
     unasked = SecurityOptions()
     assert unasked.tls().mode is TlsMode.DISABLED
-    assert unasked.shown == "TLS off (no --tls-cert; pip install 'tiermq[broker]' makes one)"
+    assert unasked.shown == f"TLS off (no --tls-cert; one is made with cryptography: {install_hint('broker')})"
     with pytest.raises(BadConfig, match=r"pip install 'tiermq\[broker\]'"):
         SecurityOptions(TlsMode.PERMISSIVE).tls().server_context()

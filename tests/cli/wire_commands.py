@@ -11,7 +11,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from tiermq.cli.main import cli
-from tiermq.client.cluster_client import Access
+from tiermq.client.cluster_client import Access, Route
 from tiermq.testing import LocalBroker
 from waiting import until
 
@@ -34,10 +34,13 @@ class Shell:
         """
 
         def is_known() -> bool:
-            found = Access(self.broker.name_server).run(lambda cluster: cluster.find_route(name))
+            found = self.route(name)
             return found is not None and bool(found.writable) == is_writable
 
         until(is_known)
+
+    def route(self, topic: str) -> Route | None:
+        return Access(self.broker.name_server).run(lambda cluster: cluster.find_route(topic))
 
     def lines(self, *words: str) -> list[str]:
         return self.run(*words).stdout.splitlines()

@@ -67,12 +67,12 @@ class RouteModel:
             )
         )
         if told.broker_id == 0:
-            for config in told.topics:
-                old = self.find(config.name, told.broker_name)
+            for topic, queue in told.topics.items():
+                old = self.find(topic, told.broker_name)
                 if old is None:
-                    self.served.append(Served(config.name, told.broker_name, config.write_queues, config.perm))
+                    self.served.append(Served(topic, told.broker_name, queue.write_queues, queue.perm))
                 elif is_news:
-                    old.queues, old.perm = config.write_queues, config.perm
+                    old.queues, old.perm = queue.write_queues, queue.perm
         return "accepted"
 
     def find(self, topic: str, name: str) -> Served | None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tiermq.errors import RequestRefused
 from tiermq.namesrv import topic_config
 from tiermq.namesrv.topic_config import (
+    NO_VERSION,
     DataVersion,
-    RegisterBody,
     TopicConfig,
     body_checksum,
     decode_register_body,
@@ -50,22 +50,32 @@ def test_the_plain_form_is_the_one_of_a_5_x_broker() -> None:
     }
 
 
+def decoded(
+    body: bytes, *, compressed: bool, version: int
+) -> tuple[tuple[TopicConfig, ...], DataVersion, tuple[str, ...]]:
+    """Topics, version and filter servers."""
+    found = decode_register_body(body, compressed=compressed, version=version)
+    topics = tuple(found.topics)
+    assert len(topics) == found.topic_count
+    return topics, found.data_version, found.filter_servers
+
+
 def test_the_plain_form_reads_back() -> None:
     body = encode_register_body(TOPICS, VERSION)
-    assert decode_register_body(body, compressed=False, version=479) == RegisterBody(TOPICS, VERSION)
+    assert decoded(body, compressed=False, version=479) == (TOPICS, VERSION, ())
 
 
 def test_a_broker_before_3_0_11_sends_the_wrapper_alone() -> None:
     wrapper = json.dumps({"topicConfigTable": {"orders": {"perm": 4}}, "dataVersion": {"counter": 1}}).encode()
-    body = decode_register_body(wrapper, compressed=False, version=36)
-    assert body == RegisterBody((TopicConfig("orders", perm=4),), DataVersion(0, 1))
-    assert decode_register_body(wrapper, compressed=False, version=37).topics == ()
+    body = decoded(wrapper, compressed=False, version=36)
+    assert body == ((TopicConfig("orders", perm=4),), DataVersion(0, 1), ())
+    assert decoded(wrapper, compressed=False, version=37)[0] == ()
 
 
 def test_the_compressed_form_is_read_with_attributes_and_filter_servers() -> None:
     lines = [b"TBW102 8 8 7 SINGLE_TAG", b'orders 4 5 6 MULTI_TAG {"queue.type":"BatchCQ", "a b":"c d"}']
     body = compressed(b'{"counter":3,"timestamp":5}', b'["10.0.0.9:1"]', topics=lines)
-    assert decode_register_body(body, compressed=True, version=399) == RegisterBody(
+    assert decoded(body, compressed=True, version=399) == (
         (
             TopicConfig("TBW102", 8, 8, 7),
             TopicConfig("orders", 4, 5, 6, attributes={"queue.type": "BatchCQ", "a b": "c d"}, filter_type="MULTI_TAG"),
@@ -76,7 +86,7 @@ def test_the_compressed_form_is_read_with_attributes_and_filter_servers() -> Non
 
 
 def test_no_body_is_a_broker_without_topics() -> None:
-    assert decode_register_body(b"", compressed=True, version=479) == RegisterBody()
+    assert decoded(b"", compressed=True, version=479) == ((), NO_VERSION, ())
 
 
 def test_the_checksum_has_no_sign_bit() -> None:
@@ -96,14 +106,14 @@ def test_a_stream_that_would_fill_memory_is_refused(monkeypatch: pytest.MonkeyPa
 )
 def test_a_topic_line_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(RequestRefused):
-        decode_register_body(compressed(b"{}", b"[]", topics=[line]), compressed=True, version=479)
+        decoded(compressed(b"{}", b"[]", topics=[line]), compressed=True, version=479)
 
 
 @given(st.binary(max_size=60), st.booleans())
 def test_any_bytes_give_a_body_or_a_refusal(data: bytes, packed: bool) -> None:
     for body in (data, zlib.compress(data)):
         with contextlib.suppress(RequestRefused):
-            decode_register_body(body, compressed=packed, version=479)
+            decoded(body, compressed=packed, version=479)
 
 
 JSON = st.recursive(
@@ -120,8 +130,8 @@ def test_any_document_gives_a_body_or_a_refusal(filters: object, version: object
         wrapper = {"dataVersion": version, "topicConfigTable": topics}
         document = {"filterServerList": filters, "topicConfigSerializeWrapper": wrapper}
         with contextlib.suppress(RequestRefused):
-            found = decode_register_body(json.dumps(document).encode(), compressed=False, version=479)
-            assert all(topic.name for topic in found.topics)
+            topics, _, _ = decoded(json.dumps(document).encode(), compressed=False, version=479)
+            assert all(topic.name for topic in topics)
 
 
 @given(st.data())
@@ -130,4 +140,4 @@ def test_a_damaged_compressed_body_gives_a_body_or_a_refusal(data: st.DataObject
     at = data.draw(st.integers(0, len(whole) - 1))
     damaged = whole[:at] + data.draw(st.binary(max_size=4)) + whole[at + data.draw(st.integers(0, 8)) :]
     with contextlib.suppress(RequestRefused):
-        decode_register_body(zlib.compress(damaged), compressed=True, version=479)
+        decoded(zlib.compress(damaged), compressed=True, version=479)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from tiermq.namesrv.route_table import (
     Registration,
     RouteTable,
     TopicRoute,
+    queues_of_topics,
 )
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from tiermq.remoting.json_dialect import decode_body
@@ -53,7 +55,7 @@ def told(
         broker_id=broker_id,
         address=address,
         ha_address=f"{address}-ha",
-        topics=topics or SYSTEM,
+        topics=queues_of_topics(name, topics or SYSTEM),
         data_version=DataVersion(version, version, state),
         acting_master=acting,
         timeout_ms=timeout_ms,
@@ -298,9 +300,9 @@ def test_topics_that_are_no_longer_named_go_with_the_last_part_of_a_registration
     table = RouteTable(manual_clock, delete_missing_topics=True)
     table.register(told(*MANY))
     whole = told(*MANY[1:], version=2)
-    table.register(replace(whole, topics=MANY[1:3]), is_whole=False)
+    table.register(replace(whole, topics=queues_of_topics("broker-a", MANY[1:3])), is_whole=False)
     assert len(table.topics()) == len(MANY)
-    table.add_topics(whole, MANY[3:], is_changed=True)
+    table.add_topics(whole, queues_of_topics("broker-a", MANY[3:]), is_changed=True)
     table.drop_missing_topics(whole)
     assert table.topics() == [each.name for each in MANY[1:]]
 
@@ -341,7 +343,7 @@ class Histories(RuleBasedStateMachine):
             broker_name=name,
             broker_id=broker_id,
             address=address,
-            topics=topics,
+            topics=queues_of_topics(name, topics),
             data_version=DataVersion(version, 0, state),
             timeout_ms=timeout_ms,
         )
@@ -465,3 +467,48 @@ def test_queue_data_read_back_and_come_from_a_topic() -> None:
 def test_what_is_no_queue_data_is_refused(bad: Any) -> None:
     with pytest.raises(RequestRefused):
         QueueData.from_json(bad)
+
+
+# Many topics
+
+
+def test_topics_with_the_same_queues_keep_no_value_each_for_the_collector_to_walk_over(table: RouteTable) -> None:
+    count = 20_000
+    gc.collect()
+    before = len(gc.get_objects())
+    table.register(told(*(TopicConfig(f"t{each}", 4, 4) for each in range(count))))
+    gc.collect()
+    assert len(gc.get_objects()) - before < count / 10
+    table.wipe_write_permission("broker-a")
+    gc.collect()
+    assert len(gc.get_objects()) - before < count / 10
+    assert queues_of(table, "t7") == {"broker-a": (4, PERM_READ)}
+
+
+def test_a_broker_with_many_topics_is_forgotten_in_steps_and_routed_to_by_none_of_them(table: RouteTable) -> None:
+    names = [f"t{each}" for each in range(3 * TOPICS_AT_ONCE)]
+    table.register(told(*map(TopicConfig, names)))
+    table.register(told(*SYSTEM, name="broker-b", address=B))
+    assert table.unregister("broker-a", A)
+    assert 0 < sum(each in table.topics() for each in names) < len(names)
+    assert [each for each in (*names, "TBW102") if queues_of(table, each)] == ["TBW102"]
+    table.delete_topic(names[0])
+    table.wipe_write_permission("broker-a")
+    while table.sweep():
+        pass
+    assert table.topics() == sorted(each.name for each in SYSTEM)
+
+
+def test_a_broker_that_comes_back_before_it_is_forgotten_keeps_what_it_registers(table: RouteTable) -> None:
+    names = [f"t{each}" for each in range(3 * TOPICS_AT_ONCE)]
+    table.register(told(*map(TopicConfig, names)))
+    table.unregister("broker-a", A)
+    table.register(told(*map(TopicConfig, names[::3]), version=2))
+    assert [each for each in names if queues_of(table, each)] == names[::3]
+    while table.sweep():
+        pass
+    assert sorted(table.topics()) == sorted(names[::3])
+    table.unregister("broker-a", A)
+    while table.sweep():
+        pass
+    assert table.topics() == []

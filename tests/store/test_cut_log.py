@@ -94,6 +94,18 @@ def test_a_log_is_not_cut_within_a_record_and_nothing_changes(log: tuple[bytes, 
     assert contents(access) == before
 
 
+@pytest.mark.parametrize("offset", [-1, -(2**62), LOG_BYTES - 1, 0])
+def test_a_log_is_not_cut_before_its_begin_and_nothing_changes(offset: int) -> None:
+    """An answer of a master that was forged or wiped may name any offset."""
+    access = SimulatedFileAccess()
+    filled(access)
+    access.remove(f"{ROOT}/commitlog/{0:020d}")
+    before = contents(access, "commitlog")
+    with pytest.raises(ReplicationError, match=f"begin at physical offset {LOG_BYTES}"):
+        cut_log(CONFIG, offset, 7, access)
+    assert contents(access, "commitlog") == before
+
+
 def test_an_open_store_is_not_cut() -> None:
     access = SimulatedFileAccess()
     with on_simulation(access), pytest.raises(StoreLocked):

@@ -4,13 +4,14 @@ One file configures the broker, its store, its tier and its name server. A key o
 that has it; keys of RocketMQ without effect here are listed, and so are unknown ones, with the nearest known name. In
 TOML a key is at the top level or in the table of its part (`[broker]`, `[store]`, `[tier]`, `[namesrv]`), and an
 unknown key is an error. Settings that ask for guarantees that TierMQ does not give are found by `FileSettings.unkept`,
-once the options are known.
+once the options are known; so are misspelled settings of TierMQ's own.
 
 Invariants: what is read has been checked; it holds only the file's settings, so that options can override them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ from tiermq.tier.tier_config import WITHOUT_EFFECT as TIER_WITHOUT_EFFECT
 from tiermq.tier.tier_config import TierConfig
 
 Values = dict[str, Any]
+_OWN_KEY = re.compile("tier(?!ed)", re.IGNORECASE)
 _AT_TOP: tuple[type[Configuration], ...] = (BrokerConfig, StoreConfig, TierConfig)
 """The parts that take keys of a `broker.conf`. A name server has its own port, and in RocketMQ its own file."""
 
@@ -55,12 +57,14 @@ class FileSettings:
     """Keys of RocketMQ without effect here, in file order."""
     unknown: tuple[str, ...] = ()
     """Keys that RocketMQ does not have either, each with the nearest known one, in file order."""
+    misspelled: tuple[str, ...] = ()
+    """Keys that only TierMQ could have, and has not, as text: RocketMQ has none that begin with `tier`."""
     written: Mapping[str, str] = field(default_factory=dict)
     """How the file spells settings, by their names in snake_case."""
 
     def unkept(self, kept: Collection[str] = ()) -> list[str]:
         """Guarantees of the file that neither the broker nor the options in `kept` give, as text."""
-        return unkept_promises(self.entries, PROMISES, kept)
+        return [*unkept_promises(self.entries, PROMISES, kept), *self.misspelled]
 
 
 def read_settings_file(path: Path) -> FileSettings:
@@ -96,6 +100,7 @@ def settings_in_properties(text: str, suffix: str = ".conf") -> FileSettings:
     entries: dict[str, str] = {}
     ignored: list[str] = []
     unknown: list[str] = []
+    misspelled: list[str] = []
     spelled = {setting.name: setting.property_name for kind in _AT_TOP for setting in settings_of(kind).values()}
     for written, value in read_entries(text, suffix).items():
         key = ALIASES.get(written, written)
@@ -105,10 +110,13 @@ def settings_in_properties(text: str, suffix: str = ".conf") -> FileSettings:
             ignored.append(written)
         elif not names and key not in NAMES | PROMISES.keys():
             hint = did_you_mean(written, [*_property_names(_AT_TOP), *NAMES])
-            unknown.append(f"{written} ({hint})" if hint else written)
+            if _OWN_KEY.match(written):
+                misspelled.append(f"{written}={value}: there is no such setting; {hint or 'docs/tier.md lists them'}")
+            else:
+                unknown.append(f"{written} ({hint})" if hint else written)
     found[BrokerConfig] = metrics_settings(entries) | found[BrokerConfig]
     broker, store, tier = (found[kind] for kind in _AT_TOP)
-    return FileSettings(broker, store, tier, {}, entries, tuple(ignored), tuple(unknown), spelled)
+    return FileSettings(broker, store, tier, {}, entries, tuple(ignored), tuple(unknown), tuple(misspelled), spelled)
 
 
 def _has_no_effect(key: str) -> bool:

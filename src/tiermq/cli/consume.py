@@ -51,11 +51,13 @@ class Reader:
         self.line = ProgressLine("received", shown=reading.shown_as == "nothing" and sys.stderr.isatty())
         self.enough = asyncio.Event()
         self.seen: dict[QueuePlace, int] = {}
-        """The next offset of each queue, after printed and filtered messages."""
+        """The next offset of each queue that was pulled, after printed and filtered messages. A broker that answered no
+        pull may not know the group, and refuses its offsets.
+        """
 
     async def read(self, place: QueuePlace) -> None:
         """Read one queue, to its end or the limit. May be cancelled at any moment."""
-        offset = self.seen[place] = await self._first_offset(place)
+        offset = await self._first_offset(place)
         at_end = False
         while not self.enough.is_set():
             answer = await self._pull(place, offset)

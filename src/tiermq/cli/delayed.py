@@ -154,7 +154,8 @@ def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as
     \b
     Examples:
       tiermq delayed cancel orders 7F0000010AB018B4AAC2058DA3140000
-      tiermq delayed cancel orders 7F0000010AB018B4AAC2058DA3140000 --tier s3://history
+      tiermq delayed cancel orders 7F0000010AB018B4AAC2058DA3140000 \\
+          --tier s3://history
     """
     done = access.run(lambda cluster: cancel_timer(cluster, topic, unique_key))
     if not done and tier_url is not None:

@@ -10,6 +10,7 @@ import click
 
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.cli.cluster_command import cluster_options, queue_of_key
+from tiermq.client.broker_state import ask_table
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import is_retry_topic
@@ -107,8 +108,8 @@ async def _is_known(client: ClusterClient, name: str) -> bool:
 async def _names(client: ClusterClient, cluster: str | None) -> list[str]:
     found: set[str] = set()
     for address in (await client.masters(cluster)).values():
-        answer = await client.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        found.update(decode_object(answer.body).get("subscriptionGroupTable") or {})
+        body = await ask_table(client, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        found.update(decode_object(body).get("subscriptionGroupTable") or {})
     return sorted(found)
 
 

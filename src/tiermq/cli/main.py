@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from tiermq import __version__
-from tiermq.errors import TierMQError
+from tiermq.errors import TierMQError, install_hint
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
@@ -59,9 +59,10 @@ class LazyGroup(click.Group):
             module = (error.name or "").partition(".")[0]
             if module not in EXTRAS:
                 raise
+            alone = "pip install numpy is enough for --master here; with Spark " if module == "numpy" else ""
             raise click.ClickException(
                 f"{ctx.command_path} {ctx.invoked_subcommand} needs {module}, which is not installed here: "
-                f"pip install 'tiermq[{EXTRAS[module]}]'"
+                f"{alone}{install_hint(EXTRAS[module])}"
             ) from error
 
 
@@ -91,7 +92,7 @@ COMMANDS = {
 @click.group(
     cls=LazyGroup,
     entries=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
 @click.version_option(__version__, prog_name="tiermq")
 def cli() -> None:
@@ -101,11 +102,14 @@ def cli() -> None:
     Start here:
       tiermq demo                      run the end-to-end demo on this machine
       tiermq serve ~/store             run a broker and its name server
-      tiermq produce orders hello      send a message; tiermq consume orders prints it
-      tiermq store stat ~/store        show what a RocketMQ or TierMQ store directory holds
-      tiermq store check ~/store       verify its commit log, consume queues and key index
+      tiermq produce orders hello      send a message
+      tiermq consume orders            print it
+      tiermq store stat ~/store        show what a store directory holds
+      tiermq store check ~/store       verify its log, queues and key index
       tiermq dump ~/store/commitlog    print every message as JSON lines
-      tiermq tier stat s3://history    show what a tier of TierMQ or RocketMQ holds
+      tiermq tier stat s3://history    show what a tier holds
+
+    Store directories and tiers may be TierMQ's or RocketMQ's.
 
     Every command has --help with examples, and --json for programs.
     """

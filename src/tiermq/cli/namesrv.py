@@ -45,7 +45,6 @@ def namesrv(
 
     Exit code: 0 after a clean end, 2 if it cannot start.
 
-    \b
     Settings of the file (RocketMQ's names): listenPort, bindAddress, kvConfigPath, scanNotActiveBrokerInterval,
     orderMessageEnable, returnOrderTopicConfigToBroker, deleteTopicWithBrokerRegistration, supportActingMaster
 

@@ -27,10 +27,10 @@ from typing import Any, Self, TypeVar
 import click
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierUnavailable
+from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierUnavailable, install_hint
 from tiermq.remoting.permissions import AccessFile, Account
 from tiermq.remoting.server import RemotingServer
-from tiermq.remoting.tls import INSTALL, TlsMode, TlsSettings, can_make_self_signed
+from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 AGAIN_S = 1.0
@@ -225,7 +225,7 @@ class SecurityOptions:
     def shown(self) -> str:
         """The security values of the ready line."""
         if self.mode is None and self.chosen_mode is TlsMode.DISABLED:
-            return f"TLS off (no --tls-cert; {INSTALL} makes one)"
+            return f"TLS off (no --tls-cert; one is made with cryptography: {install_hint('broker')})"
         if self.trusted is not None:
             return "TLS enforcing, clients need a certificate"
         return f"TLS {self.chosen_mode.value}"

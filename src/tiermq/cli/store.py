@@ -65,7 +65,8 @@ def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bo
     Examples:
       tiermq store stat ~/store
       tiermq store stat ~/store --log /disk2/commitlog
-      tiermq store stat ~/store --json | jq '.queues[] | select(.topic == "orders")'
+      tiermq store stat ~/store --json \\
+          | jq '.queues[] | select(.topic == "orders")'
     """
     try:
         found = stat_store(directory, commit_log_paths=logs, slot_count=slots)

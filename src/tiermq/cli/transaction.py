@@ -54,7 +54,8 @@ def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group:
     \b
     Examples:
       tiermq transaction ls ~/store
-      tiermq transaction ls ~/store --group payments --json | jq -r .transaction_id
+      tiermq transaction ls ~/store --group payments --json \\
+          | jq -r .transaction_id
     """
     count = 0
     try:
@@ -95,7 +96,8 @@ def show(transaction_id: str, tier: str | None, directory: Path | None, broker: 
     \b
     Examples:
       tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 --store ~/store
-      tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 --tier s3://history --json | jq -r .fate
+      tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 \\
+          --tier s3://history --json | jq -r .fate
     """
     if tier is None and directory is None:
         raise click.UsageError("expected --tier URL, --store DIR, or both, found neither")

@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
-from tiermq.remoting.client import RemotingClient, parse_name_servers
+from tiermq.remoting.client import NOT_A_NAME_SERVER, RemotingClient, parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import as_int, decode_object, list_in, object_in, text_in, text_map_in
@@ -40,6 +40,8 @@ from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.tls import ANY_SERVER, ClientTls
 
 MASTER = "0"
+ROUTE_CODES = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Every name server serves them."""
 TIMEOUT_S = 30.0
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
 T = TypeVar("T")
@@ -217,8 +219,13 @@ class ClusterClient:
         """The answer of the first name server that can be reached."""
         problem: RemotingError | None = None
         for server in tuple(self._name_servers):
+            address = f"{server[0]}:{server[1]}"
             try:
-                return await self.ask(f"{server[0]}:{server[1]}", code, expected=expected, **fields)
+                return await self.ask(address, code, expected=expected, **fields)
+            except RequestRefused as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or code not in ROUTE_CODES:
+                    raise
+                raise RemotingError(f"{address}: {NOT_A_NAME_SERVER}") from error
             except (PeerGone, RequestTimedOut) as error:
                 problem = error
                 self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]

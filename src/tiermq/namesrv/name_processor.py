@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import islice
 
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -22,7 +23,7 @@ from tiermq.namesrv.route_table import (
     QueueData,
     Registration,
     RouteTable,
-    check_name,
+    queues_of_topics,
 )
 from tiermq.namesrv.topic_config import (
     NO_VERSION,
@@ -57,16 +58,15 @@ def _registration_in(request: RemotingCommand) -> Registration:
     compressed = bool_field(request, "compressed", default=False)
     body = decode_register_body(request.body, compressed=compressed, version=request.version)
     check_count("filter servers of a broker", len(body.filter_servers), ROUTE_QUEUES_MAX)
-    check_count("topics of a broker", len(body.topics), BROKER_TOPICS_MAX)
-    for topic in body.topics:
-        check_name("topic", topic.name)
+    check_count("topics of a broker", body.topic_count, BROKER_TOPICS_MAX)
+    broker_name = text_field(request, "brokerName")
     return Registration(
         cluster=text_field(request, "clusterName"),
-        broker_name=text_field(request, "brokerName"),
+        broker_name=broker_name,
         broker_id=int_field(request, "brokerId"),
         address=text_field(request, "brokerAddr"),
         ha_address=text_field(request, "haServerAddr", ""),
-        topics=body.topics,
+        topics=queues_of_topics(broker_name, body.topics),
         data_version=body.data_version,
         filter_servers=body.filter_servers,
         timeout_ms=int_field(request, "heartbeatTimeoutMillis", BROKER_TIMEOUT_MS),
@@ -106,6 +106,12 @@ class NameProcessor:
         """A broker that is no longer connected is no longer there."""
         for name, address in self.table.channel_closed(connection):
             _log.warning("broker %s at %s: unregistered, since its connection ended", name, address)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Forget the topics of brokers that are gone. Other requests are served in between."""
+        if self.table.sweep():
+            self._server.loop.call_soon(self.sweep)
 
     # Brokers.
 
@@ -122,16 +128,19 @@ class NameProcessor:
         self.table.require_room(told)  # For all parts: what is registered is registered whole.
         is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
         is_changed = self.table.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
-        first, rest = told.topics[:TOPICS_AT_ONCE], told.topics[TOPICS_AT_ONCE:]
-        answer = self.table.register(replace(told, topics=first), connection, is_whole=not rest)
-        for begin in range(0, len(rest) if answer.accepted else 0, TOPICS_AT_ONCE):
+        rest = iter(told.topics.items())
+        first = dict(islice(rest, TOPICS_AT_ONCE))
+        is_whole = len(first) == len(told.topics)
+        answer = self.table.register(replace(told, topics=first), connection, is_whole=is_whole)
+        while answer.accepted and not is_whole:
             yield
             if (told.broker_name, told.address) not in self.table:
                 break  # It went meanwhile.
-            part = rest[begin : begin + TOPICS_AT_ONCE]
-            self.table.add_topics(told, part, is_changed=is_changed)
-            if begin + TOPICS_AT_ONCE >= len(rest):
+            if part := dict(islice(rest, TOPICS_AT_ONCE)):
+                self.table.add_topics(told, part, is_changed=is_changed)
+            else:
                 self.table.drop_missing_topics(told)
+                is_whole = True
         if not answer.accepted:
             _log.warning("broker %s at %s: not registered, another address is newer", told.broker_name, told.address)
         elif is_new:
@@ -150,6 +159,7 @@ class NameProcessor:
         name, address = text_field(request, "brokerName"), text_field(request, "brokerAddr")
         if self.table.unregister(name, address):
             _log.info("broker %s at %s: unregistered by its request", name, address)
+            self.sweep()
         return request.respond()
 
     @serves(RequestCode.BROKER_HEARTBEAT, access=ADMINISTRATOR)

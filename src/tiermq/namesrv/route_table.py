@@ -15,9 +15,9 @@ Rules of a registration, by RocketMQ's:
   all of them together. A broker that is known renews what it has also at the limits.
 
 Invariants: every address of every broker has exactly one liveness entry and the other way round; a broker has at least
-one address; queue data name known brokers only, each of which lists its topics; a topic has at least one of them. Where
-RocketMQ lets a broker name stay in two clusters, or an address that was replaced stay alive, this table keeps the
-latest word only.
+one address; queue data name known brokers, each of which lists its topics, and brokers that are gone until `sweep` has
+dropped them; a topic has at least one of them. Where RocketMQ lets a broker name stay in two clusters, or an address
+that was replaced stay alive, this table keeps the latest word only.
 
 Belongs to one thread (the loop's); it never waits.
 
@@ -54,6 +54,9 @@ ZONE_NAME = "__ZONE_NAME"
 BROKER_TIMEOUT_MS = 120_000
 MEMBER_TOPIC_PREFIX = SYSTEM_PREFIX + "SYNC_BROKER_MEMBER_"
 LiveKey = tuple[str, str]
+Queues = Mapping[str, "QueueData"]
+"""Of a topic, by broker name. It never changes: topics with the same queues share one."""
+SHARED_MAX = 10_000
 TOPICS_AT_ONCE = 1_000
 """Topics that are changed before others are served."""
 BROKERS_MAX = 5_000
@@ -104,6 +107,17 @@ class QueueData:
             "topicSysFlag": self.sys_flag,
             "writeQueueNums": self.write_queues,
         }
+
+
+def queues_of_topics(broker_name: str, topics: Iterable[TopicConfig]) -> dict[str, QueueData]:
+    """The queues of a broker by topic; topics with the same settings share one value. Raises RequestRefused."""
+    found: dict[str, QueueData] = {}
+    known: dict[QueueData, QueueData] = {}
+    for topic in topics:
+        check_name("topic", topic.name)
+        queue = QueueData.of_topic(broker_name, topic)
+        found[topic.name] = known.setdefault(queue, queue)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +193,7 @@ class Registration:
     broker_id: int
     address: str
     ha_address: str = ""
-    topics: tuple[TopicConfig, ...] = ()
+    topics: Mapping[str, QueueData] = field(default_factory=dict)
     data_version: DataVersion = NO_VERSION
     filter_servers: tuple[str, ...] = ()
     timeout_ms: int = BROKER_TIMEOUT_MS
@@ -238,10 +252,12 @@ class RouteTable:
         self.delete_missing_topics = delete_missing_topics
         self.support_acting_master = support_acting_master
         self._brokers: dict[str, _Broker] = {}
-        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._queues: dict[str, Queues] = {}
+        self._shared: dict[tuple[QueueData, ...], Queues] = {}
         self._live: dict[LiveKey, _Live] = {}
         self._by_channel: dict[Hashable, set[LiveKey]] = {}
         self._changes: deque[_PermissionChange] = deque()
+        self._gone: deque[tuple[str, set[str]]] = deque()
         self._route_count = 0
 
     # Registrations.
@@ -292,7 +308,7 @@ class RouteTable:
         if told.broker_id not in addresses and len(addresses) >= ADDRESSES_MAX:
             raise _full(f"addresses of broker {told.broker_name}", ADDRESSES_MAX, f"{told.address} is one more")
         known = set() if broker is None else broker.topics
-        self._require_routes(told.broker_name, known, [topic.name for topic in told.topics])
+        self._require_routes(told.broker_name, known, told.topics)
 
     def _require_routes(self, broker_name: str, known: set[str], topics: Collection[str]) -> None:
         if len(known) + len(topics) <= BROKER_TOPICS_MAX and self._route_count + len(topics) <= ROUTES_MAX:
@@ -307,7 +323,7 @@ class RouteTable:
         """Whether a broker of this name is alive at this address."""
         return key in self._live
 
-    def add_topics(self, told: Registration, topics: tuple[TopicConfig, ...], *, is_changed: bool) -> None:
+    def add_topics(self, told: Registration, topics: Mapping[str, QueueData], *, is_changed: bool) -> None:
         """More topics of a registration that was accepted a moment ago; `is_changed`: its version was new then."""
         self._take_topics(replace(told, topics=topics), self._brokers[told.broker_name], is_first=is_changed)
 
@@ -315,8 +331,7 @@ class RouteTable:
         """With `delete_missing_topics`: forget what a registration, which was accepted, does not name."""
         is_master, acts = _speaks(told, self._brokers[told.broker_name])
         if self.delete_missing_topics and (is_master or acts):
-            named = {topic.name for topic in told.topics}
-            for topic in self._brokers[told.broker_name].topics - named:
+            for topic in self._brokers[told.broker_name].topics - told.topics.keys():
                 self._drop_queue(topic, told.broker_name)
 
     def _take_topics(self, told: Registration, broker: _Broker, *, is_first: bool) -> None:
@@ -324,12 +339,12 @@ class RouteTable:
         if not is_master and not acts:
             return
         changed = is_first or self.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
-        for config in told.topics:
-            if changed or config.name not in broker.topics:
-                queue = QueueData.of_topic(told.broker_name, config)
+        for topic, queue in told.topics.items():
+            if changed or topic not in broker.topics:
                 if acts and broker.acting_master:
-                    queue = replace(queue, perm=queue.perm & ~PERM_WRITE)
-                self._set_queue(config.name, queue)
+                    self._set_queue(topic, replace(queue, perm=queue.perm & ~PERM_WRITE))
+                else:
+                    self._set_queue(topic, queue)
 
     def _note_live(self, told: Registration, channel: Hashable | None) -> None:
         key = (told.broker_name, told.address)
@@ -360,13 +375,28 @@ class RouteTable:
         self._forget_live((broker_name, address))
         broker.addresses = {each: known for each, known in broker.addresses.items() if known != address}
         if not broker.addresses:
-            for topic in list(broker.topics):
-                self._drop_queue(topic, broker_name)
             del self._brokers[broker_name]
+            self._gone.append((broker_name, broker.topics))
+            self.sweep()
         elif broker.acting_master and MASTER_ID not in broker.addresses:
             # An acting master is readable, never writable.
             self.wipe_write_permission(broker_name)
         return True
+
+    def sweep(self) -> bool:
+        """Forget topics of brokers that are gone, TOPICS_AT_ONCE of them; whether more are left.
+
+        Until then lists of topics may name them, routes do not.
+        """
+        if self._gone:
+            name, topics = self._gone[0]
+            for _ in range(min(len(topics), TOPICS_AT_ONCE)):
+                topic = topics.pop()
+                if not self._has(name, topic) and name in self._queues.get(topic, ()):
+                    self._drop_queue(topic, name)
+            if not topics:
+                self._gone.popleft()
+        return bool(self._gone)
 
     def heartbeat(self, cluster: str, broker_name: str, address: str) -> bool:
         """A sign of life. False when the broker is not known: it must register."""
@@ -410,7 +440,7 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute | None:
         """Where `topic` is; None when no broker has it."""
-        queues = self._queues.get(topic)
+        queues = self._queues_of(topic)
         if not queues:
             return None
         brokers = [self.broker(name) for name in sorted(queues)]
@@ -463,14 +493,14 @@ class RouteTable:
         Any thread may call.
         """
 
-        def is_wanted(queues: dict[str, QueueData]) -> bool:
+        def is_wanted(queues: Queues) -> bool:
             first = next(iter(queues.values()), None)
             return first is not None and first.sys_flag & has == has and not first.sys_flag & lacks
 
         return self._topics_where(is_wanted)
 
-    def _topics_where(self, is_wanted: Callable[[dict[str, QueueData]], bool]) -> list[str]:
-        """From any thread: queues of a topic are copied, since the loop may change them meanwhile.
+    def _topics_where(self, is_wanted: Callable[[Queues], bool]) -> list[str]:
+        """From any thread.
 
         Nothing that the garbage collector looks at is kept per topic: with a hundred thousand of them it would look at
         the whole process again, while every thread waits.
@@ -478,7 +508,7 @@ class RouteTable:
         found = [
             topic
             for topic in tuple(self._queues)
-            if (queues := self._queues.get(topic)) is not None and is_wanted(queues.copy())
+            if (queues := self._queues.get(topic)) is not None and is_wanted(queues)
         ]
         return list(in_order(found))
 
@@ -516,19 +546,19 @@ class RouteTable:
         name = change.broker_name
         topics = list(islice(change.topics, TOPICS_AT_ONCE))
         for topic in topics:
-            if (queue := self._queues.get(topic, {}).get(name)) is not None:
+            if (queue := self._queues_of(topic).get(name)) is not None:
                 # Few are different, though there be many topics.
                 if (wanted := change.changed.get(queue)) is None:
                     perm = queue.perm & ~change.clear if change.to is None else change.to
                     wanted = change.changed[queue] = replace(queue, perm=perm)
-                self._queues[topic][name] = wanted
+                self._set_queue(topic, wanted)
                 change.count += 1
         if len(topics) < TOPICS_AT_ONCE:
             self._changes.popleft()
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Everywhere, or at the brokers of one cluster. The next registration of a broker may add it again."""
-        for name in list(self._queues.get(topic, ())):
+        for name in self._queues_of(topic):
             if cluster is None or self._brokers[name].cluster == cluster:
                 self._drop_queue(topic, name)
 
@@ -543,20 +573,41 @@ class RouteTable:
 
     # Inside.
 
+    def _queues_of(self, topic: str) -> Queues:
+        """Without those of brokers that are gone."""
+        queues = self._queues.get(topic, {})
+        return {name: each for name, each in queues.items() if self._has(name, topic)} if self._gone else queues
+
+    def _has(self, broker_name: str, topic: str) -> bool:
+        broker = self._brokers.get(broker_name)
+        return broker is not None and topic in broker.topics
+
     def _set_queue(self, topic: str, queue: QueueData) -> None:
-        queues = self._queues.setdefault(topic, {})
+        queues = self._queues.get(topic, {})
         if queue.broker_name not in queues:
-            self._brokers[queue.broker_name].topics.add(topic)
             self._route_count += 1
-        queues[queue.broker_name] = queue
+        self._brokers[queue.broker_name].topics.add(topic)
+        self._queues[topic] = self._sharing({**queues, queue.broker_name: queue})
 
     def _drop_queue(self, topic: str, broker_name: str) -> None:
-        queues = self._queues[topic]
-        del queues[broker_name]
-        self._brokers[broker_name].topics.discard(topic)
+        queues = {name: each for name, each in self._queues[topic].items() if name != broker_name}
+        if (broker := self._brokers.get(broker_name)) is not None:
+            broker.topics.discard(topic)
         self._route_count -= 1
-        if not queues:
+        if queues:
+            self._queues[topic] = self._sharing(queues)
+        else:
             del self._queues[topic]
+
+    def _sharing(self, queues: Queues) -> Queues:
+        """An equal one that other topics have, if there is one.
+
+        Most topics of a broker have the same queues. With a value for each, a hundred thousand topics make every full
+        collection of garbage stop the process for a quarter of a second.
+        """
+        if len(self._shared) >= SHARED_MAX:
+            self._shared.clear()
+        return self._shared.setdefault(tuple(queues.values()), queues)
 
     def _forget_live(self, key: LiveKey) -> None:
         live = self._live.pop(key, None)

@@ -24,7 +24,7 @@ RequestRefused, whatever the bytes are; a stream that would inflate beyond `INFL
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,9 +156,15 @@ _FIELDS_MIN = 5
 
 @dataclass(frozen=True, slots=True)
 class RegisterBody:
-    """What was sent beside the names and addresses."""
+    """What was sent beside the names and addresses.
 
-    topics: tuple[TopicConfig, ...] = ()
+    `topics` is read once, and raises RequestRefused at a topic that is invalid. A body may have a hundred thousand: as
+    one value each they would be kept alive together, and each collection of garbage would walk over all of them while
+    every thread waits.
+    """
+
+    topics: Iterator[TopicConfig] = field(default_factory=lambda: iter(()))
+    topic_count: int = 0
     data_version: DataVersion = NO_VERSION
     filter_servers: tuple[str, ...] = ()
 
@@ -199,10 +205,17 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...]) -> RegisterB
     version = wrapper.get("dataVersion")
     found = {} if table is None else object_in(table, "topicConfigTable")
     return RegisterBody(
-        tuple(TopicConfig.from_json(each, name) for name, each in found.items()),
+        _topics_taken_from(found),
+        len(found),
         NO_VERSION if version is None else DataVersion.from_json(version),
         filter_servers,
     )
+
+
+def _topics_taken_from(table: dict[str, Any]) -> Iterator[TopicConfig]:
+    """Each entry is freed as soon as it is read: to free a large table at once holds the interpreter's lock."""
+    for name in tuple(table):
+        yield TopicConfig.from_json(table.pop(name), name)
 
 
 def _filters_in(value: Any) -> tuple[str, ...]:
@@ -243,8 +256,8 @@ class _Pieces:
 def _decode_compressed(body: bytes | memoryview) -> RegisterBody:
     pieces = _Pieces(_inflated(body))
     version = DataVersion.from_json(decode_object(pieces.piece()))
-    topics = tuple(_topic_of(pieces.piece()) for _ in range(pieces.number()))
-    return RegisterBody(topics, version, _filters_in(decode_body(pieces.piece())))
+    lines = [pieces.piece() for _ in range(pieces.number())]
+    return RegisterBody(map(_topic_of, lines), len(lines), version, _filters_in(decode_body(pieces.piece())))
 
 
 def _inflated(body: bytes | memoryview) -> bytes:

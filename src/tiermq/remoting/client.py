@@ -232,6 +232,13 @@ class BlockingClient:
         self.close()
 
 
+NOT_A_NAME_SERVER = (
+    "that is a broker, not a name server. Give the address of its name server: the usual port is 9876, and 10911 a "
+    "broker's"
+)
+"""Of a peer that does not know the requests that every name server serves."""
+
+
 def parse_name_servers(text: str) -> list[Address]:
     """`host:port;host:port`, as in `namesrvAddr`. Raises BadConfig."""
     found: list[Address] = []

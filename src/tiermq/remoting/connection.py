@@ -24,7 +24,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
-from tiermq.kernel import FastSendPath, Frame, FrameReader, SendRequest
+from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, Frame, FrameReader, SendRequest
+from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.frame import command_of, encode_frame
 from tiermq.remoting.limits import SLICE_S, ServerLimits
@@ -33,6 +34,8 @@ from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
+BESIDE_BODY_BYTES = 64 * 1024
+"""Left of a frame for the header of an answer with a long body."""
 ACTIVE_BYTES = 64 * 1024
 """This many bytes of an incomplete frame count as activity."""
 UNKNOWN_PEER = ("", 0)
@@ -282,7 +285,16 @@ class Connection(asyncio.Protocol):
     # What others call.
 
     def send(self, command: RemotingCommand) -> None:
-        """Send, together with other data of this loop iteration. A closed connection takes it and drops it."""
+        """Send, together with other data of this loop iteration. A closed connection takes it and drops it.
+
+        A peer closes the connection at a frame that is too long: it gets an answer that says so instead.
+        """
+        if len(command.body) >= FRAME_BYTES_MAX - BESIDE_BODY_BYTES and command.flag & FLAG_RESPONSE:
+            remark = (
+                f"the answer has {len(command.body)} bytes, more than a frame can have: ask for parts of it (topicSeq "
+                "and maxTopicNum, groupSeq and maxGroupNum), or for less"
+            )
+            command.code, command.remark, command.ext, command.body = ResponseCode.INVALID_PARAMETER, remark, {}, b""
         self.send_bytes(encode_frame(command))
 
     def send_bytes(self, *parts: bytes | memoryview) -> None:

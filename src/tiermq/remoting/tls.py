@@ -16,12 +16,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiermq.errors import BadConfig, BadFrame
+from tiermq.errors import BadConfig, BadFrame, install_hint
 
 HANDSHAKE_BYTE = 0x16
 KEY_PASSWORD = "TIERMQ_TLS_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 _SOCKET_READ_BYTES = 256 * 1024
-INSTALL = "pip install 'tiermq[broker]'"
 _VALID_DAYS = 10 * 365
 
 
@@ -234,7 +233,7 @@ def make_self_signed(common_name: str, now_s: float | None = None) -> SelfSigned
     except ModuleNotFoundError as error:
         raise BadConfig(
             "TLS: expected a certificate (--tls-cert, --tls-key), or the package cryptography to make one with, "
-            f"found neither: {INSTALL}"
+            f"found neither: {install_hint('broker')}"
         ) from error
     start = dt.datetime.fromtimestamp(time.time() if now_s is None else now_s, dt.UTC)
     start -= dt.timedelta(days=1)

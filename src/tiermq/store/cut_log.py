@@ -75,10 +75,17 @@ def _cut(access: FileAccess, root: str, files: MappedFileQueue, offset: int, epo
 
 
 def _require_boundary(files: MappedFileQueue, offset: int) -> int:
-    """The store time of the last record before `offset`, 0 without one. Raises ReplicationError inside of one."""
+    """The store time of the last record before `offset`, 0 without one. Raises ReplicationError inside of one, and
+    before the first: the log would be empty, and begin where it never began.
+    """
+    if files.files and offset < files.min_offset:
+        raise ReplicationError(
+            f"expected to cut a log behind its begin at physical offset {files.min_offset}, found {offset}: nothing of "
+            "it would be left. If the master is the right one, move this store away and start with an empty one"
+        )
     file = files.find(offset - 1)
     if file is None:
-        return 0  # Before the first file, or behind the last.
+        return 0  # At the begin, or behind the last.
     position, stop, _, _, last_ms, blank = scan(file.view, 0, offset - file.from_offset, 0)
     if file.from_offset + position != offset and not (stop is Stop.BLANK and file.from_offset + file.size == offset):
         raise ReplicationError(

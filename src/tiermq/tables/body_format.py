@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from tiermq.errors import BadBody
+from tiermq.errors import BadBody, install_hint
 from tiermq.tables.ddl_schema import schema_of_ddl, schema_of_json
 
 KINDS = ("json", "avro", "protobuf")
@@ -86,7 +86,7 @@ def decoder_of(body: BodyFormat) -> BodyDecoder:
 
             return ProtobufBodies(body.schema, body.message)
     except ImportError as error:
-        raise BadBody(f"{body.kind} bodies: {error}; pip install 'tiermq[tables]'") from error
+        raise BadBody(f"{body.kind} bodies: {error}; {install_hint('tables')}") from error
     return JsonBodies(body.schema.decode())
 
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tiermq.errors import BadOption, BadSchema, ManifestConflict
+from tiermq.errors import BadOption, BadSchema, ManifestConflict, install_hint
 from tiermq.tables.commit_journal import FOLDER, CommitJournal, ExportedRanges
 from tiermq.tables.data_place import DataPlace, FoundFile
 from tiermq.tables.table_contract import DataFile, ExpiredFiles, ExportTable, conflict
@@ -139,7 +139,7 @@ def open_table(to: str, *, catalog: str | None = None, warehouse: str | None = N
                 )
             return IcebergTable(where, catalog, warehouse)
     except ImportError as error:
-        raise BadOption(f"{to}: {error}; install what tables need: pip install 'tiermq[tables]'") from error
+        raise BadOption(f"{to}: {error}; install what tables need: {install_hint('tables')}") from error
     return ParquetTable(DataPlace.of(where))
 
 

@@ -15,7 +15,7 @@ from tiermq import LocalStore, Message
 from tiermq.cli.demo import engine
 from tiermq.cli.demo.broker import Place, store_settings
 from tiermq.cli.demo.orders import LIST_MESSAGES, TOPIC, DemoFailed
-from tiermq.errors import JavaMissing
+from tiermq.errors import JavaMissing, install_hint
 from tiermq.pipeline.job_report import JobReport
 
 
@@ -58,7 +58,7 @@ def test_rows_of_the_same_tag_are_added_up() -> None:
 def test_without_pyspark_its_name_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
-    assert "pyspark not installed here; pip install 'tiermq[spark]'" in str(engine.why_no_spark("local[*]"))
+    assert f"pyspark not installed here; {install_hint('spark')}" in str(engine.why_no_spark("local[*]"))
 
 
 def test_without_java_what_was_looked_at_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

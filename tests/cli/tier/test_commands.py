@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +23,7 @@ from tiermq import LocalStore, Message, TieredStore
 from tiermq.cli.conventions import EXIT_NO_TIER
 from tiermq.cli.main import cli
 from tiermq.cli.tier.options import broker_metadata, metadata_path, new_metadata, opened
+from tiermq.cli.tier.output import size_words
 from tiermq.errors import StoreError, TierUnavailable
 from tiermq.pipeline.offload.job import offload
 
@@ -57,6 +65,43 @@ def test_ls_shows_queues_with_offsets_and_segments() -> None:
         "COMMIT_LOG",
         "CONSUME_QUEUE",
     }
+
+
+def on_a_terminal(columns: int, *words: str) -> list[str]:
+    """The lines that a command writes to a terminal of this width."""
+    main, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "tiermq.cli", "tier", *words]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.DEVNULL, env=environment) as process:
+        os.close(terminal)
+        written = b""
+        with contextlib.suppress(OSError):  # EIO: no process has the terminal open any more.
+            while data := os.read(main, 65_536):
+                written += data
+        os.close(main)
+    assert process.returncode == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.decode()).splitlines()
+
+
+def test_ls_on_a_terminal_of_80_columns_has_one_line_for_each_queue() -> None:
+    rows = [(each["topic"], str(each["queue_id"])) for each in values("ls", URL, "--json")["queues"]]
+    lines = on_a_terminal(80, "ls", URL)
+    assert max(map(len, lines)) <= 80
+    assert [tuple(line.split()[:2]) for line in lines[1 : 1 + len(rows)]] == rows
+    assert lines[0].split() == ["topic", "queue", "from", "to", "size", "oldest", "(UTC)", "newest", "(UTC)"]
+    (last,) = (line for line in lines if line.split()[:2] == ["orders", "0"])
+    assert re.fullmatch(r"orders +0 +12 +29 +[0-9.]+ k?B( 20\d\d-\d\d-\d\d \d\d:\d\d){2} *", last)
+    wide = on_a_terminal(200, "ls", URL)
+    assert "messages" in wide[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB")]
+)
+def test_a_size_in_words_has_at_most_eight_characters(size: int, text: str) -> None:
+    assert size_words(size) == text
+    assert len(size_words(10**17)) <= 8
 
 
 def test_stat_adds_everything_up() -> None:

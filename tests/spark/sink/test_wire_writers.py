@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import waiting
+from servers.serving import Serving
+from tiermq.cli.main import cli
+from tiermq.remoting.tls import make_self_signed
 from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
 from tiermq.testing import LocalBroker
 
@@ -79,3 +85,44 @@ def test_a_stream_from_brokers_to_brokers_goes_on_and_repeats_nothing(
     broker.broker.parts.local.dispatch_now()
     run()
     assert stored(broker, "copies") == sorted([*range(100), *range(7)])
+
+
+def test_rows_are_written_and_read_by_a_client_certificate_where_brokers_ask_for_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Executors and the driver both show it; without it, or to a server that it does not know, nothing is written."""
+    paths = {}
+    for name in ("server", "client", "stranger"):
+        made = make_self_signed(name)
+        paths[name] = str(tmp_path / f"{name}.pem")
+        Path(paths[name]).write_text(made.certificate + made.key)
+    secured = ("--tls", "enforcing", "--tls-cert", paths["server"], "--tls-trusted", paths["client"])
+    with Serving(tmp_path / "served", *secured) as served:
+        place = {"namesrv": served.name_server, "tlsCa": paths["server"]}
+        shown = {**place, "tlsCert": paths["client"]}
+        signed = ["-n", served.name_server, "--tls-cert", paths["client"], "--tls-ca", paths["server"]]
+        for topic in ("orders", "copies"):
+            found = CliRunner().invoke(cli, ["topic", "create", topic, "--queues", "3", *signed])
+            assert found.exit_code == 0, found.output
+        rows = numbers(spark, 500).repartition(3)
+        for wrong in (place, {**place, "tlsCert": paths["stranger"]}, {**shown, "tlsCa": paths["stranger"]}):
+            with pytest.raises(PySparkException):
+                rows.write.format(FORMAT).mode("append").options(**wrong, topic="orders").save()
+        rows.write.format(FORMAT).mode("append").options(**shown, topic="orders", batchName="b1").save()
+        frame = spark.read.format(FORMAT).options(**shown, subscribe="orders").load()
+        waiting.until(lambda: frame.count() >= 500)
+        assert sorted(int(row["body"]) for row in frame.collect()) == list(range(500))
+        query = (
+            spark.readStream.format(FORMAT)
+            .options(**shown, subscribe="orders", startingOffsets="earliest")
+            .load()
+            .selectExpr("body", "tags")
+            .writeStream.format(FORMAT)
+            .options(**shown, topic="copies", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        copies = spark.read.format(FORMAT).options(**shown, subscribe="copies").load()
+        waiting.until(lambda: copies.count() >= 500)
+        assert sorted(int(row["body"]) for row in copies.collect()) == list(range(500))

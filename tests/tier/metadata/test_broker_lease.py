@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,14 @@ from tiermq.errors import FutureManifest, StaleWriter, TierError, TierUnavailabl
 from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import (
+    LENT_MS,
+    UNTAKEN_REST_S,
     BrokerLease,
     Lease,
     LeaseDamaged,
     LeaseHeld,
     LeaseKeeper,
+    LeaseRequest,
     decode_lease,
     encode_lease,
     has_ended,
@@ -520,3 +524,113 @@ def test_a_lease_of_a_process_that_has_ended_is_taken_over_at_once() -> None:
         ended.check()
     with pytest.raises(LeaseHeld):
         BrokerLease(driver, "c", "b", "third").acquire()
+
+
+BORROWER = "host-2:17 (pipeline compact)"
+
+
+class SetClock(ManualClock):
+    """Its time of day can be set; time passes as before."""
+
+    __slots__ = ("step_ms",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.step_ms
+
+
+def lender(driver: MemoryDriver, clock: ManualClock) -> BrokerLease:
+    lease = lease_of(driver, DISPATCHER, clock)
+    lease.lends = True
+    lease.acquire()
+    return lease
+
+
+def asked(lease: BrokerLease, job: BrokerLease) -> LeaseRequest | None:
+    """What the holder knows after a job has asked."""
+    job.ask()
+    lease.check()
+    return lease.request
+
+
+@pytest.mark.parametrize("step_ms", [0, -3_600_000, 3_600_000])
+def test_a_job_that_asks_for_ever_and_never_takes_gets_a_lease_once_a_minute(step_ms: int) -> None:
+    """Whatever the clock was set to meanwhile."""
+    driver, clock = MemoryDriver(), SetClock()
+    lease, job = lender(driver, clock), lease_of(driver, BORROWER, clock)
+    request = asked(lease, job)
+    assert request is not None
+    lease.lend(request)
+    clock.step_ms = step_ms
+    if step_ms <= 0:
+        with pytest.raises(LeaseHeld):
+            lease.acquire()
+    clock.advance_ms(LENT_MS)
+    lease.acquire()
+    assert asked(lease, job) is None
+    lease.renew()
+    clock.advance_ms(int(UNTAKEN_REST_S * 1000))
+    assert asked(lease, job) is not None
+
+
+def test_a_job_that_takes_what_it_was_lent_is_lent_to_again_at_once(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease = lender(driver, manual_clock)
+    job = lease_of(driver, BORROWER, manual_clock)
+    for _ in range(3):
+        request = asked(lease, job)
+        assert request is not None
+        lease.lend(request)
+        manual_clock.advance_ms(LENT_MS + 1)
+        job.acquire()
+        with pytest.raises(LeaseHeld):
+            lease.acquire()
+        job.release()
+        lease.acquire()
+
+
+@pytest.mark.parametrize("owner", ["host-2:/data/copy", "", DISPATCHER])
+def test_a_request_that_is_no_job_s_is_lent_nothing(manual_clock: ManualClock, owner: str) -> None:
+    """Another broker that had the lease would keep this one from taking messages."""
+    driver = MemoryDriver()
+    lease = lender(driver, manual_clock)
+    stored = driver.get_object(lease.name)
+    assert stored is not None
+    forged = replace(decode_lease(stored.data, "x"), request=LeaseRequest(owner, 1 << 61))
+    driver.put_object(lease.name, encode_lease(forged), expected=ANY)
+    lease.check()
+    assert lease.request is None
+    lease.renew()
+    found = lease.read()
+    assert found is not None
+    assert (found.owner, found.request) == (DISPATCHER, None)
+
+
+def test_an_older_lease_of_our_own_that_a_backup_brought_back_is_no_twin(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    before = lease_of(driver, DISPATCHER, manual_clock)
+    before.acquire()
+    backup = driver.get_object(before.name)
+    assert backup is not None
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    assert lease.acquire() == 2
+    driver.put_object(lease.name, backup.data, expected=ANY)
+    with pytest.raises(StaleWriter):
+        lease.check()
+    assert not lease.has_twin()
+    assert lease.acquire(epoch_min=3) == 3
+    twin = lease_of(driver, DISPATCHER, manual_clock)
+    twin.acquire()
+    with pytest.raises(StaleWriter, match="another embedded dispatcher"):
+        lease.check()
+    assert lease.has_twin()
+
+
+@pytest.mark.parametrize("pid", ["99999999999999999999999", "-1", "0", "x", "9" * 5_000])
+def test_a_process_that_cannot_be_is_not_known_to_have_ended(pid: str) -> None:
+    machine, _, rest = this_process().rpartition(" pid:[")
+    namespace = rest.split(" ")[0]
+    assert not has_ended(f"{machine} pid:[{namespace} {pid} 1")

@@ -15,7 +15,7 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_table import Client
 from tiermq.broker.group.group_table import SubscriptionGroup, check_group_name, encode_groups
 from tiermq.broker.group.offset_processor import require_client_group
-from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX
+from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX, page_of
 from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import PERM_READ
@@ -91,7 +91,9 @@ class GroupAdminProcessor:
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         groups = self._parts.groups
-        return command.respond(body=encode_groups(groups.table, groups.forbidden_table, groups.data_version))
+        version = groups.data_version
+        table, told = page_of(command, "Group", groups.table, version)
+        return command.respond(ext=told, body=encode_groups(table, groups.forbidden_table, version))
 
     # Members.
 

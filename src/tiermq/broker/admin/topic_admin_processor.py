@@ -22,7 +22,7 @@ from typing import Any
 from tiermq.broker.admin.rates import NOTE_PERIOD_S
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.pop.pop_topics import pop_retry_topics
-from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX
+from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX, page_of
 from tiermq.broker.topic.topic_table import (
     altered_attributes,
     check_topic_name,
@@ -199,14 +199,15 @@ class TopicAdminProcessor:
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topics = self._parts.topics
-        version, table = topics.data_version, topics.table
+        version = topics.data_version
+        table, fields = page_of(command, "Topic", topics.table, version)
         told = ",".join(f"{quoted(name)}:{each.encode()}" for name, each in table.items())
         body = (
             f'{{"dataVersion":{encode_body(version.to_json()).decode()},'
             f'"mappingDataVersion":{encode_body(NO_VERSION.to_json()).decode()},'
             f'"topicConfigTable":{{{told}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}'
         )
-        return command.respond(body=body.encode())
+        return command.respond(ext=fields, body=body.encode())
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO, access=knows("topic"), in_pool=True)
     def stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

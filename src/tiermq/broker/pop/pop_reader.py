@@ -31,6 +31,7 @@ from tiermq.broker.pop.pop_topics import (
     MARK_RETRY_V2,
     NotOfOthers,
     OwnRetries,
+    Readable,
     is_of_pair,
     may_share_retry_topic,
     pop_retry_topics,
@@ -227,7 +228,9 @@ class PopReader:
             raise self._failures.refusal(topic, queue_id, offset, error) from error
 
     def _filter(self, pop: Pop, place: _Place) -> MessageFilter | None:
-        chosen = pop.message_filter if place.mark == MARK_NORMAL else None
+        chosen = None
+        if place.mark == MARK_NORMAL:
+            chosen = Readable.of(pop.command.account, place.topic, pop.message_filter)
         if is_of_pair(pop.group, place.topic):
             return OwnRetries(self._parts, pop.group, place.topic, chosen)
         return NotOfOthers(pop.group, place.topic, chosen) if may_share_retry_topic(pop.group, place.topic) else chosen

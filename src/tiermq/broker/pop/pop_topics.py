@@ -8,6 +8,9 @@ Group a_b with topic c and group a with topic b_c share a default name. A messag
 delivered to that group only. A message of a RocketMQ broker names none: it is delivered while no other group and
 topic of this broker have the same name, and to none of them otherwise. A group may even be named a_b_c: its own retry
 topic has the same name, and it gets all messages there but those that name another group.
+
+With accounts the name of the retry topic does not decide alone: a message that names its group is read, by whichever
+request, with SUB of that group and of the topic that it was popped from (`may_read`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from tiermq.message.layout import ReadableBuffer
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import GIVEN_BACK, get_property
 from tiermq.message.topic_name import RETRY_PREFIX
+from tiermq.remoting.access import require_topic
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Account, Permission, no_permission
 
 MARK_NORMAL = "0"
 MARK_RETRY = "1"
@@ -62,6 +68,24 @@ def origin_group(properties: bytes, retry_topic: str) -> str | None:
     return words[0] if words[0] and is_of_pair(words[0], retry_topic) else None
 
 
+def may_read(account: Account | None, topic: str, properties: bytes) -> bool:
+    """Whether an account that may read `topic` may read a message there with these properties."""
+    if account is None or not topic.startswith(RETRY_PREFIX):
+        return True
+    group = origin_group(properties, topic)
+    if group is None:
+        return True
+    origin = topic.removeprefix(pop_retry_topic(group, ""))
+    return account.may_use_group(group) and account.may_use_topic(origin, Permission.SUB)
+
+
+def require_message(command: RemotingCommand, topic: str, properties: bytes) -> None:
+    """Raises RequestRefused unless the request's signer may read a message that the request reaches."""
+    require_topic(command, topic, Permission.SUB)
+    if not may_read(command.account, topic, properties):
+        raise no_permission(f"the message in {topic} came back to a group and a topic that the account may not SUB")
+
+
 def may_share_retry_topic(group: str, topic: str) -> bool:
     """Whether a topic is a group's own retry topic, by a name that POP may have given to another group and a topic."""
     return topic == RETRY_PREFIX + group and ("_" in group or "+" in group)
@@ -83,6 +107,31 @@ class NotOfOthers(MessageFilter):
         if origin_group(encoded_properties_of(record), self._topic) not in (None, self._group):
             return False
         return self.chosen is None or self.chosen.matches_record(record)
+
+
+class Readable(MessageFilter):
+    """Hides messages of a retry topic that the account may not read, whichever group it asks for."""
+
+    def __init__(self, account: Account, retry_topic: str, chosen: MessageFilter | None) -> None:
+        self._account = account
+        self._topic = retry_topic
+        self._chosen = chosen
+        self.steps = getattr(chosen, "steps", 0)
+
+    @classmethod
+    def of(cls, account: Account | None, topic: str, chosen: MessageFilter | None) -> MessageFilter | None:
+        """`chosen` itself where every message of `topic` may be read."""
+        if account is None or account.admin or not topic.startswith(RETRY_PREFIX):
+            return chosen
+        return cls(account, topic, chosen)
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None) -> bool:
+        return self._chosen is None or self._chosen.matches_unit(tags_code, ext_unit)
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        if not may_read(self._account, self._topic, encoded_properties_of(record)):
+            return False
+        return self._chosen is None or self._chosen.matches_record(record)
 
 
 class OwnRetries(MessageFilter):

@@ -22,7 +22,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.group_table import GroupTable, SubscriptionGroup
 from tiermq.broker.group.subscription import MessageModel, Subscription
-from tiermq.broker.pop.pop_topics import NotOfOthers, may_share_retry_topic
+from tiermq.broker.pop.pop_topics import NotOfOthers, Readable, may_share_retry_topic
 from tiermq.broker.pull.sql_filter import RetryFilter, filter_of
 from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import LINE_INTERVAL_S, Clock
@@ -212,7 +212,7 @@ class PullAdmission:
                 f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
                 f"topicConfig.readQueueNums:[{known.topic.read_queues}] consumer:[{pull.connection.peer[0]}]",
             )
-        pull.message_filter = message_filter
+        pull.message_filter = Readable.of(pull.command.account, pull.topic, message_filter)
         return known
 
     def _check_rights(

@@ -16,16 +16,17 @@ from __future__ import annotations
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.pop.pop_topics import may_read, require_message
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import RequestRefused
 from tiermq.message.record import reencode
-from tiermq.remoting.access import reaches, reads, require_group, require_topic, serves
+from tiermq.remoting.access import reaches, reads, require_group, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.permissions import UNIQUE_KEY_QUERY, Permission
+from tiermq.remoting.permissions import UNIQUE_KEY_QUERY
 
 UNIQUE_KEY_MESSAGES_MAX = 32
 INDEX_COMPLETE = "indexComplete"
@@ -59,14 +60,15 @@ class QueryProcessor:
             "indexLastUpdatePhyoffset": str(page.last_update_physical_offset),
         }
         incomplete = "" if page.complete else _incomplete(topic)
-        if incomplete and not page.messages:
+        found = [each for each in page.messages if may_read(command.account, topic, each.encoded_properties)]
+        if incomplete and not found:
             raise RequestRefused(f"no message with the key was found, but {incomplete}")
-        if not page.messages:
+        if not found:
             remark = "can not find message, maybe time range not correct"
             return command.respond(ResponseCode.QUERY_NOT_FOUND, remark, ext=told)
         records: list[bytes] = []
         left = BODY_BYTES_MAX
-        for message in reversed(page.messages):
+        for message in reversed(found):
             record = reencode(message)
             left -= len(record)
             if records and left < 0:
@@ -83,7 +85,7 @@ class QueryProcessor:
         message = self._store.stored_at(offset)
         if message is None:
             raise RequestRefused(f"can not find message by the offset, {offset}")
-        require_topic(command, message.topic, Permission.SUB)
+        require_message(command, message.topic, message.encoded_properties)
         return command.respond(body=reencode(message))
 
     @serves(

@@ -22,6 +22,7 @@ from tiermq.broker.group.assignment_processor import AssignmentProcessor, decode
 from tiermq.broker.group.consumer_offsets import decode_offsets
 from tiermq.broker.group.group_table import decode_groups
 from tiermq.broker.topic.topic_table import decode_topics
+from tiermq.client.broker_state import TablePages
 from tiermq.delivery.timer.timer_checkpoint import FILE as TIMER_FILE
 from tiermq.delivery.timer.timer_checkpoint import SUM_MASK, TimerCheckpoint, TimerProgress, decode_progress
 from tiermq.errors import RemotingError, TierMQError
@@ -120,13 +121,20 @@ class MetadataSync(Service):
 
     def _ask(self, client: BlockingClient, code: int) -> bytes:
         """The body; empty where the master has no such table: a new one, or one without a timer wheel."""
-        answer = client.request(RemotingCommand(code))
+        pages = TablePages(code)
+        while not pages.is_whole:
+            answer = self._page(client, code, pages.fields)
+            pages.take(answer.ext, bytes(answer.body))
+        return pages.body
+
+    def _page(self, client: BlockingClient, code: int, fields: dict[str, str]) -> RemotingCommand:
+        answer = client.request(RemotingCommand(code, ext=fields))
         if answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED) and not answer.body:
-            return b""
+            return RemotingCommand(code)
         if answer.code != ResponseCode.SUCCESS:
             found = f"{int(answer.code)}: {answer.remark}"
             raise RemotingError(f"master {self._address}: expected the table of request {code}, found {found}")
-        return bytes(answer.body)
+        return answer
 
     def _write_delay_offsets(self, body: bytes) -> None:
         offsets, counter = decode_delay_offsets(body)

@@ -17,6 +17,7 @@ import random
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.pop.pop_topics import require_message
 from tiermq.broker.send.put_answers import require_queue
 from tiermq.broker.send.send_checks import VERSION_MAX_RECONSUME_TIMES, Destination, delayed
 from tiermq.broker.topic.topic_table import DLQ_QUEUES
@@ -28,11 +29,10 @@ from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAI
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
 from tiermq.namesrv.topic_config import PERM_WRITE
-from tiermq.remoting.access import of_group, reaches, require_topic, serves
+from tiermq.remoting.access import of_group, reaches, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.permissions import Permission
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class SendBackProcessor:
                 f"the record at {command.ext.get('offset')} is the broker's own: expected a message that was consumed",
                 ResponseCode.NO_PERMISSION,
             )
-        require_topic(command, message.topic, Permission.SUB)
+        require_message(command, message.topic, message.encoded_properties)
         if level < 0 or message.reconsume_times >= _most(command, group):
             destination = self._dead_letter(name, message)
         else:

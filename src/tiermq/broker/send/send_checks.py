@@ -38,6 +38,7 @@ from tiermq.message.layout import PROPERTIES_BYTES_MAX
 from tiermq.message.properties import (
     CLUSTER,
     DELAY,
+    GIVEN_BACK,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     KEYS,
@@ -201,7 +202,7 @@ def writes_with_light_queues(topic_field: str, properties_field: str) -> Access:
 
 def without_broker_s(properties: bytes) -> bytes:
     """A client's properties without those that only a broker sets."""
-    for name in (POP_CK, MSG_REGION, TRACE_ON, CLUSTER, INNER_MULTI_QUEUE_OFFSET):
+    for name in (POP_CK, GIVEN_BACK, MSG_REGION, TRACE_ON, CLUSTER, INNER_MULTI_QUEUE_OFFSET):
         properties = delete_property(properties, name.encode())
     return properties
 

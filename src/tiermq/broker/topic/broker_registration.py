@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig, body_checksum, encode_register_body
-from tiermq.remoting.client import Address, RemotingClient
+from tiermq.remoting.client import NOT_A_NAME_SERVER, Address, RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object, text_map_in
@@ -306,6 +306,8 @@ class _Session:
         for begin, end in zip(begins, [*begins[1:], len(topics)], strict=True):
             left = 0 if is_known else (begins[-1] - begin) // PART_TOPICS
             answer = await self._send(topics[begin:end], replace(version, timestamp=version.timestamp - left))
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise RequestRefused(f"{self}: {NOT_A_NAME_SERVER}")
             if answer.code != ResponseCode.SUCCESS:
                 raise RequestRefused(f"{self}: refused the registration with {int(answer.code)}: {answer.remark}")
         assert answer is not None

@@ -13,11 +13,14 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from tiermq.clock import Clock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
+from tiermq.remoting.command import RemotingCommand, int32_field
+from tiermq.remoting.json_dialect import decode_object
 from tiermq.store.table_journal import JournalChanges, TableJournal, Version
 
 TABLE_ENTRIES_MAX = 5_000
@@ -27,6 +30,7 @@ WHOLE_BYTES_MAX = 16 * 1024
 """A file up to this size, some 70 topics, is written whole at each change."""
 FLUSH_PERIOD_S = 5.0
 Decoded = TypeVar("Decoded")
+Entry = TypeVar("Entry", bound="TableEntry")
 
 
 class TableFile:
@@ -100,11 +104,25 @@ def version_after(changes: JournalChanges, version: DataVersion, now_ms: int) ->
     return version.next(now_ms) if changes.version is None else DataVersion(*changes.version)
 
 
+def page_of(
+    command: RemotingCommand, noun: str, table: Mapping[str, Entry], version: DataVersion
+) -> tuple[Mapping[str, Entry], dict[str, str]]:
+    """The part of a table that a request asks for (RocketMQ 5.5: topicSeq, maxTopicNum, dataVersion), and the fields of
+    its answer. All of it if the request names no part; from the beginning on if it knows another version.
+
+    Raises RequestRefused.
+    """
+    begin, most = int32_field(command, f"{noun.lower()}Seq", -1), int32_field(command, f"max{noun}Num", 0)
+    if begin < 0 or most <= 0:
+        return table, {}
+    known = command.ext.get("dataVersion")
+    if not known or DataVersion.from_json(decode_object(known.encode())) != version:
+        begin = 0
+    return dict(islice(table.items(), begin, begin + most)), {f"total{noun}Num": str(len(table))}
+
+
 class TableEntry(Protocol):
     def to_json(self) -> dict[str, Any]: ...
-
-
-Entry = TypeVar("Entry", bound=TableEntry)
 
 
 class StoredTable(ABC, Generic[Entry]):

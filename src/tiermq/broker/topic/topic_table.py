@@ -55,7 +55,7 @@ from tiermq.namesrv.topic_config import (
     TopicConfig,
 )
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.json_dialect import decode_object, encode_body, object_in, quoted
+from tiermq.remoting.json_dialect import decode_object, encode_body, in_order, object_in, quoted
 from tiermq.settings import LONG_MAX
 
 MESSAGE_TYPE = "message.type"
@@ -302,7 +302,7 @@ class TopicTable(StoredTable[TopicConfig]):
 
 
 def encode_topics(table: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
-    topics = ",".join(f"{quoted(name)}:{table[name].encode()}" for name in sorted(table))
+    topics = ",".join(f"{quoted(name)}:{table[name].encode()}" for name in in_order(table))
     return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (encode_body(version.to_json()), topics.encode())
 
 

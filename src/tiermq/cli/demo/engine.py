@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tiermq.cli.demo.broker import BROKER, DEMO_CLUSTER, Place, complaint_of, tier_settings
 from tiermq.cli.demo.orders import LIST_MESSAGES, TOPIC, DemoFailed, Tally
 from tiermq.cli.pipeline.options import HERE
-from tiermq.errors import JavaMissing
+from tiermq.errors import JavaMissing, install_hint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -265,7 +265,7 @@ def why_no_spark(master: str) -> str | None:
         return f"--master {HERE} was given"
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
-        return f"{' and '.join(missing)} not installed here; pip install 'tiermq[spark]'"
+        return f"{' and '.join(missing)} not installed here; {install_hint('spark')}"
     from tiermq.spark.java import find_java
 
     try:

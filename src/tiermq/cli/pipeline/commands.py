@@ -62,10 +62,12 @@ def pipeline() -> None:
 
     \b
     Examples:
-      tiermq pipeline offload --store ~/store --tier s3://history --trigger 20s    copy continuously
-      tiermq pipeline verify s3://history                                          read and check every byte
-      tiermq pipeline sql "select topic, count(*) from messages group by topic" --tier s3://history
-      tiermq pipeline export --tier s3://history --topic orders --to parquet:/lake/orders
+      tiermq pipeline offload --store ~/store --tier s3://history --trigger 20s
+      tiermq pipeline verify s3://history
+      tiermq pipeline sql --tier s3://history \\
+          "select topic, count(*) from messages group by topic"
+      tiermq pipeline export --tier s3://history --topic orders \\
+          --to parquet:/lake/orders
 
     Each job can be stopped at any moment and started again; no work is repeated or left incomplete. Every
     job has --dry-run, which reports what would be done, and --json, a report for programs.

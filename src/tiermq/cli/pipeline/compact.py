@@ -64,7 +64,8 @@ def compact(
     Examples:
       tiermq pipeline compact s3://history --dry-run
       tiermq pipeline compact s3://history --store ~/store
-      tiermq pipeline compact s3://history --no-seal --json | jq '.details.merged[]'
+      tiermq pipeline compact s3://history --no-seal --json \\
+          | jq '.details.merged[]'
     """
     from tiermq.pipeline.compact import compact as run
 

@@ -62,7 +62,8 @@ def expire(
     Examples:
       tiermq pipeline expire s3://history --keep 30d --dry-run
       tiermq pipeline expire s3://history --keep 30d --store ~/store
-      tiermq pipeline expire s3://history --max-bytes 500G --json | jq '.done.bytes'
+      tiermq pipeline expire s3://history --max-bytes 500G --json \\
+          | jq '.done.bytes'
     """
     from tiermq.pipeline.expire import expire as run
 

@@ -86,13 +86,19 @@ def export(
 
     \b
     Examples:
-      tiermq pipeline export --tier s3://history --topic orders --to parquet:/lake/orders --dry-run
-      tiermq pipeline export --tier s3://history --store ~/store --to delta:s3://lake/all --trigger 60s
-      tiermq pipeline export --store ~/store --to iceberg:lake.orders --catalog sqlite:////lake/catalog.db
-      tiermq pipeline export --tier s3://history --topic orders --to delta:/lake/orders \\
-          --body json --schema 'id bigint, price double, items array<struct<sku: string, count: int>>'
-      tiermq pipeline export --tier s3://history --topic orders --to delta:/lake/latest --trigger 60s \\
-          --upsert --key id --body json --schema 'id bigint, price double' --merge-schema
+      tiermq pipeline export --tier s3://history --topic orders \\
+          --to parquet:/lake/orders --dry-run
+      tiermq pipeline export --tier s3://history --store ~/store \\
+          --to delta:s3://lake/all --trigger 60s
+      tiermq pipeline export --store ~/store --to iceberg:lake.orders \\
+          --catalog sqlite:////lake/catalog.db
+      tiermq pipeline export --tier s3://history --topic orders \\
+          --to delta:/lake/orders --body json \\
+          --schema 'id bigint, items array<struct<sku: string, count: int>>'
+      tiermq pipeline export --tier s3://history --topic orders \\
+          --to delta:/lake/latest --trigger 60s \\
+          --upsert --key id --body json --schema 'id bigint, price double' \\
+          --merge-schema
     """
     from tiermq.pipeline.export import export as run
 

@@ -52,7 +52,8 @@ def maintain(
     \b
     Examples:
       tiermq pipeline maintain --table delta:s3://lake/orders --dry-run
-      tiermq pipeline maintain --table iceberg:lake.orders --catalog sqlite:////lake/catalog.db --keep 30d
+      tiermq pipeline maintain --table iceberg:lake.orders \\
+          --catalog sqlite:////lake/catalog.db --keep 30d
     """
     from tiermq.pipeline.maintain import maintain as run
 

@@ -34,24 +34,34 @@ on any machine that reaches brokers and tier. --store: store directories, on mac
 
 \b
 Over the wire
-  what      all topics of all brokers of the name servers; --cluster, --broker, --topic, --exclude choose.
-            Topics of the system are never copied; retry, dlq and transactions topics with --include.
-  when      only what a broker cannot lose any more: TierMQ brokers report what is flushed; of RocketMQ with
-            ASYNC_FLUSH it is what has been there for --settle, so that a run takes at least that long.
-  who       reads with group TOOLS_CONSUMER and commits no offsets. With accounts: ROCKETMQ_ACCESS_KEY and
-            ROCKETMQ_SECRET_KEY, here and on executors, with SUB on the topics and on that group. Checked first.
-  producers --rate protects them: bytes a second of each broker, over all tasks.
-  a broker that is down delays only its own queues, and is tried again by each wave of --trigger. One that has
-            history in the tier and that no name server knows counts as down, unless --exclude-broker names it.
+  what      all topics of all brokers of the name servers; --cluster,
+            --broker, --topic, --exclude choose. Topics of the system are
+            never copied; retry, dlq and transactions topics with --include.
+  when      only what a broker cannot lose any more: TierMQ brokers report
+            what is flushed; of RocketMQ with ASYNC_FLUSH it is what has
+            been there for --settle, so that a run takes at least that long.
+  who       reads with group TOOLS_CONSUMER and commits no offsets. With
+            accounts: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, here and
+            on executors, with SUB on the topics and on that group. Checked
+            first.
+  producers --rate protects them: bytes a second of each broker, over all
+            tasks.
+  a broker that is down delays only its own queues, and is tried again by
+            each wave of --trigger. One that has history in the tier and
+            that no name server knows counts as down, unless
+            --exclude-broker names it.
+
 The last copied message of each queue is compared with the broker's: a queue with another history is refused. What
 a broker deleted before it was copied is recorded as a gap. An administrator's account copies topics, groups and
 offsets, too, for `tiermq tier restore`.
 
 \b
 Store directories
-  They may be in use: set tierDispatchEnable=false, so that brokers leave uploads to this job and follow it. An
-  idle store must have been closed cleanly; --recover opens a store after a crash. Give the broker's names as
-  DIR=cluster/broker, or by its --config, the first time. Other names are rejected then.
+  They may be in use: set tierDispatchEnable=false, so that brokers leave
+  uploads to this job and follow it. An idle store must have been closed
+  cleanly; --recover opens a store after a crash. Give the broker's names as
+  DIR=cluster/broker, or by its --config, the first time. Other names are
+  rejected then.
 
 The tier is the checkpoint: after a stop or kill the next run continues where this one ended, and nothing is copied
 twice. With --trigger it ends at the first SIGINT or SIGTERM, after the current wave. Waves that fail are tried again,
@@ -63,18 +73,27 @@ waited for, at most a minute (--no-wait: not).
 \b
 Exit code:
   0  everything is copied
-  1  something could not be copied, or a broker was out of reach or in use: the next run tries again
-  3  --namesrv: history is missing (a broker deleted messages before they were copied) or a queue is refused
-  4  --namesrv: all is copied, but messages were close to their broker's retention: run it more often
+  1  something could not be copied, or a broker was out of reach or in use:
+     the next run tries again
+  3  --namesrv: history is missing (a broker deleted messages before they
+     were copied) or a queue is refused
+  4  --namesrv: all is copied, but messages were close to their broker's
+     retention: run it more often
 
 \b
 Examples:
-  tiermq pipeline offload --namesrv 'ns1:9876;ns2:9876' --cluster prod --tier s3://history --dry-run
-  tiermq pipeline offload --namesrv ns1:9876 --tier s3://history --master spark://host:7077 --trigger 20s --rate 50M
-  tiermq pipeline offload --namesrv ns1:9876 --tier s3://history --exclude 'audit-*' --include retry,dlq
-  tiermq pipeline offload --store ~/store=DefaultCluster/broker-a --tier s3://history --dry-run
-  tiermq pipeline offload --store /data/a=prod/broker-a --store /data/b=prod/broker-b --tier s3://history
-  tiermq pipeline offload --store ~/store --tier file:///mnt/tier --json | jq .done.messages
+  tiermq pipeline offload --namesrv 'ns1:9876;ns2:9876' --cluster prod \\
+      --tier s3://history --dry-run
+  tiermq pipeline offload --namesrv ns1:9876 --tier s3://history \\
+      --master spark://host:7077 --trigger 20s --rate 50M
+  tiermq pipeline offload --namesrv ns1:9876 --tier s3://history \\
+      --exclude 'audit-*' --include retry,dlq
+  tiermq pipeline offload --store ~/store=DefaultCluster/broker-a \\
+      --tier s3://history --dry-run
+  tiermq pipeline offload --store /data/a=prod/broker-a \\
+      --store /data/b=prod/broker-b --tier s3://history
+  tiermq pipeline offload --store ~/store --tier file:///mnt/tier --json \\
+      | jq .done.messages
 """
 
 

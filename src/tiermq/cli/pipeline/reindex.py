@@ -65,8 +65,10 @@ def reindex(
     Examples:
       tiermq pipeline reindex s3://history --dry-run
       tiermq pipeline reindex s3://history --check --store ~/store
-      tiermq pipeline reindex s3://history --topic orders --master spark://host:7077
-      tiermq pipeline reindex s3://history --store ~/store --json | jq '.done.keys'
+      tiermq pipeline reindex s3://history --topic orders \\
+          --master spark://host:7077
+      tiermq pipeline reindex s3://history --store ~/store --json \\
+          | jq '.done.keys'
     """
     from tiermq.pipeline.reindex import reindex as run
 

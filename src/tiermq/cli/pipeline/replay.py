@@ -34,18 +34,25 @@ The ranges are fixed at the start: messages stored later are not replayed.
 
 \b
 --namesrv ADDR: TierMQ's or RocketMQ's brokers, over the wire
-  tasks     read history and send it. A source queue goes to the queue of the same broker and id, where there is
-            one; otherwise source queues are spread over all queues. Born times stay; born hosts are the tasks'.
-  topics    must exist, or are created with --create. Topics and permissions are checked before the first message.
-  record    a directory that tasks share, or a URL: RECORD/sent/ has a line for each message, in windows.
-            A run with the same record continues. What a crash interrupted is asked for by unique key and mark;
-            a message is sent twice only if the account may not ask (SUB), or a broker's key index is behind.
-  accounts  ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, here and on executors: PUB and SUB on the topics.
+  tasks     read history and send it. A source queue goes to the queue of
+            the same broker and id, where there is one; otherwise source
+            queues are spread over all queues. Born times stay; born hosts
+            are the tasks'.
+  topics    must exist, or are created with --create. Topics and permissions
+            are checked before the first message.
+  record    a directory that tasks share, or a URL: RECORD/sent/ has a line
+            for each message, in windows. A run with the same record
+            continues. What a crash interrupted is asked for by unique key
+            and mark; a message is sent twice only if the account may not
+            ask (SUB), or a broker's key index is behind.
+  accounts  ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, here and on
+            executors: PUB and SUB on the topics.
 
 \b
 --into DIR: a store directory that no process has open
-  tasks read history, this process puts. RECORD/offsets.csv has a line for each message, with its old and new
-  offset. A run with the same record continues, and puts nothing twice.
+  tasks read history, this process puts. RECORD/offsets.csv has a line for
+  each message, with its old and new offset. A run with the same record
+  continues, and puts nothing twice.
 
 --map names a function that is importable here and on the executors. It takes a ReplayMessage (topic, body,
 queue_id, keys, tags, properties, source, …) and returns one, changed with dataclasses.replace, or None to skip it.
@@ -54,10 +61,14 @@ Exit code: 0, or 1 if messages were damaged or lost.
 
 \b
 Examples:
-  tiermq pipeline replay --tier s3://history --topic orders --since 2026-01-31T10:00 --until 2026-01-31T11:00 \\
-      --namesrv ns1:9876 --to-topic orders-again --create 8 --rate 2000/s --record s3://history-jobs/replay-1
-  tiermq pipeline replay --tier s3://history --topic orders --key order-42 --into ~/store --record ./replay-2
-  tiermq pipeline replay --table delta:/lake/orders --into ~/store --map shop.replay:anonymise --record ./replay-3
+  tiermq pipeline replay --tier s3://history --topic orders \\
+      --since 2026-01-31T10:00 --until 2026-01-31T11:00 \\
+      --namesrv ns1:9876 --to-topic orders-again --create 8 \\
+      --rate 2000/s --record s3://history-jobs/replay-1
+  tiermq pipeline replay --tier s3://history --topic orders \\
+      --key order-42 --into ~/store --record ./replay-2
+  tiermq pipeline replay --table delta:/lake/orders --into ~/store \\
+      --map shop.replay:anonymise --record ./replay-3
 """
 
 

@@ -54,15 +54,21 @@ def sql(
 
     \b
     Columns:
-      topic, brokerName, queueId, queueOffset, tags, keys, uniqKey, body, properties, bornTimestamp, storeTimestamp,
-      msgId, storeSize, deliverTime, tier, …; and Kafka's names: key, value, partition, offset, timestamp, headers
+      topic, brokerName, queueId, queueOffset, tags, keys, uniqKey, body,
+      properties, bornTimestamp, storeTimestamp, msgId, storeSize, deliverTime,
+      tier, …; and Kafka's names: key, value, partition, offset, timestamp,
+      headers
 
     \b
     Examples:
-      tiermq pipeline sql "select topic, count(*) from messages group by topic" --tier s3://history
-      tiermq pipeline sql "select queueOffset, string(body) from orders" --tier s3://history --key order-42
-      tiermq pipeline sql "select max(storeTimestamp) from orders" --store ~/store --explain
-      tiermq pipeline sql "select body:price from orders" --tier s3://history --since 2026-01-31 --format csv
+      tiermq pipeline sql --tier s3://history \\
+          "select topic, count(*) from messages group by topic"
+      tiermq pipeline sql "select queueOffset, string(body) from orders" \\
+          --tier s3://history --key order-42
+      tiermq pipeline sql "select max(storeTimestamp) from orders" \\
+          --store ~/store --explain
+      tiermq pipeline sql "select body:price from orders" \\
+          --tier s3://history --since 2026-01-31 --format csv
     """
     from tiermq.spark.sql import sql as run
 

@@ -58,7 +58,8 @@ def verify(
     \b
     Examples:
       tiermq pipeline verify s3://history
-      tiermq pipeline verify s3://history --report ./verified --master spark://host:7077
+      tiermq pipeline verify s3://history --report ./verified \\
+          --master spark://host:7077
       tiermq pipeline verify s3://history --store ~/store --repair
       tiermq pipeline verify s3://history --json | jq '.problems[]'
     """

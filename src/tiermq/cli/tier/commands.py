@@ -70,14 +70,17 @@ def tier() -> None:
     \b
     URL is one of
       file:///dir          a directory, as RocketMQ's POSIX back end writes it
-      s3://bucket/prefix   credentials from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL
+      s3://bucket/prefix   credentials from AWS_ACCESS_KEY_ID,
+                           AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL
       gs://bucket/prefix   credentials from GOOGLE_APPLICATION_CREDENTIALS
-      az://container/dir   credentials from AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY
+      az://container/dir   credentials from AZURE_STORAGE_ACCOUNT_NAME,
+                           AZURE_STORAGE_ACCOUNT_KEY
 
     \b
     Examples:
       tiermq tier stat s3://history/broker-a
-      tiermq tier cat file:///var/tier --topic orders --queue 0 --offset 1000 --count 10
+      tiermq tier cat file:///var/tier --topic orders --queue 0 \\
+          --offset 1000 --count 10
       tiermq tier verify file:///var/tier
     """
 
@@ -185,7 +188,8 @@ def cat(
 
     \b
     Examples:
-      tiermq tier cat file:///var/tier --topic orders --queue 0 --offset 1000 --count 10
+      tiermq tier cat file:///var/tier --topic orders --queue 0 \\
+          --offset 1000 --count 10
       tiermq tier cat s3://history --topic orders --key order-42
       tiermq tier cat s3://history --topic orders | jq -r .body
     """
@@ -287,7 +291,8 @@ def verify(
     Examples:
       tiermq tier verify file:///var/tier
       tiermq tier verify s3://history --topic orders
-      tiermq tier verify s3://history --json | jq '.problems[] | .where + ": " + .text'
+      tiermq tier verify s3://history --json \\
+          | jq '.problems[] | .where + ": " + .text'
     """
     with (
         opened(url) as driver,
@@ -357,7 +362,8 @@ def repair(
     Examples:
       tiermq tier repair file:///var/tier --dry-run
       tiermq tier repair s3://history --store ~/store
-      tiermq tier repair s3://history --topic orders --json | jq '.actions[] | .not_possible[]'
+      tiermq tier repair s3://history --topic orders --json \\
+          | jq '.actions[] | .not_possible[]'
     """
     with opened(url) as driver, _opened_stores(stores) as (sources, metadata):
         report = repair_tier(

@@ -81,8 +81,10 @@ def restore(
     \b
     Examples:
       tiermq tier restore s3://history --store ~/store
-      tiermq tier restore s3://history --store ~/store --topic orders --topic payments
-      tiermq tier restore file:///var/tier --store ~/store --cluster DefaultCluster --broker broker-a
+      tiermq tier restore s3://history --store ~/store --topic orders \\
+          --topic payments
+      tiermq tier restore file:///var/tier --store ~/store \\
+          --cluster DefaultCluster --broker broker-a
     """
     with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", quiet=as_json) as progress:
         report = restore_metadata(driver, metadata, _told(progress), cluster=cluster, broker=broker, topics=topics)
@@ -144,7 +146,9 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
 
     \b
     Examples:
-      tiermq tier import file:///var/tier --metadata ~/store/config/tieredStoreMetadata.json --store ~/new-store
+      tiermq tier import file:///var/tier \\
+          --metadata ~/store/config/tieredStoreMetadata.json \\
+          --store ~/new-store
     """
     with opened(url) as driver, new_metadata(store) as metadata, bar("importing", quiet=as_json) as progress:
         report = import_rocketmq(
@@ -196,7 +200,8 @@ def export_metadata(
 
     \b
     Examples:
-      tiermq tier export-metadata file:///var/tier --output ~/rocketmq-store/config/tieredStoreMetadata.json
+      tiermq tier export-metadata file:///var/tier \\
+          --output ~/rocketmq-store/config/tieredStoreMetadata.json
     """
     if as_json and output is None:
         raise click.UsageError("--json reports what was written to --output: give --output")

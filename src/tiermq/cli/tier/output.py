@@ -157,20 +157,59 @@ def show_states(states: States) -> None:
             click.echo(f"  tables     {error}")
 
 
+Column = tuple[str, Callable[[QueueView], str]]
+_QUEUE: Column = ("queue", lambda queue: str(queue.key.queue_id))
+_ENDS: tuple[Column, ...] = (
+    ("from", lambda queue: f"{queue.min_offset:,}"), ("to", lambda queue: f"{queue.max_offset:,}"),
+)  # fmt: skip
+_WIDE: tuple[Column, ...] = (
+    _QUEUE,
+    ("messages", lambda queue: f"{queue.message_count:,}"),
+    *_ENDS,
+    ("bytes", lambda queue: f"{queue.size_bytes:,}"),
+    ("segments", lambda queue: str(len(queue.segments()))),
+    ("oldest", lambda queue: moment(queue.begin_ms)),
+    ("newest", lambda queue: moment(queue.end_ms)),
+)
+_NARROW: tuple[Column, ...] = (
+    _QUEUE,
+    *_ENDS,
+    ("size", lambda queue: size_words(queue.size_bytes)),
+    ("oldest (UTC)", lambda queue: minute(queue.begin_ms)),
+    ("newest (UTC)", lambda queue: minute(queue.end_ms)),
+)
+_WIDE_COLUMNS = 130
+"""A terminal below this has fewer columns: a row that wraps is not readable as one."""
+
+
+def minute(timestamp_ms: int) -> str:
+    return moment(timestamp_ms)[:16].replace("T", " ")
+
+
+def size_words(size_bytes: int) -> str:
+    """At most eight characters."""
+    size, units = float(size_bytes), iter(("B", "kB", "MB", "GB", "TB", "PB"))
+    unit = next(units)
+    while size >= 999.95 and unit != "PB":
+        size, unit = size / 1000, next(units)
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
 def show_view(view: TierView, with_segments: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
     several_brokers = len(view.brokers) > 1
-    names = ("broker", "topic") if several_brokers else ("topic",)
-    table = Table(*names, "queue", "messages", "from", "to", "bytes", "segments", "oldest", "newest")
-    for column in table.columns[len(names) : len(names) + 6]:
-        column.justify = "right"
+    names: tuple[Column, ...] = (("topic", lambda queue: queue.key.topic),)
+    if several_brokers:
+        names = (("broker", lambda queue: queue.key.broker), *names)
+    is_wide = console.width >= _WIDE_COLUMNS
+    table = Table() if is_wide else Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name, _ in names:
+        table.add_column(name, overflow="fold")
+    figures = _WIDE if is_wide else _NARROW
+    for name, _ in figures:
+        table.add_column(name, no_wrap=True, justify="left" if name.startswith(("oldest", "newest")) else "right")
     for queue in view.queues:
-        place = (queue.key.broker, queue.key.topic) if several_brokers else (queue.key.topic,)
-        table.add_row(
-            *place, str(queue.key.queue_id), f"{queue.message_count:,}", f"{queue.min_offset:,}",
-            f"{queue.max_offset:,}", f"{queue.size_bytes:,}", str(len(queue.segments())), moment(queue.begin_ms),
-            moment(queue.end_ms),
-        )  # fmt: skip
+        table.add_row(*(value(queue) for _, value in (*names, *figures)))
     console.print(table)
     if with_segments:
         segments = [segment for queue in view.queues for segment in queue.segments()] + view.index

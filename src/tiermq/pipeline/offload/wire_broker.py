@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tiermq.client.broker_state import read_broker_state
+from tiermq.client.broker_state import ask_table, read_broker_state
 from tiermq.client.cluster_client import BlockingCluster, ClusterClient, QueuePlace
 from tiermq.client.queue_access import Pulled, QueueAccess
 from tiermq.clock import HOUR_MS, Clock
@@ -309,7 +309,8 @@ class WireBroker(RecordSource):
     async def _read_topics(self, client: ClusterClient) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
         """The wanted topics, the names of all, and topics whose entry cannot be read."""
         try:
-            answer = await self._ask(client, RequestCode.GET_ALL_TOPIC_CONFIG)
+            address, code = self.wire.address, RequestCode.GET_ALL_TOPIC_CONFIG
+            answer = await ask_table(client, address, code, timeout_s=LOOK_TIMEOUT_S)
         except RequestRefused as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise

@@ -22,7 +22,8 @@ A broker that tiers by itself lends its lease of messages to a job that asks for
 
 A request changes nothing else of the lease, so it costs the broker nothing: its next renewal, or a check before a
 manifest, finds the lease replaced, reads it, and sees the request. What was lent is the job's alone for LENT_MS; if it
-has not acquired it by then, its lender does.
+has not acquired it by then, its lender does, whatever the clock was set to meanwhile, and lends it to none for
+UNTAKEN_REST_S: a job that asks and never takes must not keep a broker from its uploads. Only jobs are lent to.
 
 An operator ends the term of a holder that is dead at once (`take_over`, `tiermq tier takeover`): the epoch rises, and
 the lease is free. A holder that is not dead after all loses it at its next check, and nothing of it is committed.
@@ -149,6 +150,7 @@ LEASE_FILES = {
 KEEPER_REST_S = 1.0
 LENT_MS = 10_000
 REQUEST_MS = 300_000
+UNTAKEN_REST_S = 60.0
 _PUT_TRIES = 3
 REMEDY = (
     "a running broker, or one started now, rewrites it within two lease terms; `tiermq tier takeover` does it at once"
@@ -178,8 +180,8 @@ class LeaseRequest:
     process: str = ""
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether the job still waits, as far as is known."""
-        return now_ms < self.expires_ms and not has_ended(self.process)
+        """Whether it is a job, and still waits, as far as is known."""
+        return _is_job(self.owner) and now_ms < self.expires_ms and not has_ended(self.process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,11 @@ class Lease:
     @property
     def is_by_job(self) -> bool:
         """Whether a job of the pipeline holds it, and not a broker."""
-        return "(pipeline " in self.owner
+        return _is_job(self.owner)
+
+
+def _is_job(owner: str) -> bool:
+    return "(pipeline " in owner
 
 
 def this_process() -> str:
@@ -233,7 +239,7 @@ def has_ended(process: str) -> bool:
         return _started(int(names[0])) != names[1]
     except ProcessLookupError:
         return True
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, OverflowError):
         return False
 
 
@@ -342,6 +348,9 @@ class BrokerLease:
         self.epoch_before = 0
         """The epoch that the lease had when it was acquired."""
         self._request: LeaseRequest | None = None
+        self._lent: tuple[str, float] | None = None
+        """The version of the lease that was lent, and when, by a clock that is never set."""
+        self._lend_again_s = 0.0
         self._checks_begun = 0
         self._last_check = 0  # The number of the newest one that was answered with yes.
 
@@ -404,7 +413,8 @@ class BrokerLease:
             old = None if stored is None else self._decoded(stored, now_ms, force=force)
             if old is None:
                 old, now_ms = Lease(self._surveyed_epoch()), self._clock.now_ms()  # Takes a while.
-            if not force and self._is_kept_by_other(old, now_ms):
+            is_untaken = stored is not None and self._is_untaken(stored)
+            if not force and not is_untaken and self._is_kept_by_other(old, now_ms):
                 raise self._held_by(old, now_ms)
             lease = Lease(
                 max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, 0, now_ms, self._process, self.lends
@@ -427,8 +437,17 @@ class BrokerLease:
                     raise  # Perhaps our own, whose answer was lost: the next one finds out.
                 raise self._held_by(winner, now_ms) from conflict
             self._held, self._version, self._lost, self._damaged = lease, version, None, None
-            self._request = None
+            self._request = self._lent = None
+            if is_untaken:
+                self._lend_again_s = self._clock.monotonic() + UNTAKEN_REST_S
+                _log.warning("%s: %s asked for it, and did not take it", self.name, old.owner)
             return lease.epoch
+
+    def _is_untaken(self, stored: StoredObject) -> bool:
+        """Whether it is as it was lent, and the borrower's time is over."""
+        if self._lent is None or stored.version != self._lent[0]:
+            return False
+        return self._clock.monotonic() - self._lent[1] >= LENT_MS / 1000
 
     def _surveyed_epoch(self) -> int:
         told = survey_epochs(self._driver, self._cluster, self._broker, self._role)
@@ -486,8 +505,11 @@ class BrokerLease:
     def request(self) -> LeaseRequest | None:
         """The job that waits for this lease, as its last renewal or check has found it. Costs no request."""
         with self._lock:
-            request = self._request if self.is_held else None
-            return request if request is not None and request.is_live(self._clock.now_ms()) else None
+            return self._live_request() if self._clock.monotonic() >= self._lend_again_s else None
+
+    def _live_request(self) -> LeaseRequest | None:
+        request = self._request if self.is_held else None
+        return request if request is not None and request.is_live(self._clock.now_ms()) else None
 
     def lend(self, request: LeaseRequest) -> None:
         """Make it the lease of the job that asked. Its lender takes it back by `acquire`. Raises StaleWriter."""
@@ -496,6 +518,7 @@ class BrokerLease:
             expires_ms = self._clock.now_ms() + LENT_MS
             self._put(Lease(held.epoch, request.owner, expires_ms, 0, self._clock.now_ms(), request.process))
             self._held = self._request = None
+            self._lent = self._version, self._clock.monotonic()
 
     def renew(self) -> int:
         """Hold it for another term; returns the new expiry. Raises StaleWriter when another process took it.
@@ -505,7 +528,7 @@ class BrokerLease:
         with self._lock:
             held = self._require_held()
             expires_ms = self._clock.now_ms() + self._term_ms
-            lease = replace(held, expires_ms=expires_ms, renewals=held.renewals + 1, request=self.request)
+            lease = replace(held, expires_ms=expires_ms, renewals=held.renewals + 1, request=self._live_request())
             self._held = self._put(lease)
             return lease.expires_ms
 
@@ -568,7 +591,7 @@ class BrokerLease:
                     raise self._lose(current) from None
                 # A renewal of ours, whose answer was lost, landed after all; or a job asks for the lease.
                 self._version, self._request = stored.version, current.request
-                lease = replace(lease, request=current.request if lease.owner == held.owner else None)
+                lease = replace(lease, request=self._live_request() if lease.owner == held.owner else None)
         raise ManifestConflict(f"{self.name}: {self.owner} wanted to replace it, but others did so {_PUT_TRIES} times")
 
     def _ours_if_damaged(self, stored: StoredObject, held: Lease) -> Lease:
@@ -588,7 +611,8 @@ class BrokerLease:
         elif not current.owner:
             self._lost = f"no holder: it was released at epoch {current.epoch}"
         else:
-            self._has_twin = current.owner == self.owner and current.epoch != self._wanted_epoch
+            # A lower epoch is a lease from a backup of the tier: no process can have acquired it.
+            self._has_twin = current.owner == self.owner and current.epoch > self._wanted_epoch
             self._lost = f"{'another ' * self._has_twin}{current.owner} (epoch {current.epoch})"
         return self._stale()
 
