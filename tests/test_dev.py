@@ -54,12 +54,15 @@ def suite(dev: ModuleType, tests: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("mark", ["", "@pytest.mark.xdist_group('g')\n"])
+@pytest.mark.parametrize("given", ["", "u@host"])
 def test_one_that_fails_once_and_passes_alone_each_time_is_named_unsteady(
-    dev: ModuleType, capfd: pytest.CaptureFixture[str], mark: str
+    dev: ModuleType, capfd: pytest.CaptureFixture[str], mark: str, given: str
 ) -> None:
-    name, passed = suite(dev, f"{mark}def test_a(): once('a')\ndef test_b(): pass\ndef test_c(): pass\n")
+    mark += f"@pytest.mark.parametrize('x', ['{given}'])\n" if given else ""
+    others = "def test_b(): pass\ndef test_c(): pass\n"
+    name, passed = suite(dev, f"{mark}def test_a({'x' if given else ''}): once('a')\n{others}")
     assert passed
-    assert "UNSTEADY: 1 failed once: tests/test_some.py::test_a" in name
+    assert name.endswith("UNSTEADY: 1 failed once: tests/test_some.py::test_a" + (f"[{given}]" if given else ""))
     assert capfd.readouterr().out.count(" 1 passed in") == 3
 
 
@@ -90,6 +93,27 @@ def test_a_suite_that_passes_is_run_once(dev: ModuleType, capfd: pytest.CaptureF
     assert passed
     assert "UNSTEADY" not in name
     assert capfd.readouterr().out.count("1 passed") == 1
+
+
+def test_bytecode_is_kept_for_the_processes_that_tests_start(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    _, passed = suite(dev, "def test_a(): assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n")
+    assert passed
+    assert list((dev.HERE / "tests" / "__pycache__").glob("test_some.*.pyc"))
+
+
+def test_tests_of_one_group_run_in_one_process(dev: ModuleType) -> None:
+    """Otherwise each worker starts a Spark of its own, and parses all sources: pytest and xdist must fit."""
+    dev.WORKERS = 2  # type: ignore[attr-defined]
+    noted = (
+        "@pytest.mark.xdist_group('g')\n@pytest.mark.parametrize('n', range(8))\n"
+        "def test_a(n): pathlib.Path(os.environ['PYTEST_XDIST_WORKER'] + f'-{n}').touch()\n"
+    )
+    _, passed = suite(dev, noted)
+    assert passed
+    ran = [path.name.partition("-")[0] for path in dev.HERE.glob("gw*-*")]
+    assert len(ran) == 8
+    assert len(set(ran)) == 1
 
 
 def test_a_child_process_finds_the_helpers_of_the_checkout_from_any_directory(

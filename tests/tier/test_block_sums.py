@@ -43,7 +43,7 @@ def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
     sums = BlockSums.of(DATA)
     companion = summed(b'{"version":1,"files":[]}', sums)
     assert json.loads(companion)["version"] == 1
-    assert BlockSums.told_by(companion, len(DATA)) == sums
+    assert BlockSums.of_companion(companion, len(DATA)) == sums
     assert summed(b"{}", None) == b"{}"
 
 
@@ -52,11 +52,11 @@ def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
     [b"{}", b"[]", b"no JSON", b'{"blocks":{"bytes":0,"crc32":""}}', b'{"blocks":{"bytes":4096,"crc32":"?"}}'],
 )
 def test_a_companion_that_does_not_tell_them_is_none(companion: bytes) -> None:
-    assert BlockSums.told_by(companion, len(DATA)) is None
+    assert BlockSums.of_companion(companion, len(DATA)) is None
 
 
 def test_sums_of_another_size_are_not_believed() -> None:
-    assert BlockSums.told_by(summed(b"{}", BlockSums.of(DATA)), len(DATA) + BLOCK_BYTES_MIN) is None
+    assert BlockSums.of_companion(summed(b"{}", BlockSums.of(DATA)), len(DATA) + BLOCK_BYTES_MIN) is None
 
 
 def test_a_large_file_has_larger_blocks() -> None:

@@ -178,36 +178,43 @@ def resend(
     name = group.removeprefix(DEAD_LETTER_PREFIX)
     remembered = ResentRecord(record, name) if record is not None else None
     line = ProgressLine("resent")
-    told: dict[str, Any] = {"group": name, "dry_run": dry_run, "found": 0, "resent": 0, "already": 0, "unconfirmed": 0}
-    told["unreadable"] = []
+    report: dict[str, Any] = {
+        "group": name,
+        "dry_run": dry_run,
+        "found": 0,
+        "resent": 0,
+        "already": 0,
+        "unconfirmed": 0,
+    }
+    report["unreadable"] = []
 
     async def resent(client: ClusterClient) -> None:
         resending = Resending(client, name, to)
         batch: list[DeadLetter] = []
         async for letter in _limited(dead_letters(client, name, Wanted(topic, since, key)), limit):
-            told["found"] += 1
+            report["found"] += 1
             if remembered is not None and letter.identity in remembered:
-                told["already"] += 1
+                report["already"] += 1
                 continue
             batch.append(letter)
             if len(batch) >= BATCH:
-                await _send(resending, batch, told, line, remembered, dry_run)
+                await _send(resending, batch, report, line, remembered, dry_run)
                 batch = []
-        await _send(resending, batch, told, line, remembered, dry_run)
+        await _send(resending, batch, report, line, remembered, dry_run)
 
     try:
         _run(access, resent)
     finally:
         line.end()
-        _tell(told, as_json=as_json)
-    if told["unreadable"]:
+        _print_report(report, as_json=as_json)
+    if report["unreadable"]:
         raise SystemExit(EXIT_LEFT)
 
 
 async def _send(
     resending: Resending,
     batch: list[DeadLetter],
-    told: dict[str, Any],
+    report: dict[str, Any],
     line: ProgressLine,
     remembered: ResentRecord | None,
     dry_run: bool,
@@ -215,10 +222,10 @@ async def _send(
     found = await resending.resend(batch, dry_run=dry_run)
     if remembered is not None and not dry_run:
         remembered.add([letter.identity for letter in (*found.sent, *found.already)])
-    told["resent"] += len(found.sent)
-    told["already"] += len(found.already)
-    told["unconfirmed"] += found.unconfirmed
-    told["unreadable"] += [_problem(each) for each in found.unreadable]
+    report["resent"] += len(found.sent)
+    report["already"] += len(found.already)
+    report["unconfirmed"] += found.unconfirmed
+    report["unreadable"] += [_problem(each) for each in found.unreadable]
     line.add(len(found.sent), sum(len(letter.message.body) for letter in found.sent))
 
 
@@ -226,22 +233,22 @@ def _problem(letter: Unreadable) -> dict[str, str]:
     return {"letter": letter.name, "reason": letter.reason}
 
 
-def _tell(told: dict[str, Any], *, as_json: bool) -> None:
+def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(report))
         return
-    verb = "to be sent" if told["dry_run"] else "sent again"
+    verb = "to be sent" if report["dry_run"] else "sent again"
     click.echo(
-        f"{counted_noun(told['found'], 'dead letter')} of {told['group']}: {told['resent']:,} {verb}, "
-        f"{told['already']:,} sent before, {len(told['unreadable']):,} cannot be"
+        f"{counted_noun(report['found'], 'dead letter')} of {report['group']}: {report['resent']:,} {verb}, "
+        f"{report['already']:,} sent before, {len(report['unreadable']):,} cannot be"
     )
-    if told["unconfirmed"]:
+    if report["unconfirmed"]:
         click.echo(
-            f"Note: {told['unconfirmed']:,} of them are stored, but brokers do not find them by their keys "
+            f"Note: {report['unconfirmed']:,} of them are stored, but brokers do not find them by their keys "
             "(messageIndexEnable?): run again, this would send them again; --record FILE remembers them",
             err=True,
         )
-    for each in told["unreadable"]:
+    for each in report["unreadable"]:
         click.echo(f"  {each['letter']}: {each['reason']}", err=True)
 
 

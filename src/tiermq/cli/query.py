@@ -121,10 +121,10 @@ async def _by_id(cluster: ClusterClient, options: dict[str, Any], text: str) -> 
 
 
 def _print(message: StoredMessage, as_json: bool) -> None:
-    told = described(message)
+    shown = described(message)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(shown))
         return
-    for name, value in told.items():
+    for name, value in shown.items():
         click.echo(f"{name:28} {value}")
     click.echo()

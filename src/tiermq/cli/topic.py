@@ -50,8 +50,8 @@ def list_topics(access: Access, everything: bool, as_json: bool) -> None:
             return found
         system: set[str] = set()
         for address in (await cluster.masters()).values():
-            told = await cluster.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-            system.update(decode_object(told.body).get("topicList") or [])
+            answer = await cluster.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            system.update(decode_object(answer.body).get("topicList") or [])
         return [name for name in found if name not in system and not _is_hidden(name)]
 
     found = access.run(names)

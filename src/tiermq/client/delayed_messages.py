@@ -71,9 +71,9 @@ async def _rules_of(cluster: ClusterClient, address: str) -> _Rules:
     defaults = StoreConfig()
     try:
         answer = await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
-        told = read_properties(bytes(answer.body).decode())
-        delays = told.get("messageDelayLevel", defaults.message_delay_level)
-        precision_ms = int(told.get("timerPrecisionMs", PRECISION_MS))
+        settings = read_properties(bytes(answer.body).decode())
+        delays = settings.get("messageDelayLevel", defaults.message_delay_level)
+        precision_ms = int(settings.get("timerPrecisionMs", PRECISION_MS))
         return _Rules(precision_ms, defaults.with_settings(message_delay_level=delays).delay_levels_ms)
     except (RequestRefused, BadConfig, ValueError):
         return _Rules(PRECISION_MS, defaults.delay_levels_ms)

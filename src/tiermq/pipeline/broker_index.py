@@ -43,8 +43,7 @@ from tiermq.pipeline.index_files import (
     write_index_manifest,
 )
 from tiermq.pipeline.leased_broker import LeasedBroker
-from tiermq.pipeline.reindex.plan import Stretch, stretches
-from tiermq.pipeline.reindex.task import KeyWork
+from tiermq.pipeline.reindex.task import KeyWork, LogChunk, log_chunks
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.index.index_coverage import (
     CoverageRecord,
@@ -195,7 +194,7 @@ class BrokerIndex:
                 tuple(row for row in units if _holds(row, each)),
                 is_last=each.to_offset >= offsets[1],
             )
-            for each in stretches(ranges, metadata.time_entries(queue), offsets, stretch_bytes)
+            for each in log_chunks(ranges, metadata.time_entries(queue), offsets, stretch_bytes)
         ]
 
     # New files
@@ -394,5 +393,5 @@ def _file_of(built: BuiltIndex) -> IndexFile:
     )  # fmt: skip
 
 
-def _holds(units: Segment, stretch: Stretch) -> bool:
-    return units.key.base < stretch.to_offset * UNIT_BYTES and units.end > stretch.from_offset * UNIT_BYTES
+def _holds(units: Segment, chunk: LogChunk) -> bool:
+    return units.key.base < chunk.to_offset * UNIT_BYTES and units.end > chunk.from_offset * UNIT_BYTES

@@ -197,7 +197,7 @@ def replace_companion(
     """Write the companion of a file of `size` bytes as one that is registered; its checksums stay."""
     name = companion_name(key)
     stored = driver.get_object(name)
-    sums = None if stored is None else BlockSums.told_by(stored.data, size)
+    sums = None if stored is None else BlockSums.of_companion(stored.data, size)
     marks = {FEW_SLOTS: True} if has_few_slots else {}
     driver.put_object(name, summed(encoded_companion(record, **marks), sums))
 

@@ -71,9 +71,9 @@ class JobReport:
         )
         lines = [head]
         for title, numbers in (("planned", self.planned), ("done", self.done)):
-            told = [counted(name, number) for name, number in numbers.items() if number]
-            if told:
-                lines.append(f"  {title}: " + ", ".join(told))
+            parts = [counted(name, number) for name, number in numbers.items() if number]
+            if parts:
+                lines.append(f"  {title}: " + ", ".join(parts))
         if self.is_clean and not any((*self.planned.values(), *self.done.values())):
             lines.append("  nothing to do")
         lines.extend(f"  problem: {problem}" for problem in self.problems)

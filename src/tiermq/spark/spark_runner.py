@@ -150,12 +150,12 @@ class _Watch:
             self._progress(self._total, self._total)
 
     def _run(self) -> None:
-        told = -1
+        reported = -1
         while not self._over.wait(POLL_S):
             done = min(self._done(), self._total)
-            if done != told and self._progress is not None:
+            if done != reported and self._progress is not None:
                 self._progress(done, self._total)
-                told = done
+                reported = done
 
     def _done(self) -> int:
         """Finished tasks of the job's last stage, which does the work."""

@@ -233,8 +233,8 @@ class LocalBroker:
         with BlockingClient(host, int(port), timeout_s=REGISTERED_S) as client:
             while True:
                 answer = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=asked))
-                told = decode_object(answer.body).get("queueDatas") if answer.code == ResponseCode.SUCCESS else None
-                if told and told[0].get("readQueueNums") == queues:
+                rows = decode_object(answer.body).get("queueDatas") if answer.code == ResponseCode.SUCCESS else None
+                if rows and rows[0].get("readQueueNums") == queues:
                     return
                 time.sleep(LOOK_S)  # The processor is the registering thread's meanwhile.
 

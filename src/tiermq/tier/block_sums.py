@@ -99,18 +99,18 @@ class BlockSums:
         return cls(0, UNITS_BLOCK_BYTES if segment_type is SegmentType.CONSUME_QUEUE else LOG_BLOCK_BYTES, ())
 
     @classmethod
-    def told_by(cls, companion: bytes | memoryview, size: int) -> BlockSums | None:
+    def of_companion(cls, companion: bytes | memoryview, size: int) -> BlockSums | None:
         """The sums in the companion of a file of `size` bytes; None when it has none, or those of another file."""
         try:
-            told = json.loads(bytes(companion))[FIELD]
+            found = json.loads(bytes(companion))[FIELD]
         except (ValueError, LookupError, TypeError):
             return None
-        return cls.from_document(told, size)
+        return cls.from_document(found, size)
 
     @classmethod
-    def from_document(cls, told: Any, size: int) -> BlockSums | None:
+    def from_document(cls, found: Any, size: int) -> BlockSums | None:
         try:
-            block, packed = int(told["bytes"]), base64.b64decode(told["crc32"], validate=True)
+            block, packed = int(found["bytes"]), base64.b64decode(found["crc32"], validate=True)
             sums = struct.unpack(f">{len(packed) // 4}I", packed)
         except (ValueError, LookupError, TypeError, struct.error):
             return None

@@ -170,10 +170,10 @@ class TierView:
         if not of_broker or not logs:
             return not logs
         try:
-            told = CompactedIndex(self._driver, max(of_broker, key=lambda row: row.key.base)).companion()
+            companion = CompactedIndex(self._driver, max(of_broker, key=lambda row: row.key.base)).companion()
         except CorruptSegment:
             return False
-        known = None if told is None else told.coverage().queues.get((queue.key.topic, queue.key.queue_id))
+        known = None if companion is None else companion.coverage().queues.get((queue.key.topic, queue.key.queue_id))
         return known is not None and known.is_complete and known.end >= max(row.end for row in logs)
 
 

@@ -129,7 +129,7 @@ def test_keys_that_cannot_be_staged_do_not_hold_up_their_messages(tmp_path: Path
     assert world.broker.index.unindexed() == []
     world.broker.commit(result.commits, result.keys)
     (work,) = world.broker.index.unindexed()
-    assert (work.queue, work.stretch.start, work.stretch.stop) == (result.commits[0].queue, 0, result.commits[0].bytes)
+    assert (work.queue, work.chunk.start, work.chunk.stop) == (result.commits[0].queue, 0, result.commits[0].bytes)
     world.broker.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.pipeline.reindex.plan import Stretch, stretches
+from tiermq.pipeline.reindex.task import LogChunk, log_chunks
 from tiermq.tier.index.index_coverage import (
     OPEN,
     Coverage,
@@ -75,7 +75,7 @@ ENTRIES = [TimeEntry(0, 0, 0), TimeEntry(4, 0, 400), TimeEntry(8, 0, 800), TimeE
 @pytest.mark.parametrize(
     ("ranges", "size", "expected"),
     [
-        pytest.param([(0, 1500)], 1 << 30, [(0, 15, 0, 1500)], id="one stretch"),
+        pytest.param([(0, 1500)], 1 << 30, [(0, 15, 0, 1500)], id="one chunk"),
         pytest.param([(0, 1500)], 700, [(0, 8, 0, 800), (8, 15, 800, 1500)], id="cut where a place is known"),
         pytest.param([(0, 1500)], 1, [(0, 4, 0, 400), (4, 8, 400, 800), (8, 12, 800, 1200), (12, 15, 1200, 1500)]),
         pytest.param([(450, 700)], 1, [(4, 8, 450, 700)], id="within two places"),
@@ -86,12 +86,12 @@ ENTRIES = [TimeEntry(0, 0, 0), TimeEntry(4, 0, 400), TimeEntry(8, 0, 800), TimeE
 def test_ranges_are_cut_where_a_message_s_place_is_known(
     ranges: list[LogRange], size: int, expected: list[tuple[int, int, int, int]]
 ) -> None:
-    assert stretches(ranges, ENTRIES, (0, 15), size) == [Stretch(*each) for each in expected]
+    assert log_chunks(ranges, ENTRIES, (0, 15), size) == [LogChunk(*each) for each in expected]
 
 
 def test_entries_of_messages_that_are_gone_are_passed_over() -> None:
-    assert stretches([(500, 1500)], ENTRIES, (5, 15), 1 << 30) == [Stretch(5, 15, 500, 1500)]
-    assert stretches([(0, 10)], (), (0, 2), 1) == [Stretch(0, 2, 0, 10)]
+    assert log_chunks([(500, 1500)], ENTRIES, (5, 15), 1 << 30) == [LogChunk(5, 15, 500, 1500)]
+    assert log_chunks([(0, 10)], (), (0, 2), 1) == [LogChunk(0, 2, 0, 10)]
 
 
 def test_a_record_is_changed_in_some_queues_only() -> None:

@@ -25,8 +25,7 @@ from tiermq.errors import (
 from tiermq.pipeline.export.job import export
 from tiermq.pipeline.replay import job as module
 from tiermq.pipeline.replay.job import put
-from tiermq.pipeline.replay.pace import Pace
-from tiermq.pipeline.replay.plan import left_of
+from tiermq.pipeline.replay.plan import RateLimiter, left_of
 from tiermq.pipeline.replay.record import ReplayRecord
 from tiermq.pipeline.replay.task import stage_replay
 from tiermq.pipeline.store_directory import open_store
@@ -331,18 +330,18 @@ def test_an_empty_tier_is_no_history(world: ReplayWorld, tmp_path: Path) -> None
     assert not world.record.exists()
 
 
-def test_a_pace_waits_for_what_is_due() -> None:
+def test_a_rate_limiter_waits_for_what_is_due() -> None:
     now = [0.0]
-    pace = Pace(100.0, lambda: now[0])
-    assert pace.at_once == 10
+    limiter = RateLimiter(100.0, lambda: now[0])
+    assert limiter.at_once == 10
     for _ in range(5):
-        rest_s = pace.after(10)
+        rest_s = limiter.after(10)
         assert rest_s == pytest.approx(0.1)
         now[0] += rest_s
     now[0] += 10.0
-    assert pace.after(10) == 0.0
-    assert Pace(3.0).at_once == 1
-    assert Pace(None).at_once == 1000
+    assert limiter.after(10) == 0.0
+    assert RateLimiter(3.0).at_once == 1
+    assert RateLimiter(None).at_once == 1000
 
 
 def test_spark_replays_what_it_reads(spark: Any, world: ReplayWorld) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tier.fetch.fetch_world import FetchWorld
+from tier.fetch.fetch_world import FetchWorld, IdlePool, quick_pace
 from tiermq.tier.flat.flat_file import FlatAppendFile
 
 
@@ -41,3 +41,9 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., FetchWorld]]:
 @pytest.fixture
 def world(make_world: Callable[..., FetchWorld]) -> FetchWorld:
     return make_world()
+
+
+@pytest.fixture
+def quick(make_world: Callable[..., FetchWorld]) -> FetchWorld:
+    """A tier that answers at once, and reads ahead only when a test lets it."""
+    return make_world(pace=quick_pace(), pool=IdlePool())

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
+from tier.class_stack import classes_on_the_stack
 from tier.fetch.fetch_world import FetchWorld, mails
 from tiermq.tier.driver.object_requests import ObjectRequests
 from tiermq.tier.driver.tier_url import open_driver
-
-
-def classes_on_the_stack(frame: FrameType | None) -> list[str]:
-    """Classes of the package whose methods are being called, outermost first."""
-    found: list[str] = []
-    while frame is not None:
-        kind = type(frame.f_locals.get("self"))
-        if kind.__module__.startswith("tiermq."):
-            found.append(kind.__name__)
-        frame = frame.f_back
-    return list(dict.fromkeys(reversed(found)))
 
 
 def test_a_cold_fetch_passes_six_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,6 @@ Make = Callable[..., FetchWorld]
 LOG = SegmentType.COMMIT_LOG
 
 
-@pytest.fixture
-def quick(make_world: Make) -> FetchWorld:
-    return make_world(pace=quick_pace(), pool=IdlePool())
-
-
 def log_reads(world: FetchWorld) -> list[tuple[int, int]]:
     return [(position, length) for key, position, length in world.driver.reads if key.type is LOG]
 

@@ -6,17 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, IdlePool, Mail, mails, quick_pace
+from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, Mail, mails
 from tiermq.errors import CorruptSegment
 from tiermq.kernel import TierPage
 
 Make = Callable[..., FetchWorld]
 MIB = 1 << 20
-
-
-@pytest.fixture
-def quick(make_world: Make) -> FetchWorld:
-    return make_world(pace=quick_pace(), pool=IdlePool())
 
 
 def ready(world: FetchWorld, offset: int, count: int = 32, max_bytes: int = MIB, group: str = "g") -> TierPage | None:

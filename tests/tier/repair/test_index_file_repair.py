@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tier.tier_world import TierWorld
-from tier.verify_world import bare, bytes_of, index_key, sound_world
+from tier.verify_world import bare, bytes_of, index_key
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.repair.index_file_repair import CannotIndex, covered_ranges, rebuild_index, write_index
 from tiermq.tier.repair.queue_facts import read_facts
 from tiermq.tier.verify.verify import verify_tier
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
 
 
 def with_coverage(world: TierWorld, ends: dict[tuple[str, int], int]) -> None:

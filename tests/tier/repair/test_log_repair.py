@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tier.repair.repair_world import RepairWorld
 from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key
 from tiermq.tier.repair.queue_facts import read_facts, survey_log
 from tiermq.tier.repair.queue_repair import Lost, PatchedSegment, apply_patches, find_lost, find_patches
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[RepairWorld]:
-    world = RepairWorld.make(tmp_path)
-    yield world
-    world.world.close()
 
 
 def lost(made: RepairWorld, *, with_local: bool = True) -> tuple[list[Lost], list[str]]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from tier.tier_world import TierWorld
-from tier.verify_world import QUEUE, bytes_of, log_key, sound_world
+from tier.verify_world import QUEUE, bytes_of, log_key
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.metadata.metadata_values import Gap
 from tiermq.tier.names import QueueKey
@@ -22,13 +18,6 @@ from tiermq.tier.repair.manifest_repair import (
 )
 from tiermq.tier.repair.queue_facts import read_facts
 from tiermq.tier.verify.verify import verify_tier
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_rebuilt_manifest_says_of_a_sound_queue_what_the_old_one_said(world: TierWorld) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tier.repair.repair_world import RepairWorld
 from tier.verify_world import COUNT, QUEUE, UNITS, bytes_of, log_key, unit_key
 from tiermq.consumequeue.unit import PRE_BLANK
@@ -15,13 +10,6 @@ from tiermq.tier.repair.queue_repair import changed_segments, describe_offsets, 
 from tiermq.tier.repair.repair import run_repair
 from tiermq.tier.repair.repair_plan import RepairAction, RepairKind
 from tiermq.tier.verify.verify import verify_tier
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[RepairWorld]:
-    world = RepairWorld.make(tmp_path)
-    yield world
-    world.world.close()
 
 
 def test_all_units_follow_from_the_records(made: RepairWorld) -> None:

@@ -159,8 +159,8 @@ class OffsetAdminProcessor:
         for each, goal in goals.items():
             self._parts.offsets.reset(group, topic.name, each, goal)
         self._parts.offsets.flush()
-        told = ObjectKeyed((queue_key(self._parts, topic.name, each), goal) for each, goal in goals.items())
-        return command.respond(body=encode_body({"offsetTable": told}))
+        table = ObjectKeyed((queue_key(self._parts, topic.name, each), goal) for each, goal in goals.items())
+        return command.respond(body=encode_body({"offsetTable": table}))
 
     def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Before the epoch means the end, as in RocketMQ."""

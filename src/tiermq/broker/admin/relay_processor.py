@@ -120,8 +120,8 @@ def _give_statuses(
 
 def _offsets_of(answer: RemotingCommand) -> ObjectKeyed:
     """Queues and offsets as a client sent them. Raises RequestRefused."""
-    told = object_in(decode_object(answer.body).get("messageQueueTable") or {}, "messageQueueTable")
-    return ObjectKeyed((decode_object(queue.encode()), as_int(offset)) for queue, offset in told.items())
+    table = object_in(decode_object(answer.body).get("messageQueueTable") or {}, "messageQueueTable")
+    return ObjectKeyed((decode_object(queue.encode()), as_int(offset)) for queue, offset in table.items())
 
 
 def _give_back(

@@ -116,12 +116,12 @@ def register_timer_metrics(metrics: Registry, timers: TimerService) -> None:
 def _report_by_topic(metrics: Registry, timers: TimerService) -> Callable[[], None]:
     """Sets periodically how many timers wait for each topic."""
     gauge = metrics.gauge("rocketmq_timing_messages", "waiting timers, by topic", ("topic",))
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def tell() -> None:
         counts = timers.waiting_by_topic()
-        for topic in told | counts.keys():
+        for topic in reported | counts.keys():
             gauge.labels(topic).set(counts.get(topic, 0))
-        told.update(counts)
+        reported.update(counts)
 
     return tell

@@ -162,8 +162,8 @@ class EndTransactionProcessor:
     def _refusal(self, request: EndRequest, ended: Ended, code: ResponseCode) -> RequestRefused:
         remark = _REMARKS.get(ended.status, ended.status.value)
         if ended.status is EndStatus.NOT_STORED:
-            code, told = code_of(ended.put_status, self._parts.local.why_not_writeable)
-            remark = told or ended.put_status.name
+            code, reason = code_of(ended.put_status, self._parts.local.why_not_writeable)
+            remark = reason or ended.put_status.name
         # Producers do not wait for an answer: this line is what an operator finds.
         _log.warning("group %s cannot end the half message at %d: %s", request.group, request.log_offset, remark)
         return RequestRefused(remark, code)

@@ -160,8 +160,8 @@ class AssignmentProcessor:
             found = shares_for_pop(queues, self._parts.clients.client_ids(group), client_id, mode, share)
         else:
             found = share(queues, self._parts.clients.client_ids(group), client_id)
-        told = [{"messageQueue": each.to_json(), "mode": mode.mode} for each in found]
-        return command.respond(body=encode_body({"messageQueueAssignments": told}))
+        rows = [{"messageQueue": each.to_json(), "mode": mode.mode} for each in found]
+        return command.respond(body=encode_body({"messageQueueAssignments": rows}))
 
     def _queues(self, topic: str) -> Shares:
         """The topic's queues that can be read, on all brokers that are known, sorted."""
@@ -205,15 +205,15 @@ def _mode_in(table: dict[str, Any]) -> GroupMode:
 
 
 def encode_modes(modes: dict[tuple[str, str], GroupMode]) -> bytes:
-    told: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for (topic, group), each in modes.items():
-        told.setdefault(topic, {})[group] = {
+        rows.setdefault(topic, {})[group] = {
             "consumerGroup": group,
             "mode": each.mode,
             "popShareQueueNum": each.share_queues,
             "topic": topic,
         }
-    return encode_body({"messageRequestModeMap": told})
+    return encode_body({"messageRequestModeMap": rows})
 
 
 def decode_modes(data: bytes) -> dict[tuple[str, str], GroupMode]:

@@ -106,8 +106,8 @@ class ClientProcessor:
             yield
             signer = None if command.account is None else command.account.access_key
             clients.producer_came(group, beat.client_id, connection, command.language, command.version, signer)
-        told = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
-        return command.respond(ext=told)
+        fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+        return command.respond(ext=fields)
 
     def _close_silent(self) -> None:
         self._parts.clients.close_silent()
@@ -133,10 +133,10 @@ class ClientProcessor:
     @serves(RequestCode.CHECK_CLIENT_CONFIG, access=reaches("SUB of the topic"), in_pool=True)
     def check_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Whether this broker supports the client's filters. Any thread."""
-        told = decode_object(command.body).get("subscriptionData") if command.body else None
-        if told is None:
+        fields = decode_object(command.body).get("subscriptionData") if command.body else None
+        if fields is None:
             return command.respond()
-        wanted = Subscription.from_json(told)
+        wanted = Subscription.from_json(fields)
         require_topic(command, wanted.topic, Permission.SUB)
         if wanted.is_by_tag:
             return command.respond()

@@ -117,12 +117,12 @@ class SubscriptionGroup:
     def from_json(cls, value: object, name: str = "") -> SubscriptionGroup:
         """`name` is the key it stood under, for writers that leave it out inside. Raises RequestRefused."""
         table = object_in(value, f"the configuration of group {name[:40]!r}")
-        told = text_in(table.get("groupName"), "groupName") or name
-        if not told:
+        group_name = text_in(table.get("groupName"), "groupName") or name
+        if not group_name:
             raise RequestRefused("expected a consumer group with a name, found one without")
         attributes, policy = table.get("attributes"), table.get("groupRetryPolicy")
         return cls(
-            told,
+            group_name,
             as_bool(table.get("consumeEnable"), default=True),
             as_bool(table.get("consumeFromMinEnable"), default=True),
             as_bool(table.get("consumeBroadcastEnable"), default=True),

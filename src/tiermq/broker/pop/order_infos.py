@@ -72,10 +72,10 @@ class OrderInfo:
         listed = table.get("o") or []
         if not isinstance(listed, list):
             raise RequestRefused(f"expected a list of offsets in o, found a {type(listed).__name__}")
-        told = [as_int(each) for each in listed]
-        if not told:
+        numbers = [as_int(each) for each in listed]
+        if not numbers:
             return None
-        offsets = (told[0], *(told[0] + each for each in told[1:]))
+        offsets = (numbers[0], *(numbers[0] + each for each in numbers[1:]))
         bits = int64_in(table, "cm")
         return cls(
             offsets,

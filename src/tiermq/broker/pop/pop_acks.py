@@ -197,7 +197,7 @@ class PopAcks:
                 raise _over(receipt)
             if self._orders.blocked_until_ms(queue) is None:
                 self._queue_freed(topic, receipt.queue_id)
-            return command.respond(ext=_told(receipt.pop_ms, invisible_ms, ORDERED_QUEUE))
+            return command.respond(ext=_receipt_fields(receipt.pop_ms, invisible_ms, ORDERED_QUEUE))
         due_ms = receipt.pop_ms + receipt.invisible_ms
         is_awaited = self._is_awaited(popped, receipt.revive_queue, due_ms)
         if is_awaited:
@@ -215,7 +215,7 @@ class PopAcks:
         revive_queue = receipt.revive_queue if point is None else point.revive_queue
         self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
         self._close(popped, [receipt.offset], revive_queue, due_ms)
-        return command.respond(ext=_told(own.pop_ms, invisible_ms, revive_queue))
+        return command.respond(ext=_receipt_fields(own.pop_ms, invisible_ms, revive_queue))
 
     def _is_own(self, popped: PoppedMessage, offset: int) -> bool:
         """Whether a message without a check point here may be the group's."""
@@ -256,7 +256,7 @@ def _popped(group: str, topic: str, receipt: Receipt) -> PoppedMessage:
     return PoppedMessage(group, topic, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
 
 
-def _told(pop_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
+def _receipt_fields(pop_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
     return {"popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": str(revive_queue)}
 
 

@@ -178,15 +178,15 @@ class PopProcessor:
     # Answering.
 
     def _finish(self, pop: Pop, topic: TopicConfig, found: PopResult) -> None:
-        told = _fields(pop, found)
+        fields = _fields(pop, found)
         if found.count:
             key = (pop.group, pop.topic)
             self._given[key] = self._given.get(key, 0) + found.count
-            self._send(pop, pop.command.respond(remark="FOUND", ext=told, body=b"".join(found.data)))
+            self._send(pop, pop.command.respond(remark="FOUND", ext=fields, body=b"".join(found.data)))
         elif pop.deadline_ms <= self._parts.clock.now_ms():
-            self._send(pop, pop.command.respond(ResponseCode.POLLING_TIMEOUT, "no message came", ext=told))
+            self._send(pop, pop.command.respond(ResponseCode.POLLING_TIMEOUT, "no message came", ext=fields))
         elif not self.waiting.hold(pop, found.look_again_ms):
-            self._send(pop, pop.command.respond(ResponseCode.POLLING_FULL, "too many pops are waiting", ext=told))
+            self._send(pop, pop.command.respond(ResponseCode.POLLING_FULL, "too many pops are waiting", ext=fields))
         elif self.reader.end_of(pop, topic) != found.end:
             # Messages dispatched between the read and the hold woke no pop.
             self._server.loop.call_soon(self.waiting.wake_one, pop)
@@ -243,7 +243,7 @@ class PopProcessor:
 
 
 def _fields(pop: Pop, found: PopResult) -> dict[str, str]:
-    told = {
+    fields = {
         "popTime": str(found.pop_ms),
         "invisibleTime": str(pop.invisible_ms),
         "reviveQid": str(found.revive_queue),
@@ -252,8 +252,8 @@ def _fields(pop: Pop, found: PopResult) -> dict[str, str]:
         "msgOffsetInfo": ";".join(found.offsets),
     }
     if found.order_counts:
-        told["orderCountInfo"] = ";".join(found.order_counts)
-    return told
+        fields["orderCountInfo"] = ";".join(found.order_counts)
+    return fields
 
 
 def admit(parts: BrokerContext, pop: Pop) -> TopicConfig:

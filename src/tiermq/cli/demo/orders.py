@@ -134,7 +134,7 @@ def even(messages: int) -> list[int]:
 KEYS_TRIED = 200
 TIMES_TRIED = 5  # In each queue.
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
 class Found(Protocol):
@@ -160,7 +160,7 @@ class Orders(Protocol):
     async def offset_at(self, queue_id: int, moment_ms: int) -> int: ...
 
 
-async def read_back(orders: Orders, told: Told) -> tuple[list[int], Tally]:
+async def read_back(orders: Orders, progress: Progress) -> tuple[list[int], Tally]:
     """Read all queues concurrently from offset 0: messages of each queue, and the totals. Raises DemoFailed."""
     tally = Tally()
 
@@ -174,7 +174,7 @@ async def read_back(orders: Orders, told: Told) -> tuple[list[int], Tally]:
                         f"queue {queue_id}: message {expected_offset} is not what was sent, found {message}"
                     )
                 tally.add(body)
-            told(len(messages))
+            progress(len(messages))
             offset += len(messages)
         return offset
 

@@ -109,8 +109,8 @@ class Demo:
             self._wire(lambda orders: orders.create_topic())
             step.facts["start_s"] = timeline.now_s - step.begin_s
             self._tell(timeline, step, f"Started a broker (tiermq serve) in {seconds(step.facts['start_s'])}.")
-            half, told = sum(self._wanted) // 2, timeline.counter("put")
-            acknowledged, put_rate = send_until_killed(self._broker.name_server, half, self._broker.kill, told)
+            half, progress = sum(self._wanted) // 2, timeline.counter("put")
+            acknowledged, put_rate = send_until_killed(self._broker.name_server, half, self._broker.kill, progress)
             self._broker.forget_killed()
             self.account.acknowledged = sum(acknowledged)
             step.facts |= {"acknowledged": sum(acknowledged), "messages_per_s": put_rate}

@@ -136,10 +136,10 @@ async def until(is_so: Callable[[], Awaitable[bool]], what: str) -> None:
 GROUP = "demo_producers"
 IN_THE_MIDDLE_S = 0.003  # From an answer to when the next lists are on their way, or half stored.
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 """Called with the number of newly acknowledged messages."""
 
-ToldOfQueue = Callable[[int, int], None]
+QueueProgress = Callable[[int, int], None]
 """Called with the number of acknowledged messages of a queue."""
 
 
@@ -161,7 +161,7 @@ async def send_list(producer: Producer, place: QueuePlace, offset: int, keys: Un
         raise DemoFailed(f"queue {place.queue_id}: expected the next message at {offset}, found {found}")
 
 
-async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[float], told: ToldOfQueue) -> None:
+async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[float], progress: QueueProgress) -> None:
     """Let all producers send concurrently what the queues lack of `wanted`, and perhaps part of a batch more.
 
     Raises the first problem of a queue when all have ended: DemoFailed, RemotingError.
@@ -173,7 +173,7 @@ async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[float
         while offset < wanted[place.queue_id]:
             await send_list(producer, place, offset, keys)
             offset += LIST_MESSAGES
-            told(place.queue_id, offset)
+            progress(place.queue_id, offset)
 
     async with AsyncExitStack() as clients:
         fills = []
@@ -187,7 +187,9 @@ async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[float
         raise problem
 
 
-def send_until_killed(name_server: str, enough: int, kill: Callable[[], None], told: Told) -> tuple[list[int], float]:
+def send_until_killed(
+    name_server: str, enough: int, kill: Callable[[], None], progress: Progress
+) -> tuple[list[int], float]:
     """Send until `enough` messages are acknowledged, and kill the broker while more are in flight.
 
     Returns the acknowledged messages by queue, and the rate. Raises DemoFailed if the broker ended before.
@@ -196,7 +198,7 @@ def send_until_killed(name_server: str, enough: int, kill: Callable[[], None], t
     when_ns: list[int] = []
 
     def hear(queue_id: int, count: int) -> None:
-        told(count - acknowledged[queue_id])
+        progress(count - acknowledged[queue_id])
         acknowledged[queue_id] = count
         when_ns.append(time.monotonic_ns())
         if sum(acknowledged) >= enough > sum(acknowledged) - LIST_MESSAGES:
@@ -211,12 +213,12 @@ def send_until_killed(name_server: str, enough: int, kill: Callable[[], None], t
     return acknowledged, (sum(acknowledged) - LIST_MESSAGES) * 1e9 / max(1, when_ns[-1] - when_ns[0])
 
 
-def fill_up(name_server: str, held: Sequence[int], wanted: Sequence[int], told: Told) -> list[int]:
+def fill_up(name_server: str, held: Sequence[int], wanted: Sequence[int], progress: Progress) -> list[int]:
     """Let all producers send what the queues lack; returns the acknowledged messages of each."""
     acknowledged = list(held)
 
     def hear(queue_id: int, count: int) -> None:
-        told(count - acknowledged[queue_id])
+        progress(count - acknowledged[queue_id])
         acknowledged[queue_id] = count
 
     asyncio.run(send_all(name_server, held, wanted, hear))

@@ -157,7 +157,7 @@ class TimerUpkeep:
         replaced: set[TimerName] = set()
         try:
             for rewrite in plan[:REWRITES_MAX]:
-                replaced |= self._write_anew(rewrite, snapshot.manifest.forgotten_ms, made)
+                replaced |= self._rewrite_object(rewrite, snapshot.manifest.forgotten_ms, made)
         except BaseException:
             self._state.drop(made)
             raise
@@ -179,7 +179,7 @@ class TimerUpkeep:
         self._state.drop(sorted(replaced, key=lambda name: name.serial))
         return True
 
-    def _write_anew(self, rewrite: Rewrite, forgotten_ms: int, made: list[TimerName]) -> set[TimerName]:
+    def _rewrite_object(self, rewrite: Rewrite, forgotten_ms: int, made: list[TimerName]) -> set[TimerName]:
         """Write the timers of sound sources, and note the new objects in `made`; the sources that are replaced."""
         replaced: set[TimerName] = set()
         run: list[TieredTimer] = []

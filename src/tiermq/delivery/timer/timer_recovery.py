@@ -103,10 +103,10 @@ class TimerRecovery:
         if not is_linked and has_sum:
             _log.error("timer wheel and log: waiting timers are not those written; rebuilding from the topic")
             log.truncate(log.begin)
-            wheel, read_ms = self._link_anew(wheel, log, read_ms, self._units_of_topic(read_ms, queue_offset))
+            wheel, read_ms = self._relink(wheel, log, read_ms, self._units_of_topic(read_ms, queue_offset))
         elif not is_linked:
             _log.warning("timer wheel: it does not match the timer log, and is rebuilt from the log")
-            wheel, read_ms = self._link_anew(wheel, log, read_ms, _units_before(log, log.end))
+            wheel, read_ms = self._relink(wheel, log, read_ms, _units_before(log, log.end))
         metrics = self._access.read_config(os.path.join(self._config, METRICS_FILE), decode_timer_metrics)
         if metrics is None or was_cut or not is_linked:
             metrics = self._counted(log, read_ms)
@@ -243,7 +243,7 @@ class TimerRecovery:
             except CorruptRecord as error:
                 _log.error("timer topic offset %d: its timer cannot be rebuilt: %s", offset, error)
 
-    def _link_anew(
+    def _relink(
         self, old: TimerWheel, log: TimerLog, read_ms: int, units: Iterator[TimerUnit]
     ) -> tuple[TimerWheel, int]:
         """A new wheel, from the units that wait, which go to the log's end, and its read time. The old one stays in

@@ -202,7 +202,7 @@ class TimerState:
         results = self.store.appender.put_many(messages)
         statuses = [result.status for result in results]
         if self.store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH and results.end_offset > 0:
-            self.store.when_durable(results.end_offset, _nobody_waits)
+            self.store.when_durable(results.end_offset, _no_reader)
         unput = Unput()
         for message, status in zip(messages, statuses, strict=True):
             if status is PutStatus.PUT_OK or status in STORED:
@@ -216,5 +216,5 @@ class TimerState:
         return unput
 
 
-def _nobody_waits(_status: PutStatus) -> None:
+def _no_reader(_status: PutStatus) -> None:
     """The caller only requests a flush."""

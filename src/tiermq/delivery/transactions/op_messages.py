@@ -74,11 +74,11 @@ def op_properties(rolled_back: Iterable[int]) -> bytes:
 
 def outcomes_of(op: StoredMessage) -> dict[int, Outcome | None]:
     """The outcome of each offset of an op; None if RocketMQ wrote it. Raises CorruptRecord."""
-    told = op.get_property(ROLLBACKS) if op.tags == OP_TAG else None
+    rollbacks = op.get_property(ROLLBACKS) if op.tags == OP_TAG else None
     offsets = decode_op(op.body) if op.tags == OP_TAG else []
-    if told is None:
+    if rollbacks is None:
         return dict.fromkeys(offsets)
-    rolled_back = set() if told == NO_ROLLBACKS else set(decode_op(told.encode()))
+    rolled_back = set() if rollbacks == NO_ROLLBACKS else set(decode_op(rollbacks.encode()))
     return {offset: Outcome.ROLLBACK if offset in rolled_back else Outcome.COMMIT for offset in offsets}
 
 

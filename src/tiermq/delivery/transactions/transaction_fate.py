@@ -116,11 +116,11 @@ def _ended_by(history: OpenHistory, owner: QueueKey, offsets: set[int], since_ms
     )
     for _, op in _messages(history, request):
         try:
-            told = outcomes_of(op)
+            outcomes = outcomes_of(op)
         except CorruptRecord:
             continue
-        for offset in offsets & told.keys():
-            outcome = told[offset]
+        for offset in offsets & outcomes.keys():
+            outcome = outcomes[offset]
             if outcome is None:
                 return Fate.ENDED, op.store_timestamp_ms
             return Fate.COMMITTED if outcome is Outcome.COMMIT else Fate.ROLLED_BACK, op.store_timestamp_ms

@@ -148,7 +148,7 @@ class _Expiry:
         report.problems += [f"{'-'.join(map(str, name))}: {error}" for name, error in files.damaged.items()]
         for queue in changed:
             if held.metadata.queue(queue) is not None:
-                self._told(queue)
+                self._write_manifest(queue)
         report.add(
             segments=len(found.segments) + found.finished_count,
             bytes=found.bytes_freed,
@@ -167,7 +167,7 @@ class _Expiry:
             planned[name] = planned.get(name, 0) + number
         self.report.details.setdefault("leaving", []).extend(each.as_row() for each in leaving)
 
-    def _told(self, queue: QueueKey) -> None:
+    def _write_manifest(self, queue: QueueKey) -> None:
         try:
             self.held.write_manifest(queue)
         except TierError as error:

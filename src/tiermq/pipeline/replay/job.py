@@ -22,8 +22,7 @@ from tiermq.errors import BadOption, ForeignCheckpoint, StoreError
 from tiermq.history.planning import bundle_tasks
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.replay.message import ROW_COLUMNS, ReplayMapping, function_of
-from tiermq.pipeline.replay.pace import Pace
-from tiermq.pipeline.replay.plan import Planning, note, ranges_of, show_plan, table_bounds
+from tiermq.pipeline.replay.plan import Planning, RateLimiter, note, ranges_of, show_plan, table_bounds
 from tiermq.pipeline.replay.record import Replayed, ReplayRecord
 from tiermq.pipeline.replay.task import (
     ReplayTask,
@@ -223,7 +222,7 @@ class _Replay:
 
     def _put_all(self, store: LocalStore, record: ReplayRecord, works: Sequence[_Work]) -> bool:
         """Whether everything was put; False when it was stopped."""
-        pace = Pace(self._target.rate, at_once=PUT_AT_ONCE)
+        limiter = RateLimiter(self._target.rate, at_once=PUT_AT_ONCE)
         at_once = 2 * self._tasks.parallelism
         for at in range(0, len(works), at_once):
             some = works[at : at + at_once]
@@ -233,7 +232,7 @@ class _Replay:
             ]
             for work, staged in zip(some, self._tasks.run(stage_replay, tasks), strict=True):
                 if not self.stop.is_set():
-                    self._put_staged(store, record, staged, pace, work.size)
+                    self._put_staged(store, record, staged, limiter, work.size)
                 if staged.path:
                     Path(staged.path).unlink(missing_ok=True)
             if self.stop.is_set():
@@ -241,7 +240,9 @@ class _Replay:
                 return False
         return True
 
-    def _put_staged(self, store: LocalStore, record: ReplayRecord, staged: StagedReplay, pace: Pace, size: int) -> None:
+    def _put_staged(
+        self, store: LocalStore, record: ReplayRecord, staged: StagedReplay, limiter: RateLimiter, size: int
+    ) -> None:
         record.tell(staged.problems)
         self.report.problems += [text for text in staged.problems if text not in self.report.problems]
         self.report.add(messages_read=staged.read_rows, bytes=staged.read_bytes, messages=0)
@@ -249,15 +250,15 @@ class _Replay:
         for messages in read_staged_replay(staged):
             left = [each for each in messages if not record.is_done(each.source)]
             rows += len(messages) - len(left)
-            for at in range(0, len(left), pace.at_once):
+            for at in range(0, len(left), limiter.at_once):
                 if self.stop.is_set():
                     return
-                some = left[at : at + pace.at_once]
+                some = left[at : at + limiter.at_once]
                 record.add(put(store, some))
                 self.report.add(messages=len(some))
                 rows += len(some)
                 self._progress(before + size * rows // staged.rows, total)
-                if (rest_s := pace.after(len(some))) > 0:
+                if (rest_s := limiter.after(len(some))) > 0:
                     self.wait(rest_s)
         self._bytes = before + size
         self._progress(self._bytes, total)

@@ -1,8 +1,10 @@
-"""What is to be replayed: a scan of a history, or of what a record that is there has left of it."""
+"""What is to be replayed, a scan of a history or of what a record that is there has left of it, and how fast."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +25,9 @@ from tiermq.pipeline.scan.scan_request import (
 from tiermq.pipeline.scan.scan_spec import ScanSpec
 from tiermq.tables.commit_journal import ExportedRanges, queue_text
 from tiermq.tier.names import QueueKey
+
+AT_ONCE = 1000
+RATE_STEPS_PER_SECOND = 10
 
 
 class Remembered(Protocol):
@@ -102,3 +107,27 @@ def show_plan(report: JobReport, ranges: ExportedRanges, plan: ScanPlan) -> None
 def note(report: JobReport, text: str) -> None:
     """Add a remark to a report."""
     report.details.setdefault("notes", []).append(text)
+
+
+class RateLimiter:
+    """Waits so that on the average no more than `rate` messages per second go through; None is no limit."""
+
+    def __init__(
+        self, rate: float | None, now_s: Callable[[], float] = time.monotonic, *, at_once: int = AT_ONCE
+    ) -> None:
+        self._rate = rate
+        self._now_s = now_s
+        self._began_s: float | None = None
+        self._count = 0
+        steps = at_once if rate is None else int(rate / RATE_STEPS_PER_SECOND)
+        self.at_once = max(1, min(at_once, steps))
+
+    def after(self, count: int) -> float:
+        """How long to wait after `count` messages more, in seconds; 0 if they are due already."""
+        if self._rate is None:
+            return 0.0
+        now_s = self._now_s()
+        if self._began_s is None:
+            self._began_s = now_s
+        self._count += count
+        return max(0.0, self._began_s + self._count / self._rate - now_s)

@@ -64,9 +64,9 @@ class ReplayRecord:
         self._next: dict[tuple[str, str, int], int] = {}
         self.count = 0
         self._lines = self._read_lines()
-        self._told = self.path / "problems.txt"
-        if self._told.exists():
-            self.problems = self._told.read_text(encoding="utf-8").splitlines()
+        self._problems_file = self.path / "problems.txt"
+        if self._problems_file.exists():
+            self.problems = self._problems_file.read_text(encoding="utf-8").splitlines()
 
     @classmethod
     def find(cls, path: Path, asked: dict[str, Any]) -> ReplayRecord | None:
@@ -81,9 +81,9 @@ class ReplayRecord:
             is_whole = False
         if not is_whole:
             raise ForeignCheckpoint(f"{file}: expected the record of a replay, found something else; give another")
-        if told := differences(document["asked"], asked):
+        if changes := differences(document["asked"], asked):
             raise ForeignCheckpoint(
-                f"{path}: the record of another replay: {told}. Ask for the same again to go on, or "
+                f"{path}: the record of another replay: {changes}. Ask for the same again to go on, or "
                 "give a record of its own"
             )
         return cls(path, document)
@@ -119,7 +119,7 @@ class ReplayRecord:
         """Record what was damaged or lost: a resumed replay does not read it again."""
         new = [text for text in dict.fromkeys(problems) if text not in self.problems]
         if new:
-            with open(self._told, "a", encoding="utf-8") as file:
+            with open(self._problems_file, "a", encoding="utf-8") as file:
                 file.writelines(f"{' '.join(text.splitlines())}\n" for text in new)
                 file.flush()
                 os.fsync(file.fileno())
@@ -256,7 +256,7 @@ OPTIONS = {
 
 def differences(before: dict[str, Any], asked: dict[str, Any]) -> str:
     """How a request differs from the recorded one, in words of the command's options; empty when it does not."""
-    told = []
+    changes = []
     for name, value in json.loads(json.dumps(asked)).items():
         was = before.get(name)
         if isinstance(value, dict) and isinstance(was, dict):
@@ -264,8 +264,8 @@ def differences(before: dict[str, Any], asked: dict[str, Any]) -> str:
         else:
             shown = name if name == "topic" else OPTIONS.get(name, name)
             pairs = [(f"--{shown.removeprefix('--').replace('_', '-')}", was, value)]
-        told += [f"{option} was {_shown(old)} and is {_shown(new)}" for option, old, new in pairs if old != new]
-    return "; ".join(told)
+        changes += [f"{option} was {_shown(old)} and is {_shown(new)}" for option, old, new in pairs if old != new]
+    return "; ".join(changes)
 
 
 def _shown(value: Any) -> str:

@@ -163,9 +163,9 @@ class WireRecord:
             is_whole = False
         if not is_whole:
             raise ForeignCheckpoint(f"{driver.url}: expected the record of a replay to brokers, found another object")
-        if told := differences(document["asked"], asked):
+        if changed := differences(document["asked"], asked):
             raise ForeignCheckpoint(
-                f"{driver.url}: the record of another replay: {told}. Ask for the same again to go on, or give a "
+                f"{driver.url}: the record of another replay: {changed}. Ask for the same again to go on, or give a "
                 "record of its own"
             )
         return cls(driver, document, found.version)

@@ -25,7 +25,7 @@ from tiermq.errors import BadOption, RemotingError
 from tiermq.history.scan_values import ScanCounters, ScanTask
 from tiermq.message.properties import UNIQ_KEY
 from tiermq.pipeline.replay.message import MARK, ReplayMapping, ReplayMessage
-from tiermq.pipeline.replay.pace import Pace
+from tiermq.pipeline.replay.plan import RateLimiter
 from tiermq.pipeline.replay.task import made_of_row, scanned, staged_row
 from tiermq.pipeline.replay.wire_record import RENEW_S, SentLine, SentWindows, TargetQueue, TaskClaim
 from tiermq.pipeline.worker_cache import driver_of
@@ -108,7 +108,7 @@ class _Sending:
         self._client = client
         self._task = task
         self._producer = Producer(client, GROUP)
-        self._pace = Pace(task.rate)
+        self._limiter = RateLimiter(task.rate)
         self._left = task.messages_max
         self._writer = uuid.uuid4().hex
         self._room = asyncio.Semaphore(LANES_AT_ONCE)
@@ -186,11 +186,11 @@ class _Sending:
             }
             done.found += len(offsets)
         for batch in batches_of([message for message in outgoing if _mark(message) not in offsets]):
-            for at in range(0, len(batch), self._pace.at_once):
-                some = batch[at : at + self._pace.at_once]
+            for at in range(0, len(batch), self._limiter.at_once):
+                some = batch[at : at + self._limiter.at_once]
                 for message, offset in zip(some, await self._producer.send_batch(some), strict=True):
                     offsets[_mark(message)] = offset
-                await asyncio.sleep(self._pace.after(len(some)))
+                await asyncio.sleep(self._limiter.after(len(some)))
         return [
             SentLine(
                 message.source.queue_offset, out.topic, out.place.broker_name, out.place.queue_id, offsets[_mark(out)]

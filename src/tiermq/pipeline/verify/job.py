@@ -40,7 +40,7 @@ from tiermq.tier.verify.verify_report import VerifyReport
 
 BUNDLE_BYTES = 1024 * 1024 * 1024
 """A task costs Spark 20 to 30 ms, in which a core verifies a hundred megabytes."""
-PROBLEMS_TOLD_MAX = 100
+PROBLEMS_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +265,10 @@ class _Verify:
         report.add(**{what: amount for what, amount in found.counts.items() if amount})
         report.add(problems=found.problem_count, notes=found.note_count)
         report.problems += [
-            f"{problem.where}: {problem.text} ({problem.kind})" for problem in found.problems[:PROBLEMS_TOLD_MAX]
+            f"{problem.where}: {problem.text} ({problem.kind})" for problem in found.problems[:PROBLEMS_SHOWN_MAX]
         ]
-        if found.problem_count > PROBLEMS_TOLD_MAX:
-            report.problems.append(f"and {found.problem_count - PROBLEMS_TOLD_MAX} more; --report has them")
+        if found.problem_count > PROBLEMS_SHOWN_MAX:
+            report.problems.append(f"and {found.problem_count - PROBLEMS_SHOWN_MAX} more; --report has them")
         report.details["queues"] = queue_rows(plan, results)
         if outcomes:
             report.details["repairs"] = [outcome.to_dict() for outcome in outcomes]

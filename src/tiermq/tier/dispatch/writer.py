@@ -284,9 +284,9 @@ class QueueWriter:
         segments = {row.key for row in self._metadata.segments(file.queue)}
         segments |= {row.key for row in self._metadata.segments_being_deleted() if row.key.queue == file.queue}
         topic = self._metadata.topic(file.queue.topic)
-        told = (known.reserve_time_hours, known.max_bytes)
+        limits = (known.reserve_time_hours, known.max_bytes)
         return not {row.key for row in known.segments} <= segments or (
-            topic is not None and told != (topic.reserve_time_hours, topic.max_bytes)
+            topic is not None and limits != (topic.reserve_time_hours, topic.max_bytes)
         )
 
     def write_manifest(self, run: QueueDispatchState, file: FlatMessageFile) -> None:

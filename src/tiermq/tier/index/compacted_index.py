@@ -94,7 +94,7 @@ class CompactedIndex:
             try:
                 companion = None if stored is None else CoverageRecord.decode(bytes(stored.data), name)
                 if stored is not None and self._sums is None:
-                    self._sums = BlockSums.told_by(stored.data, self.segment.size)
+                    self._sums = BlockSums.of_companion(stored.data, self.segment.size)
                 self._companion = companion
             except StoreDamaged as error:
                 raise CorruptSegment(str(error)) from error
@@ -125,7 +125,7 @@ class CompactedIndex:
             self._slots = slots
         return self._slots
 
-    def _told_slots(self) -> int:
+    def _companion_slots(self) -> int:
         """The slot count of the companion, for a file not read yet; 0 when it does not fit the file's size."""
         try:
             facts = self.facts()
@@ -154,7 +154,7 @@ class CompactedIndex:
 
         Raises SegmentMissing, TierUnavailable, CorruptSegment.
         """
-        slots = (self._sums and self._slots) or self._told_slots() or self.slots()
+        slots = (self._sums and self._slots) or self._companion_slots() or self.slots()
         slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
         position, length = COMPACTED_SLOT.unpack(self._read(slot_at, SLOT_BYTES))
         if length == 0:

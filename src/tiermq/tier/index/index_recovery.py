@@ -61,7 +61,7 @@ def recover_files(
     try:
         record, sealed = _read_records(access, directory)
     except CoverageDamaged as error:
-        return _begin_anew(access, directory, str(error))
+        return _start_empty(access, directory, str(error))
     begins = sorted(int(info.name) for info in access.list_files(directory) if _is_file_name(info.name))
     for facts in record.files if record else ():
         if facts.item_count and facts.begin_ms not in begins and facts.begin_ms not in uploaded:
@@ -69,7 +69,7 @@ def recover_files(
                 f"index file {facts.begin_ms} in {directory}: expected {facts.item_count} items of it, found neither "
                 "the file nor a row of it in the metadata"
             )
-            return _begin_anew(access, directory, missing)
+            return _start_empty(access, directory, missing)
     files: list[IndexWriteFile] = []
     try:
         for begin_ms in begins:
@@ -83,7 +83,7 @@ def recover_files(
         for file in files:
             file.close()
         if isinstance(error, StoreDamaged):
-            return _begin_anew(access, directory, str(error))
+            return _start_empty(access, directory, str(error))
         raise
     access.sync_directory(directory)
     sealed_records = _of_kept_files(access, directory, sealed, {file.begin_ms: file.facts() for file in files})
@@ -125,7 +125,7 @@ def _read_records(access: FileAccess, directory: str) -> tuple[CoverageRecord | 
     return record, sealed
 
 
-def _begin_anew(access: FileAccess, directory: str, damage: str) -> RecoveredFiles:
+def _start_empty(access: FileAccess, directory: str, damage: str) -> RecoveredFiles:
     """Remove what cannot be understood any more: the records last, so that a crash in between is the same again."""
     log.error(
         "%s. What is not in the tier's index is indexed again from the tier; key queries lack it until then", damage

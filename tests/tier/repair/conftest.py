@@ -1,0 +1,28 @@
+"""What the tests of repairs share: a sound tier, and a tier beside the local store that it was copied from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tier.repair.repair_world import RepairWorld
+from tier.tier_world import TierWorld
+from tier.verify_world import sound_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TierWorld]:
+    """A sound tier, for a test to damage."""
+    made = sound_world(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[RepairWorld]:
+    """A tier and its local store, from which it can be repaired."""
+    world = RepairWorld.make(tmp_path)
+    yield world
+    world.world.close()
