@@ -192,6 +192,8 @@ class BrokerConfig(Configuration):
     ha_housekeeping_interval: int = whole(20_000, low=1)
     ha_transfer_batch_size: int = whole(32_768, low=1, high=4_000_000)
     ha_max_gap_not_in_sync: int = whole(268_435_456)
+    ha_max_time_slave_not_catchup: int = whole(15_000, low=1)
+    """Of an elected master: a replica that is behind for longer leaves the in-sync set."""
     sync_from_last_file: bool = False
     """Whether an empty slave gets only the newest file of the log, as from RocketMQ, and not all of it."""
     in_sync_replicas: int = whole(1, low=1)

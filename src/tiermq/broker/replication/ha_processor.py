@@ -42,6 +42,9 @@ SLAVE_REFUSES = (
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
 )
 
+UNGATED = (RequestCode.EXCHANGE_BROKER_HA_INFO, RequestCode.GET_BROKER_HA_STATUS)
+"""What an elected master answers also while its lease is not valid."""
+
 
 class HaProcessor:
     """See the module."""

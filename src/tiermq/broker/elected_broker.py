@@ -1,0 +1,273 @@
+"""ElectedBroker: a broker whose role an election gives, for as long as its process runs.
+
+    join the election ─► open as a slave ─► decisions ─┬─ the same role: pass it on (master's address, in-sync set)
+                                                       ├─ another role: stop, open again in it
+    HaSlave.needs_cut ─► a tail of an earlier master ──┴─ stop, cut the log, keep the tail aside, open again
+
+A broker that stops leaves the name server and closes its connections, so that clients ask for the route again. Its
+ports stay reserved by sockets that are bound and never listen: while roles change, connections are refused at once.
+
+Invariants: one thread (`role-keeper`) opens and stops brokers; the process does not end for a role; a broker that could
+not be opened is tried again until there is another decision; nothing is cut that is not kept in `cut-tails`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig, FastListenPort
+from tiermq.broker.listen_address import bound_socket, bound_sockets
+from tiermq.broker.replication.replication import Elected
+from tiermq.clock import Clock, SystemClock
+from tiermq.config import StoreConfig
+from tiermq.errors import TierMQError
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.replication.election import Candidate, Decision, Election, LogEnds, Role
+from tiermq.replication.epoch_file import FILE as EPOCH_FILE
+from tiermq.replication.epoch_file import EpochFile
+from tiermq.store.cut_log import DIRECTORY as CUT_TAILS
+from tiermq.store.cut_log import cut_log
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+SWITCH_DRAIN_S = 0.5
+"""How long a change of roles waits for clients to take their answers."""
+OpenBroker = Callable[[BrokerConfig, Elected], Broker]
+
+
+@dataclass(frozen=True, slots=True)
+class CutTail:
+    """Bytes of an earlier master that were cut from this log, and are kept in a file."""
+
+    path: str
+    epoch: int
+    begin: int
+    end: int
+
+    def to_json(self) -> dict[str, object]:
+        return {"path": self.path, "epoch": self.epoch, "begin": self.begin, "end": self.end}
+
+
+def cut_tails(root: str | os.PathLike[str]) -> list[CutTail]:
+    """All that were cut from the log of the store in `root`, oldest first."""
+    found = []
+    directory = Path(root) / CUT_TAILS
+    for path in directory.glob("*.log") if directory.is_dir() else ():
+        with contextlib.suppress(ValueError):  # A file that an operator has put there.
+            epoch, begin, end = map(int, path.stem.split("-"))
+            found.append(CutTail(str(path), epoch, begin, end))
+    return sorted(found, key=lambda each: (each.epoch, each.begin))
+
+
+class ElectedBroker:
+    """See the module. `start` and `stop` are called by one thread; the figures may be read by any."""
+
+    def __init__(
+        self,
+        election: Election,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        open_broker: OpenBroker,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        """`open_broker` opens the store of `store_config` in a role, at the ports of the configuration it is given."""
+        self.election = election
+        self.broker: Broker | None = None
+        """The open one; None while roles change."""
+        self.switch_count = 0
+        self.last_switch_s = 0.0
+        """How long the last change of roles took."""
+        self.problem = ""
+        """Why the broker is not open in the role that was decided, as text."""
+        self.on_opened: Callable[[Broker], None] = lambda _broker: None
+        """Called on the keeper's thread with each broker before it is started."""
+        self._open_broker = open_broker
+        self._store_config = store_config
+        self._root = str(store_config.root_path)
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._decision: Decision | None = None
+        self._applied: Decision | None = None
+        self._cut_at: int | None = None
+        self._is_stopping = False
+        self._ends = LogEnds(0, 0)
+        self._reserved = contextlib.ExitStack()
+        self._config = self._reserve(config)
+        self._thread = threading.Thread(target=self._run, name="role-keeper", daemon=True)
+
+    def _reserve(self, config: BrokerConfig) -> BrokerConfig:
+        """Take the ports, for good; the settings with their numbers. Raises OSError."""
+        sockets = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
+        self._reserved.callback(sockets.close)
+        port = sockets.main.getsockname()[1]
+        ha_port = config.ha_listen_port
+        if ha_port < 0:
+            ha_port = port + 1 if config.listen_port else 0
+        ha = bound_socket(config.ha_bind_address or config.bind_address, ha_port)
+        self._reserved.callback(ha.close)
+        return config.with_settings(
+            listen_port=port,
+            fast_listen_port=FastListenPort.OFF if sockets.fast is None else FastListenPort.ON,
+            ha_listen_port=ha.getsockname()[1],
+        )
+
+    @property
+    def address(self) -> str:
+        return f"{self._config.broker_ip1}:{self._config.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        host = self._config.broker_ip2 or self._config.broker_ip1
+        return f"[{host}]:{self._config.ha_listen_port}" if ":" in host else f"{host}:{self._config.ha_listen_port}"
+
+    def start(self) -> None:
+        """Open the broker as a slave, and follow the election from then on. Raises what opening it raises."""
+        try:
+            first = Decision(replica_id=self.election.join())
+            self._open(first)
+        except BaseException:
+            self._reserved.close()
+            raise
+        self._thread.start()
+        self.election.start(
+            Candidate(address=self.address, ha_address=self.ha_address, ends=self._log_ends, on_change=self._decided)
+        )
+
+    def wait_for_role(self, timeout_s: float) -> bool:
+        """Wait until the broker is open in a role that was decided; False when the time was over first."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._applied is not None and self._applied.role is not Role.NONE, timeout_s
+            )
+
+    def stop(self) -> None:
+        """Stop the broker, then leave the election: a master's store is closed before another one takes over."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._stop_broker(None)
+        self.election.stop()
+        self._reserved.close()
+
+    @property
+    def decision(self) -> Decision | None:
+        """What was applied."""
+        return self._applied
+
+    # On the election's and the slave's threads.
+
+    def _decided(self, decision: Decision) -> None:
+        with self._changed:
+            self._decision = decision
+            self._changed.notify_all()
+
+    def _needs_cut(self, offset: int) -> None:
+        with self._changed:
+            self._cut_at = offset
+            self._changed.notify_all()
+
+    def _log_ends(self) -> LogEnds:
+        broker = self.broker
+        if broker is not None and broker.store.running:
+            local = broker.parts.local
+            self._ends = LogEnds(local.max_physical_offset, min(local.dispatched_where, local.confirm_offset))
+        return self._ends
+
+    # The keeper's thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, None if not self.problem else RETRY_S)
+                if self._is_stopping:
+                    return
+                decision, cut_at = self._decision or self._applied, self._cut_at
+                self._cut_at = None
+            assert decision is not None, "a broker was opened by a first decision"
+            try:
+                self._apply(decision, cut_at)
+                self.problem = ""
+            except (OSError, TierMQError) as error:
+                self._note(decision, error)
+            except Exception as error:  # noqa: BLE001 - the thread's outermost edge
+                _log.exception("the broker cannot be opened as %s, trying again", decision.role.value)
+                self._note(decision, error)
+
+    def _has_work(self) -> bool:
+        return self._is_stopping or self._cut_at is not None or self._decision not in (None, self._applied)
+
+    def _note(self, decision: Decision, error: Exception) -> None:
+        words = f"expected to be open as {decision.role.value} of epoch {decision.epoch}, found: {error}"
+        if words != self.problem:
+            _log.error("%s", words)
+        self.problem = words
+
+    def _apply(self, decision: Decision, cut_at: int | None) -> None:
+        applied, broker = self._applied, self.broker
+        is_same = applied is not None and _is_same_role(applied, decision)
+        if broker is not None and is_same and cut_at is None:
+            broker.replication.take_decision(decision)
+            self._note_applied(decision)
+            return
+        began_s = self._clock.monotonic()
+        if applied is not None and not is_same:
+            _log.warning(
+                "epoch %d: this replica, %d, becomes %s", decision.epoch, decision.replica_id, decision.role.value
+            )
+        self._stop_broker(SWITCH_DRAIN_S)
+        if cut_at is not None:
+            self._cut(cut_at)
+        self._open(decision)
+        self.switch_count += 1
+        self.last_switch_s = self._clock.monotonic() - began_s
+
+    def _cut(self, offset: int) -> None:
+        epochs = EpochFile(OsFileAccess(), os.path.join(self._root, EPOCH_FILE))
+        cut_log(self._store_config, offset, epochs.last_epoch)
+        epochs.cut(offset)
+
+    def _open(self, decision: Decision) -> None:
+        broker = self._open_broker(self._config, Elected(decision, self.election))
+        if broker.replication.slave is not None:
+            broker.replication.slave.needs_cut = self._needs_cut
+        try:
+            self.on_opened(broker)
+            broker.start()
+        except BaseException:
+            broker.stop()
+            raise
+        self.broker = broker
+        if self._config.metrics_port == 0 and broker.metrics_port is not None:
+            self._config = self._config.with_settings(metrics_port=broker.metrics_port)
+        broker.replication.take_decision(decision)
+        self._note_applied(decision)
+
+    def _note_applied(self, decision: Decision) -> None:
+        with self._changed:
+            self._applied = decision
+            self._changed.notify_all()
+
+    def _stop_broker(self, drain_s: float | None) -> None:
+        self._log_ends()
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            broker.stop() if drain_s is None else broker.stop(drain_s)
+
+
+def _is_same_role(applied: Decision, decision: Decision) -> bool:
+    """Whether a broker that was opened by `applied` serves `decision` as it is."""
+    is_master = applied.role is Role.MASTER
+    if is_master != (decision.role is Role.MASTER):
+        return False
+    return not is_master or applied.epoch == decision.epoch
