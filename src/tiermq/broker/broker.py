@@ -88,6 +88,7 @@ from tiermq.broker.pull.cold_flow import ColdFlowProcessor
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.query_processor import QueryProcessor
 from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, UNGATED, HaProcessor
+from tiermq.broker.replication.role_processor import RoleProcessor
 from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
 from tiermq.broker.send.send_back_processor import SendBackProcessor
@@ -110,6 +111,7 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     RecallProcessor,
     RelayProcessor,
     ReplyProcessor,
+    RoleProcessor,
     RuntimeProcessor,
     SendBackProcessor,
     SendProcessor,
@@ -182,7 +184,7 @@ class Broker:
         if term is not None and not self.replication.is_slave:
             topics.begin_epoch(term.epoch)
             if term.election is not None:
-                server.answer_while(term.election.may_acknowledge, also=UNGATED)
+                server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -287,6 +289,10 @@ class Broker:
 
                 settings["broker_name"] = config.broker_name
                 settings["broker_cluster_name"] = config.broker_cluster_name
+                if elected is not None:
+                    from tiermq.tier.open_tier import take_over_leases
+
+                    take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
                 store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
             undo.callback(store.close)
             term = None if elected is None else elected.term(os.fspath(path))
@@ -492,6 +498,10 @@ class Broker:
     def problems(self) -> dict[str, str]:
         """What keeps clients from being sent here; nothing when all is well."""
         found = {}
+        if self.replication.keeper is not None and self.replication.keeper.problem:
+            found["role"] = self.replication.keeper.problem
+        if (may_answer := self.parts.server.may_answer) is not None and not may_answer():
+            found["lease"] = "expected to hold the lease of the master, found that it has ended: nothing is answered"
         if self.replication.is_slave:
             if problem := self.replication.problem:
                 found["replication"] = f"expected to copy a master's log, found: {problem}"
@@ -516,6 +526,12 @@ class Broker:
             found["tier"] = str(trouble)
         elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
+        if self.replication.keeper is not None and (tails := self.replication.keeper.cut_tails()):
+            found["cut tails"] = (
+                f"bytes of replaced masters that no client was told of are kept in {', '.join(tails[-3:])}"
+                f"{f' and {len(tails) - 3} more' if len(tails) > 3 else ''}: look at them with `tiermq dump`, then "
+                "remove them"
+            )
         if self.metadata_sync is not None and self.metadata_sync.problem:
             found["tables"] = self.metadata_sync.problem
         return found

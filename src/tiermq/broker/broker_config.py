@@ -202,6 +202,14 @@ class BrokerConfig(Configuration):
     """Of a SYNC_MASTER: with fewer replicas in sync, sends are refused."""
     enable_auto_in_sync_replicas: bool = False
     """Whether `in_sync_replicas` goes down to what is in sync, and at most to `min_in_sync_replicas`."""
+    master_lease_term: int = whole(10_000, low=100)
+    """Of a standby: the lease of the master lasts this long without a renewal."""
+    master_lease_renewal: int = whole(3_000, low=10)
+    """How often the master renews it."""
+    master_lease_margin: int = whole(2_000, low=10)
+    """How long before its end the master acknowledges nothing more: for clocks that do not run equally fast."""
+    master_lease_look: int = whole(1_000, low=10)
+    """How often the other replicas read it."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a slave."""
 
@@ -230,6 +238,11 @@ class BrokerConfig(Configuration):
             raise BadConfig(
                 f"minInSyncReplicas: expected at most inSyncReplicas ({self.in_sync_replicas}), found "
                 f"{self.min_in_sync_replicas}"
+            )
+        if self.master_lease_renewal + self.master_lease_margin >= self.master_lease_term:
+            raise BadConfig(
+                "masterLeaseTerm: expected more than masterLeaseRenewal and masterLeaseMargin together "
+                f"({self.master_lease_renewal + self.master_lease_margin}), found {self.master_lease_term}"
             )
         _ = self.allowed_slaves  # Parsed here so that errors are reported at start.
 

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from tiermq.broker.listen_address import bound_socket, bound_sockets
 from tiermq.broker.replication.replication import Elected
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import StoreConfig
-from tiermq.errors import TierMQError
+from tiermq.errors import RemotingError, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.replication.election import Candidate, Decision, Election, LogEnds, Role
 from tiermq.replication.epoch_file import FILE as EPOCH_FILE
@@ -40,6 +41,7 @@ _log = logging.getLogger(__name__)
 RETRY_S = 1.0
 SWITCH_DRAIN_S = 0.5
 """How long a change of roles waits for clients to take their answers."""
+DRAIN_LOOK_S = 0.01
 OpenBroker = Callable[[BrokerConfig, Elected], Broker]
 
 
@@ -88,8 +90,10 @@ class ElectedBroker:
         """How long the last change of roles took."""
         self.problem = ""
         """Why the broker is not open in the role that was decided, as text."""
-        self.on_opened: Callable[[Broker], None] = lambda _broker: None
-        """Called on the keeper's thread with each broker before it is started."""
+        self.on_role: Callable[[Decision, Broker], None] = lambda _decision, _broker: None
+        """Called on the keeper's thread when the broker runs in another role, or follows another master."""
+        self.last: Broker | None = None
+        """The broker that was stopped last."""
         self._open_broker = open_broker
         self._store_config = store_config
         self._root = str(store_config.root_path)
@@ -142,12 +146,22 @@ class ElectedBroker:
             Candidate(address=self.address, ha_address=self.ha_address, ends=self._log_ends, on_change=self._decided)
         )
 
-    def wait_for_role(self, timeout_s: float) -> bool:
-        """Wait until the broker is open in a role that was decided; False when the time was over first."""
+    def wait_for_role(self, timeout_s: float) -> Broker:
+        """Wait until the broker is open in a role that was decided, and return it; or when the time is over, as it is.
+        Raises RemotingError when it cannot be opened.
+        """
+
+        def is_open() -> bool:
+            return self._applied is not None and self.broker is not None
+
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._applied is not None and self._applied.role is not Role.NONE, timeout_s
+            self._changed.wait_for(
+                lambda: is_open() and self._applied is not None and self._applied.role is not Role.NONE, timeout_s
             )
+            if self.broker is None and not self._changed.wait_for(is_open, timeout_s):
+                raise RemotingError(self.problem or "the broker was not open in time")
+            assert self.broker is not None
+            return self.broker
 
     def stop(self) -> None:
         """Stop the broker, then leave the election: a master's store is closed before another one takes over."""
@@ -165,9 +179,74 @@ class ElectedBroker:
         """What was applied."""
         return self._applied
 
+    # For operators: `RoleKeeper`.
+
+    def status(self) -> dict[str, object]:
+        broker, decision, ends = self.broker, self._applied, self._log_ends()
+        master = None if broker is None else broker.replication.master
+        return {
+            "broker": self._config.broker_name,
+            "role": Role.NONE.value if decision is None else decision.role.value,
+            "epoch": 0 if decision is None else decision.epoch,
+            "replicaId": self.election.decision.replica_id,
+            "address": self.address,
+            "haAddress": self.ha_address,
+            "mayAcknowledge": decision is not None and self.election.may_acknowledge(decision.epoch),
+            "logEnd": ends.end,
+            "confirmedOffset": ends.confirmed,
+            "election": self.election.status(),
+            "slaves": []
+            if master is None
+            else [
+                {"address": each.address, "acknowledged": each.ack, "behindBytes": max(0, ends.end - each.ack)}
+                for each in master.slaves()
+            ],
+            "cutTails": [each.to_json() for each in cut_tails(self._root)],
+            "roleChanges": self.switch_count,
+            "lastRoleChangeMs": round(self.last_switch_s * 1000),
+            "problem": self.problem,
+        }
+
+    def cut_tails(self) -> list[str]:
+        return [each.path for each in cut_tails(self._root)]
+
+    def demote(self, successor: int, timeout_s: float) -> None:
+        broker, decision = self.broker, self._applied
+        master = None if broker is None else broker.replication.master
+        if broker is None or decision is None or master is None or master.sync is None:
+            raise RequestRefused("expected a master, found a replica that is none: demote the master")
+        others = master.sync.recorded - {decision.replica_id}
+        if not others or (successor and successor not in others):
+            found = ", ".join(map(str, sorted(others))) or "none"
+            raise RequestRefused(
+                f"expected {f'replica {successor}' if successor else 'another replica'} in sync to take over, found "
+                f"{found}: wait until it has the log, or start one"
+            )
+        local = broker.parts.local
+        local.set_draining("it hands over to another replica")
+        deadline_s = self._clock.monotonic() + timeout_s
+        while (end := local.max_physical_offset) > local.confirm_offset or end > master.state.confirmed:
+            if self._clock.monotonic() > deadline_s or not self.election.may_acknowledge(decision.epoch):
+                local.set_draining("")
+                raise RequestRefused(
+                    f"expected the replicas in sync to have the log up to {end} within {timeout_s:g} s, found them at "
+                    f"{master.state.confirmed}: this broker remains the master"
+                )
+            time.sleep(DRAIN_LOOK_S)
+        if not master.sync.recorded & ({successor} if successor else others):
+            local.set_draining("")
+            raise RequestRefused("the replica that was to take over is gone: this broker remains the master")
+        self.election.resign(successor)
+
+    def accept_loss(self) -> None:
+        self.election.accept_loss()
+
     # On the election's and the slave's threads.
 
     def _decided(self, decision: Decision) -> None:
+        broker, applied = self.broker, self._applied
+        if broker is not None and applied is not None and _is_same_role(applied, decision):
+            broker.replication.take_decision(decision)  # At once, and also if it says nothing new.
         with self._changed:
             self._decision = decision
             self._changed.notify_all()
@@ -181,7 +260,8 @@ class ElectedBroker:
         broker = self.broker
         if broker is not None and broker.store.running:
             local = broker.parts.local
-            self._ends = LogEnds(local.max_physical_offset, min(local.dispatched_where, local.confirm_offset))
+            epoch = broker.replication.last_epoch
+            self._ends = LogEnds(local.max_physical_offset, min(local.dispatched_where, local.confirm_offset), epoch)
         return self._ends
 
     # The keeper's thread.
@@ -239,10 +319,10 @@ class ElectedBroker:
 
     def _open(self, decision: Decision) -> None:
         broker = self._open_broker(self._config, Elected(decision, self.election))
+        broker.replication.keeper = self
         if broker.replication.slave is not None:
             broker.replication.slave.needs_cut = self._needs_cut
         try:
-            self.on_opened(broker)
             broker.start()
         except BaseException:
             broker.stop()
@@ -255,14 +335,20 @@ class ElectedBroker:
 
     def _note_applied(self, decision: Decision) -> None:
         with self._changed:
-            self._applied = decision
+            before, self._applied = self._applied, decision
             self._changed.notify_all()
+        if self.broker is not None and before is not None and _is_news(before, decision):
+            self.on_role(decision, self.broker)
 
     def _stop_broker(self, drain_s: float | None) -> None:
         self._log_ends()
         broker, self.broker = self.broker, None
         if broker is not None:
-            broker.stop() if drain_s is None else broker.stop(drain_s)
+            self.last = broker
+            if drain_s is None:
+                broker.stop()
+            else:
+                broker.stop(drain_s)
 
 
 def _is_same_role(applied: Decision, decision: Decision) -> bool:
@@ -271,3 +357,7 @@ def _is_same_role(applied: Decision, decision: Decision) -> bool:
     if is_master != (decision.role is Role.MASTER):
         return False
     return not is_master or applied.epoch == decision.epoch
+
+
+def _is_news(before: Decision, now: Decision) -> bool:
+    return (before.role, before.epoch, before.address) != (now.role, now.epoch, now.address)

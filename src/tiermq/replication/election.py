@@ -39,10 +39,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Of this replica's log: where it ends, and up to where whole records of it are known to be committed."""
+    """Of this replica's log: where it ends, up to where whole records of it are known to be committed, and the newest
+    epoch in it.
+    """
 
     end: int
     confirmed: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +74,19 @@ class Election(Protocol):
     def stop(self) -> None:
         """Leave: a master lets another replica take over at once."""
 
-    def may_acknowledge(self) -> bool:
-        """Whether this process is the master for certain, by its monotonic clock. Costs no request."""
+    def may_acknowledge(self, epoch: int) -> bool:
+        """Whether this process is the master of this epoch for certain, by its monotonic clock. Costs no request."""
 
-    def propose(self, members: frozenset[int]) -> None:
-        """Of a master: have another in-sync set recorded. `decision` has it once that is done."""
+    def propose(self, epoch: int, members: frozenset[int]) -> None:
+        """Of the master of this epoch: have another in-sync set recorded. `on_change` is called once that is done, also
+        when it was recorded before.
+        """
+
+    def resign(self, successor: int) -> None:
+        """Of a master: let another replica be the master; the one with this id if it is not 0 and can be."""
+
+    def accept_loss(self) -> None:
+        """Become the master as soon as there is none, although this replica may lack acknowledged messages."""
+
+    def status(self) -> dict[str, object]:
+        """For operators, as JSON."""

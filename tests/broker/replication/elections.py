@@ -37,12 +37,21 @@ class ElectionByHand:
     def stop(self) -> None:
         self.is_valid = False
 
-    def may_acknowledge(self) -> bool:
-        return self.is_valid
+    def may_acknowledge(self, epoch: int) -> bool:
+        return self.is_valid and epoch == self.decision.epoch
 
-    def propose(self, members: frozenset[int]) -> None:
+    def resign(self, successor: int) -> None:
+        raise AssertionError(f"not by hand: {successor}")
+
+    def accept_loss(self) -> None:
+        raise AssertionError("not by hand")
+
+    def status(self) -> dict[str, object]:
+        return {"by": "hand"}
+
+    def propose(self, epoch: int, members: frozenset[int]) -> None:
         self.proposed.append(members)
-        if self.records:
+        if self.records and epoch == self.decision.epoch:
             self.decide(replace(self.decision, members=members))
 
     def decide(self, decision: Decision) -> None:

@@ -42,7 +42,12 @@ SLAVE_REFUSES = (
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
 )
 
-UNGATED = (RequestCode.EXCHANGE_BROKER_HA_INFO, RequestCode.GET_BROKER_HA_STATUS)
+UNGATED = (
+    RequestCode.EXCHANGE_BROKER_HA_INFO,
+    RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_BROKER_ROLE,
+    RequestCode.DEMOTE_BROKER,
+)
 """What an elected master answers also while its lease is not valid."""
 
 

@@ -11,10 +11,11 @@ see `rocketmq_settings`.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.listen_address import bound_socket
@@ -72,6 +73,25 @@ class Elected(NamedTuple):
         """With the epochs of the store in `root`. Raises StoreDamaged."""
         epochs = EpochFile(OsFileAccess(), os.path.join(root, EPOCH_FILE))
         return Term(self.decision.epoch, epochs, self.decision.replica_id, self.election)
+
+
+class RoleKeeper(Protocol):
+    """The owner of a broker whose role changes, for requests of operators. Any thread may call."""
+
+    @property
+    def problem(self) -> str: ...
+
+    def status(self) -> dict[str, object]:
+        """As JSON."""
+
+    def cut_tails(self) -> list[str]:
+        """Files with bytes of replaced masters."""
+
+    def demote(self, successor: int, timeout_s: float) -> None:
+        """Of a master: hand over to another replica, without loss. Raises RequestRefused."""
+
+    def accept_loss(self) -> None:
+        """Let this replica become the master although it may lack acknowledged messages."""
 
 
 class HaSocket(NamedTuple):
@@ -155,6 +175,9 @@ class Replication:
         self.master_address = config.master_address
         """Of a slave: its master's address for clients; empty while it is not known."""
         self.election = None if term is None else term.election
+        self._epochs = None if term is None else term.epochs
+        self.keeper: RoleKeeper | None = None
+        """Who changes this broker's role; None where the settings give it."""
         self._local = local
         self._config = config
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -204,8 +227,8 @@ class Replication:
         if term is not None and election is not None:
             sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000)
         master = HaMaster(local, rules, settings, listening, clock, epochs, sync)
-        if election is not None:
-            master.propose = election.propose
+        if term is not None and election is not None:
+            master.propose = functools.partial(election.propose, term.epoch)
         if rules.waits:
             local.require_replicas(master.replicated_where)
             master.listeners.append(self._replicas_changed)
@@ -222,6 +245,11 @@ class Replication:
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch in the log; 0 without an election."""
+        return 0 if self._epochs is None else self._epochs.last_epoch
 
     @property
     def finds_master_by_name(self) -> bool:
