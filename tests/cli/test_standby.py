@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from servers.serving import SIZES
 from tiermq.cli.main import cli
 from tiermq.errors import RemotingError
 from tiermq.remoting.client import BlockingClient
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
 from tiermq.tier.tiered_store import TieredStore
 from waiting import until
 
@@ -118,13 +120,17 @@ def test_of_two_standbys_one_takes_over_and_the_other_follows_it(tmp_path: Path)
 
 
 def test_a_handover_by_command_loses_nothing_and_is_quick(tmp_path: Path) -> None:
-    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease", master_sync_interval=600_000) as cluster:
         a, b = cluster.start("a"), cluster.start("b")
         with Sending(cluster) as sending:
             sending.more()
             until(lambda: cluster.in_sync(a) == [1, 2])
+            cluster.run("topic", "create", "fresh")
             promoted = cluster.run("broker", "promote", b.address)
             assert (promoted["role"], promoted["epoch"]) == ("master", 2)
+            with BlockingClient("127.0.0.1", b.port) as client:
+                topics = client.request(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG))
+            assert b"fresh" in bytes(topics.body), "tables are handed over, too"
             sending.more()
             until(lambda: cluster.in_sync(b) == [1, 2])
             demoted = cluster.run("broker", "demote", "b1")
@@ -178,6 +184,32 @@ def test_a_take_over_with_a_tier_goes_on_where_the_bucket_ends(tmp_path: Path) -
         while page := store.get("T", 0, len(found), 1_000).messages:
             found.update({each.queue_offset: each.body for each in page})
     check(sending, found)
+
+
+def test_an_empty_machine_takes_over_what_the_bucket_has(tmp_path: Path) -> None:
+    tier = f"file://{tmp_path}/tier"
+    with replicas(tmp_path, "--tier", tier, tiered_store_group_commit_timeout=100) as cluster:
+        a = cluster.start("a")
+        with Sending(cluster) as sending:
+            sending.more(50)
+        a.terminate()  # Uploads everything.
+        uploaded = len(sending.acknowledged)
+        a.start()
+        until(lambda: cluster.is_master(a))
+        a.kill()
+        shutil.rmtree(tmp_path / "a")
+        c = cluster.start("c")
+        assert c.ready["role"] == "SLAVE"
+        refused = cluster.run("broker", "promote", c.address, code=1)
+        assert "is not in sync" in refused["said"] or "does not answer" in refused["said"]
+        promoted = cluster.run("broker", "promote", c.address, "--accept-loss")
+        assert promoted["role"] == "master"
+        assert promoted["restored"]["messages"] >= uploaded
+        assert promoted["election"]["lost"]["fromOffset"] == 0
+        check(sending, messages(c.address))
+        with BlockingClient("127.0.0.1", c.port) as client:
+            answer = client.request(send_command("T", b"next"))
+        assert (answer.code, int(answer.ext["queueOffset"])) == (ResponseCode.SUCCESS, uploaded)
 
 
 def test_a_master_without_its_bucket_stops_and_goes_on_when_it_returns(

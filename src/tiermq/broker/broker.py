@@ -226,6 +226,7 @@ class Broker:
         [ha] = (each for each in self.processors if isinstance(each, HaProcessor))
         self.parts.server.refuse(SLAVE_REFUSES, ha.refuse)
         self.metadata_sync = MetadataSync(self.parts, self.processors)
+        self.replication.sync_tables = self.metadata_sync.sync_now
         self._hooks.run(self.metadata_sync)
 
     @classmethod
@@ -290,8 +291,11 @@ class Broker:
                 settings["broker_name"] = config.broker_name
                 settings["broker_cluster_name"] = config.broker_cluster_name
                 if elected is not None:
-                    from tiermq.tier.open_tier import take_over_leases
+                    from tiermq.tier.open_tier import put_tables_aside, take_over_leases
 
+                    if elected.is_empty:
+                        put_tables_aside(path)
+                        settings["restore"] = True
                     take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
                 store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
             undo.callback(store.close)
@@ -535,6 +539,11 @@ class Broker:
         if self.metadata_sync is not None and self.metadata_sync.problem:
             found["tables"] = self.metadata_sync.problem
         return found
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a client waits for an answer that will come."""
+        return self._hooks.is_busy or self.parts.server.is_busy
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Leave the name servers, answer what was asked, close the store. Twice does no harm."""

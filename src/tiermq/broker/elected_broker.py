@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +30,14 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import StoreConfig
 from tiermq.errors import RemotingError, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.metrics import Registry
+from tiermq.remoting.client import parse_name_servers
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
 from tiermq.replication.election import Candidate, Decision, Election, LogEnds, Role
 from tiermq.replication.epoch_file import FILE as EPOCH_FILE
 from tiermq.replication.epoch_file import EpochFile
+from tiermq.replication.ha_master import HaMaster
 from tiermq.store.cut_log import DIRECTORY as CUT_TAILS
 from tiermq.store.cut_log import cut_log
 
@@ -42,6 +47,7 @@ RETRY_S = 1.0
 SWITCH_DRAIN_S = 0.5
 """How long a change of roles waits for clients to take their answers."""
 DRAIN_LOOK_S = 0.01
+TABLES_TIMEOUT_S = 8.0
 OpenBroker = Callable[[BrokerConfig, Elected], Broker]
 
 
@@ -201,6 +207,7 @@ class ElectedBroker:
                 {"address": each.address, "acknowledged": each.ack, "behindBytes": max(0, ends.end - each.ack)}
                 for each in master.slaves()
             ],
+            "restored": None if broker is None else _restored(broker),
             "cutTails": [each.to_json() for each in cut_tails(self._root)],
             "roleChanges": self.switch_count,
             "lastRoleChangeMs": round(self.last_switch_s * 1000),
@@ -222,21 +229,50 @@ class ElectedBroker:
                 f"expected {f'replica {successor}' if successor else 'another replica'} in sync to take over, found "
                 f"{found}: wait until it has the log, or start one"
             )
+        may_answer = broker.parts.server.may_answer
+        try:
+            broker.parts.local.set_draining("it hands over to another replica")
+            self._wait_drained(broker, master, decision.epoch, self._clock.monotonic() + timeout_s)
+            broker.parts.server.may_answer = lambda: False  # Tables must not change any more.
+            chosen = self._with_tables(broker, [successor] if successor else sorted(others))
+            if chosen not in master.sync.recorded:
+                raise RequestRefused("the replica that was to take over is gone")
+        except RequestRefused as error:
+            broker.parts.server.may_answer = may_answer
+            broker.parts.local.set_draining("")
+            raise RequestRefused(f"{error}: this broker remains the master") from error
+        self.election.resign(chosen)
+
+    def _wait_drained(self, broker: Broker, master: HaMaster, epoch: int, deadline_s: float) -> None:
+        """Wait until all members have the log, and clients their answers. Raises RequestRefused."""
         local = broker.parts.local
-        local.set_draining("it hands over to another replica")
-        deadline_s = self._clock.monotonic() + timeout_s
-        while (end := local.max_physical_offset) > local.confirm_offset or end > master.state.confirmed:
-            if self._clock.monotonic() > deadline_s or not self.election.may_acknowledge(decision.epoch):
-                local.set_draining("")
+        while (end := local.max_physical_offset) > min(local.confirm_offset, master.state.confirmed):
+            if self._clock.monotonic() > deadline_s or not self.election.may_acknowledge(epoch):
                 raise RequestRefused(
-                    f"expected the replicas in sync to have the log up to {end} within {timeout_s:g} s, found them at "
-                    f"{master.state.confirmed}: this broker remains the master"
+                    f"expected the replicas in sync to have the log up to {end} in time, found them at "
+                    f"{master.state.confirmed}"
                 )
             time.sleep(DRAIN_LOOK_S)
-        if not master.sync.recorded & ({successor} if successor else others):
-            local.set_draining("")
-            raise RequestRefused("the replica that was to take over is gone: this broker remains the master")
-        self.election.resign(successor)
+        answered_s = self._clock.monotonic() + SWITCH_DRAIN_S
+        while broker.owes_answers and self._clock.monotonic() < answered_s:
+            time.sleep(DRAIN_LOOK_S)
+
+    def _with_tables(self, broker: Broker, candidates: Sequence[int]) -> int:
+        """The first of these replicas that has copied the tables of this master now. Raises RequestRefused."""
+        known = self.election.status().get("replicas")
+        addresses = known if isinstance(known, dict) else {}
+        problems = []
+        for each in candidates:
+            try:
+                [(host, port)] = parse_name_servers(str(addresses.get(str(each)) or ""))
+                with broker.parts.ask_name_server(host, port) as client:
+                    answer = client.request(RemotingCommand(RequestCode.SYNC_BROKER_TABLES), timeout_s=TABLES_TIMEOUT_S)
+                if answer.code == ResponseCode.SUCCESS:
+                    return each
+                problems.append(f"replica {each}: {answer.remark}")
+            except (TierMQError, OSError, ValueError) as error:
+                problems.append(f"replica {each}: {error}")
+        raise RequestRefused(f"expected a replica with the tables of this master, found {'; '.join(problems)}")
 
     def accept_loss(self) -> None:
         self.election.accept_loss()
@@ -318,7 +354,9 @@ class ElectedBroker:
         epochs.cut(offset)
 
     def _open(self, decision: Decision) -> None:
-        broker = self._open_broker(self._config, Elected(decision, self.election))
+        is_empty = not decision.is_clean and self._ends.end == 0
+        broker = self._open_broker(self._config, Elected(decision, self.election, is_empty))
+        self._register_metrics(broker.parts.metrics)
         broker.replication.keeper = self
         if broker.replication.slave is not None:
             broker.replication.slave.needs_cut = self._needs_cut
@@ -332,6 +370,19 @@ class ElectedBroker:
             self._config = self._config.with_settings(metrics_port=broker.metrics_port)
         broker.replication.take_decision(decision)
         self._note_applied(decision)
+
+    def _register_metrics(self, metrics: Registry) -> None:
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "tiermq_role_epoch": ("epoch of the role", lambda: 0 if self._applied is None else self._applied.epoch),
+            "tiermq_cut_tails": ("files with bytes of replaced masters", lambda: len(self.cut_tails())),
+            "tiermq_may_acknowledge": (
+                "1 while this process is the master for certain",
+                lambda: self._applied is not None and self.election.may_acknowledge(self._applied.epoch),
+            ),
+        }
+        for name, (text, read) in gauges.items():
+            metrics.gauge(name, text, (), read)
+        metrics.counter("tiermq_role_changes_total", "changes of this process's role", (), lambda: self.switch_count)
 
     def _note_applied(self, decision: Decision) -> None:
         with self._changed:
@@ -361,3 +412,18 @@ def _is_same_role(applied: Decision, decision: Decision) -> bool:
 
 def _is_news(before: Decision, now: Decision) -> bool:
     return (before.role, before.epoch, before.address) != (now.role, now.epoch, now.address)
+
+
+def _restored(broker: Broker) -> dict[str, object] | None:
+    """What a master got from the tier alone, because no replica had it."""
+    report = None if broker.parts.tiered is None else broker.parts.tiered.restored
+    if report is None:
+        return None
+    return {
+        "topics": report.topic_count,
+        "queues": report.queue_count,
+        "messages": report.message_count,
+        "lastMessageMs": report.last_message_ms,
+        "notRestored": report.not_restored,
+        "remarks": [str(each) for each in report.remarks],
+    }

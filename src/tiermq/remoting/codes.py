@@ -154,6 +154,7 @@ class RequestCode(enum.IntEnum):
     GET_BROKER_ROLE = 210_000
     DEMOTE_BROKER = 210_001
     PROMOTE_BROKER = 210_002
+    SYNC_BROKER_TABLES = 210_003
 
 
 class ResponseCode(enum.IntEnum):

@@ -21,6 +21,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +111,8 @@ class BucketElection(Service):
         self._rests_until_s = 0.0
         self._accepts_loss = False
         self._has_twin = False
+        self._is_clean = True
+        self._lost: dict[str, int] | None = None
 
     # What others call.
 
@@ -154,6 +157,7 @@ class BucketElection(Service):
             "inSync": sorted(lease.members),
             "replicas": {str(number): each.address for number, each in sorted(lease.replicas.items())},
             "whyNotMaster": "" if self._is_mine else self.why_not,
+            "lost": self._lost,
             "problem": self.problem,
         }
 
@@ -284,6 +288,10 @@ class BucketElection(Service):
         if not self.why_not and now_s >= self._rests_until_s:
             self._take(candidate, lease, max(lease.epoch, ends.epoch) + 1, ends.confirmed)
             return
+        known = lease.replicas.get(self.own)
+        if known is not None and known.address != candidate.address:
+            with suppress(ManifestConflict):  # Another replica has changed it: the next look records it.
+                self._put(replace(lease, replicas=self._with_address(lease, candidate)))
         role = Role.SLAVE if lease.holder not in (0, self.own) else Role.NONE
         is_known = role is Role.SLAVE
         self._decide(
@@ -298,11 +306,7 @@ class BucketElection(Service):
 
     def _take(self, candidate: Candidate, lease: MasterLease, epoch: int, confirmed: int) -> None:
         began_s = self._clock.monotonic()
-        if self._accepts_loss and self.own not in lease.members:
-            _log.error(
-                "epoch %d: this replica becomes the master although it was not in sync: messages that were "
-                "acknowledged may be lost, above what it has", epoch,
-            )  # fmt: skip
+        end, is_clean = candidate.ends().end, self.own in lease.members or lease.is_new
         mine = replace(
             lease,
             epoch=epoch,
@@ -323,6 +327,14 @@ class BucketElection(Service):
             return
         self._is_mine, self._accepts_loss, self._wanted = True, False, None
         self._hold(began_s)
+        if not is_clean:
+            self._lost = {"epoch": lease.epoch, "fromOffset": end, "toOffset": max(end, lease.confirmed)}
+            _log.error(
+                "epoch %d: this replica is the master now although it was not in sync. Of epoch %d it lacks what was "
+                "acknowledged above physical offset %d; up to %d was, and perhaps more within %g s after that",
+                epoch, lease.epoch, end, lease.confirmed, self.times.renew_s,
+            )  # fmt: skip
+        self._is_clean = is_clean
         self._decide_master()
 
     def _with_address(self, lease: MasterLease, candidate: Candidate) -> dict[int, Replica]:
@@ -417,6 +429,7 @@ class BucketElection(Service):
                 address=lease.address,
                 ha_address=lease.ha_address,
                 members=lease.members,
+                is_clean=self._is_clean,
             ),
             also_same=True,
         )

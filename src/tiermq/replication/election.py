@@ -35,6 +35,8 @@ class Decision:
     ha_address: str = ""
     members: frozenset[int] = frozenset()
     """The recorded in-sync set."""
+    is_clean: bool = True
+    """False: of a master that was not in sync when it was made one; it may lack acknowledged messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from tiermq.replication.auto_switch_stream import Answer, Handshake, decode_slav
 from tiermq.replication.epoch_file import EpochFile, entry_at
 from tiermq.replication.ha_stream import BODY_BYTES_MAX, HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import Replica, ReplicaRules, ReplicaState, state_of
-from tiermq.replication.sync_set import SyncSet, confirmed_by
+from tiermq.replication.sync_set import SyncSet
 from tiermq.settings import LONG_MAX
 
 _log = logging.getLogger(__name__)
@@ -260,20 +260,15 @@ class HaMaster:
 
     def _state_by_set(self, sync: SyncSet, slaves: Sequence[_Slave]) -> ReplicaState:
         """Every member of the in-sync set has what is confirmed."""
-        needed, was_alone = self.rules.in_sync_replicas, sync.is_alone and self.state.needed <= 1
         acks: dict[int, int] = {}
         for each in slaves:
             acks[each.replica_id] = max(each.ack, acks.get(each.replica_id, 0))
-        sync.welcome(acks, self.log.confirm_offset)
-        end = self.log.max_physical_offset  # Behind everything that was acknowledged without a replica that joins now.
-        wanted = sync.look(acks, end, self.clock.monotonic())
+        log, needed = self.log, self.rules.in_sync_replicas
+        in_sync, confirmed, wanted = sync.advance(
+            acks, self.state.confirmed, lambda: log.max_physical_offset, self.clock.monotonic(), needed=needed
+        )
         if wanted is not None:
             self.propose(wanted)
-        in_sync, confirmed = len(sync.effective), self.state.confirmed
-        if was_alone:
-            confirmed = end
-        elif in_sync >= needed:
-            confirmed = max(confirmed, min(end, confirmed_by(sync.effective, sync.own, acks, end)))
         return ReplicaState(in_sync, needed, confirmed)
 
     def readable_end(self) -> int:

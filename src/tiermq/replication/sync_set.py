@@ -14,8 +14,11 @@ Pure: the thread of the HA port is the only one that changes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+SAMPLE_S = 0.5
 
 
 @dataclass(slots=True)
@@ -24,6 +27,14 @@ class _Progress:
 
     end: int
     caught_up_s: float
+
+
+class Progress(NamedTuple):
+    """How many replicas must have a message, up to where all of them have the log, and the set to be recorded next."""
+
+    in_sync: int
+    confirmed: int
+    wanted: frozenset[int] | None
 
 
 class SyncSet:
@@ -39,6 +50,8 @@ class SyncSet:
         self._joining: dict[int, int] = {}
         self._progress: dict[int, _Progress] = {}
         self.effective: frozenset[int] = self.recorded
+        self._sampled_s = -SAMPLE_S
+        self._older_end = self._newer_end = 0
 
     @property
     def is_alone(self) -> bool:
@@ -52,6 +65,30 @@ class SyncSet:
             self._proposed, self._unsettled = None, frozenset()
         self._joining = {each: end for each, end in self._joining.items() if each not in members}
         self._refresh()
+
+    def advance(
+        self, acks: Mapping[int, int], confirmed: int, log_end: Callable[[], int], now_s: float, *, needed: int
+    ) -> Progress:
+        """Take what replicas that are connected have reported, after everything up to `confirmed` was.
+
+        `needed`: the least number of members with which anything is confirmed.
+        """
+        was_alone = self.is_alone and needed <= 1
+        self.welcome(acks, self._end_before(log_end(), now_s) if was_alone else confirmed)
+        end = log_end()  # Behind everything that was acknowledged without a replica that joins now.
+        wanted = self.look(acks, end, now_s)
+        in_sync = len(self.effective)
+        if was_alone:
+            confirmed = max(confirmed, end)
+        elif in_sync >= needed:
+            confirmed = max(confirmed, min(end, confirmed_by(self.effective, self.own, acks, end)))
+        return Progress(in_sync, confirmed, wanted)
+
+    def _end_before(self, end: int, now_s: float) -> int:
+        """Where the log ended a moment ago: under load, no replica ever has it up to the very end."""
+        if now_s - self._sampled_s >= SAMPLE_S:
+            self._older_end, self._newer_end, self._sampled_s = self._newer_end, end, now_s
+        return self._older_end
 
     def welcome(self, acks: Mapping[int, int], confirmed: int) -> bool:
         """Let replicas join that have all that is committed; whether one does. `look` follows, with the end of the

@@ -19,10 +19,12 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, StoreDamaged, StoreLocked, TierUnavailable
+from tiermq.files.config_file import BACKUP_SUFFIX
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.settings import did_you_mean
 from tiermq.store.local_store import LocalStore
+from tiermq.store.table_journal import SUFFIX as JOURNAL_SUFFIX
 from tiermq.store.tier_continuation import METADATA_DATABASE, NAMED_MAX, Names, broker_names
 from tiermq.tier.dispatch.writer import TierLock
 from tiermq.tier.driver.contract import TierDriver
@@ -30,7 +32,7 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_store import IndexSettings
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld, LeaseRole
-from tiermq.tier.metadata.broker_state import CHOSEN_FILE
+from tiermq.tier.metadata.broker_state import CHOSEN_FILE, KINDS
 from tiermq.tier.metadata.database import damage_of, discard, is_put_away, note_replaced, put_away, put_back
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import broker_directory
@@ -144,6 +146,19 @@ def take_over_leases(url: str, root: str | os.PathLike[str], cluster: str, broke
         _log.warning("whether an earlier master writes the tier is not known: %s", error)
     finally:
         driver.close()
+
+
+def put_tables_aside(root: str | os.PathLike[str]) -> None:
+    """Of a store without messages that is about to be restored: its tables are those of a broker that never had any,
+    and would be kept in place of the tier's.
+    """
+    directory = Path(root) / "config"
+    aside = directory / "before-restore"
+    names = [kind.file + end for kind in KINDS for end in ("", BACKUP_SUFFIX, JOURNAL_SUFFIX)]
+    for path in (directory / name for name in names):
+        if path.is_file():
+            aside.mkdir(exist_ok=True)
+            path.rename(aside / path.name)
 
 
 def open_local(

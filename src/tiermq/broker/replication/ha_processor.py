@@ -47,6 +47,13 @@ UNGATED = (
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_BROKER_ROLE,
     RequestCode.DEMOTE_BROKER,
+    # What a slave copies, also in the last moments of a master that hands over.
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_TIMER_CHECK_POINT,
 )
 """What an elected master answers also while its lease is not valid."""
 

@@ -54,6 +54,8 @@ class Elected(NamedTuple):
 
     decision: Decision
     election: Election
+    is_empty: bool = False
+    """Of a master that was not in sync: its log is empty, so that everything comes from the tier."""
 
     @property
     def role(self) -> BrokerRole:
@@ -178,6 +180,8 @@ class Replication:
         self._epochs = None if term is None else term.epochs
         self.keeper: RoleKeeper | None = None
         """Who changes this broker's role; None where the settings give it."""
+        self.sync_tables: Callable[[float], str] = lambda _timeout_s: "this broker is no slave"
+        """Of a slave: copies the master's tables now, and waits for it; why it did not work, as text."""
         self._local = local
         self._config = config
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH

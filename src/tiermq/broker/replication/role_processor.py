@@ -3,6 +3,7 @@
     210000  status of role, election, replicas and cut tails, as JSON         `tiermq broker status`
     210001  hand over to another replica, without loss; `successor`: its id   `tiermq broker demote`
     210002  become the master: ask it to hand over to this replica            `tiermq broker promote`
+    210003  of a slave: copy the master's tables now                          a master that hands over
 
 A master answers them also while its lease is not valid. A handover is answered once the replicas have everything and
 the lease was released, or will be in a moment; the role changes after that, which closes the connection.
@@ -21,6 +22,7 @@ from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
 
 HANDOVER_TIMEOUT_S = 10.0
+SYNC_TIMEOUT_S = 5.0
 
 
 class RoleProcessor:
@@ -46,6 +48,12 @@ class RoleProcessor:
     @serves(RequestCode.DEMOTE_BROKER, access=ADMINISTRATOR, in_pool=True)
     def demote(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         self._keeper.demote(_number(command, "successor"), HANDOVER_TIMEOUT_S)
+        return command.respond()
+
+    @serves(RequestCode.SYNC_BROKER_TABLES, access=ADMINISTRATOR, in_pool=True)
+    def sync_tables(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        if problem := self._parts.replication.sync_tables(SYNC_TIMEOUT_S):
+            raise RequestRefused(f"expected to have the master's tables, found: {problem}")
         return command.respond()
 
     @serves(RequestCode.PROMOTE_BROKER, access=ADMINISTRATOR, in_pool=True)
