@@ -70,3 +70,28 @@ def test_everything_is_confirmed_that_all_members_have() -> None:
     assert confirmed_by(frozenset((1,)), 1, {}, 70) == 70
     assert confirmed_by(frozenset((1, 2, 3)), 1, {2: 50, 3: 60, 4: 10}, 70) == 50
     assert confirmed_by(frozenset((1, 2, 3)), 1, {2: 50}, 70) == 0
+
+
+def test_a_replica_that_is_a_moment_behind_joins_a_master_under_load() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    end = 0
+
+    def grown() -> int:
+        nonlocal end
+        end += 10
+        return end
+
+    confirmed, proposed = 0, None
+    for tenth in range(40):
+        acks = {2: max(0, end - 30)}
+        _, confirmed, wanted = sync.advance(acks, confirmed, grown, tenth / 10, needed=1)
+        proposed = proposed or wanted
+        assert confirmed <= end
+    assert proposed == {1, 2}
+
+
+def test_below_the_least_number_of_members_nothing_more_is_confirmed() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    assert sync.advance({}, 70, lambda: 100, 0.0, needed=2) == (1, 70, None)
+    assert sync.advance({2: 70}, 70, lambda: 100, 0.0, needed=2) == (2, 70, None), "it joins"
+    assert sync.advance({2: 100}, 70, lambda: 100, 0.0, needed=2) == (2, 100, {1, 2})

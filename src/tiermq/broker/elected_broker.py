@@ -48,6 +48,7 @@ SWITCH_DRAIN_S = 0.5
 """How long a change of roles waits for clients to take their answers."""
 DRAIN_LOOK_S = 0.01
 TABLES_TIMEOUT_S = 8.0
+LAST_HANDOVER_S = 3.0
 OpenBroker = Callable[[BrokerConfig, Elected], Broker]
 
 
@@ -170,12 +171,16 @@ class ElectedBroker:
             return self.broker
 
     def stop(self) -> None:
-        """Stop the broker, then leave the election: a master's store is closed before another one takes over."""
+        """Hand over to a replica in sync, if there is one, then stop the broker and leave the election."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
+        try:
+            self.demote(0, LAST_HANDOVER_S)
+        except RequestRefused as error:
+            _log.info("nothing is handed over: %s", error)
         self._stop_broker(None)
         self.election.stop()
         self._reserved.close()

@@ -315,7 +315,7 @@ class BucketElection(Service):
             ha_address=candidate.ha_address,
             term_ms=round(self.times.term_s * 1000),
             renewals=0,
-            confirmed=confirmed,
+            confirmed=max(confirmed, lease.confirmed) if is_clean else confirmed,
             members=frozenset((self.own,)),
             successor=0,
             replicas=self._with_address(lease, candidate),

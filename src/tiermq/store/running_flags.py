@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Flag(enum.IntFlag):
-    """A reason. The store is writable when only NOT_READABLE is set, or none. The last two are TierMQ's own."""
+    """A reason. The store is writable when only NOT_READABLE is set, or none. The last three are TierMQ's own."""
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 1 << 1
