@@ -35,6 +35,8 @@ FAST: dict[str, object] = {
     "master_sync_interval": 200,
     "register_name_server_period": 500,
 }
+RETRY_S = 0.02
+"""Between two tries of a producer."""
 SUBSCRIBED = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
 
 
@@ -128,7 +130,7 @@ class Sending:
 
     def _run(self) -> None:
         number, last_s = 0, time.monotonic()
-        while not self._over.is_set():
+        while not self._over.wait(RETRY_S):
             try:
                 address = self._of.master()
                 if not address:

@@ -270,7 +270,7 @@ def _elected_broker(
         margin_s=config.master_lease_margin / 1000,
         look_s=config.master_lease_look / 1000,
     )
-    driver = open_driver(url, retry=None)
+    driver = open_driver(url, retry=None, request_timeout_s=times.renew_s)  # So that a renewal can be tried again.
     election = BucketElection(driver, config.broker_cluster_name, config.broker_name, directory, times=times)
     store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
     return ElectedBroker(election, config, store, open_broker)
