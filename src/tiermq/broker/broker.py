@@ -209,6 +209,13 @@ class Broker:
         """Copy the master's tables, and refuse to change them."""
         [ha] = (each for each in self.processors if isinstance(each, HaProcessor))
         self.parts.server.refuse(SLAVE_REFUSES, ha.refuse)
+        if self.config.read_only and self.parts.tiered is not None:
+            from tiermq.broker.replication.tier_tables import TierTables
+
+            tables = TierTables(self.parts, self.parts.tiered, self.processors)
+            tables.look()  # Clients that come at once find the topics.
+            self._hooks.run(tables)
+            return
         self.metadata_sync = MetadataSync(self.parts, self.processors)
         self._hooks.run(self.metadata_sync)
 
@@ -238,6 +245,9 @@ class Broker:
         and what opening the store raises.
         """
         config = config or BrokerConfig()
+        if config.read_only:
+            config = config.with_settings(auto_create_topic_enable=False)
+            settings["broker_role"] = BrokerRole.SLAVE
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None)
         settings = {
@@ -264,7 +274,8 @@ class Broker:
 
                 settings["broker_name"] = config.broker_name
                 settings["broker_cluster_name"] = config.broker_cluster_name
-                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
+                reads = role is BrokerRole.SLAVE  # The master uploads.
+                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, reader=reads, **settings)
             undo.callback(store.close)
             made = cls(
                 store,

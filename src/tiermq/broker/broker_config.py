@@ -32,6 +32,7 @@ FIXED_WHILE_RUNNING = frozenset(
         "broker_ip2",
         "listen_port",
         "bind_address",
+        "read_only",
         "fast_listen_port",
         "ha_listen_port",
         "ha_bind_address",
@@ -202,6 +203,8 @@ class BrokerConfig(Configuration):
     """Whether `in_sync_replicas` goes down to what is in sync, and at most to `min_in_sync_replicas`."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a slave."""
+    read_only: bool = False
+    """Serve the history that a broker of this name has in the tier, without a log, a lease and writes to the tier."""
 
     # Metrics and health over HTTP; -1: off, 0: a free port.
     metrics_port: int = whole(-1, low=-1, high=65_535)

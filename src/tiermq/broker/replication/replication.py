@@ -50,14 +50,13 @@ NO_HA_SOCKET = HaSocket(None, "no port was bound")
 
 def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool) -> None:
     """Raises BadConfig for a role that cannot be served with these settings."""
+    if config.read_only:
+        if not has_tier:
+            raise BadConfig("readOnly: expected a tier to read from, found none: give --tier")
+        return
     if role is BrokerRole.SLAVE:
         if config.broker_id == MASTER_ID:
             raise BadConfig("brokerRole=SLAVE: expected a brokerId above 0, found 0, which is the master's")
-        if has_tier:
-            raise BadConfig(
-                "brokerRole=SLAVE: expected no tier, found one: the master uploads, and a slave does not read the tier "
-                "yet; leave --tier out"
-            )
         if not config.ha_master_address and not config.namesrv_addr:
             raise BadConfig(
                 "brokerRole=SLAVE: expected haMasterAddress, or namesrvAddr to find the master, found neither"
@@ -119,7 +118,9 @@ class Replication:
         self._local = local
         self._config = config
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        if self.role is BrokerRole.SLAVE:
+        if config.read_only:
+            pass  # It copies no log.
+        elif self.role is BrokerRole.SLAVE:
             source = "" if config.bind_address in ("0.0.0.0", "::") else config.bind_address  # noqa: S104 - compared
             settings = HaSlaveSettings(
                 flushes=flushes,
@@ -175,6 +176,25 @@ class Replication:
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
+
+    @property
+    def sends_back(self) -> bool:
+        """Whether consumers that have read everything here go on at the master."""
+        if self._config.read_only:
+            return bool(self.master_address)
+        return self.slave is not None and self.slave.is_connected
+
+    @property
+    def why_read_only(self) -> str:
+        """Of a slave: why it takes no messages and changes, and where to go."""
+        if self._config.read_only:
+            return "expected a broker that takes messages and changes, found one that only reads a tier (readOnly)" + (
+                f": its writer is {self.master_address}" if self.master_address else ""
+            )
+        return (
+            f"expected a master, found a slave of {self.master_address or 'an unknown master'}: topics, groups, "
+            "offsets and messages are changed at the master"
+        )
 
     @property
     def waiting_master(self) -> HaMaster | None:
