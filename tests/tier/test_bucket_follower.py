@@ -165,9 +165,7 @@ def test_a_reader_that_is_opened_again_trusts_the_tier_and_not_its_directory(
         assert read(store) == [b"of another tier"]
 
 
-def test_a_reader_of_a_tier_that_does_not_answer_opens_and_catches_up_later(
-    world: BrokerWorld, tmp_path: Path
-) -> None:
+def test_a_reader_of_a_tier_that_does_not_answer_opens_and_catches_up_later(world: BrokerWorld, tmp_path: Path) -> None:
     world.put(20)
     assert world.store.flush_to_tier()
     away = Away(world.driver)

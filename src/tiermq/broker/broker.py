@@ -245,7 +245,7 @@ class Broker:
         and what opening the store raises.
         """
         config = config or BrokerConfig()
-        if config.read_only:
+        if not config.takes_messages:
             config = config.with_settings(auto_create_topic_enable=False)
             settings["broker_role"] = BrokerRole.SLAVE
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
@@ -274,7 +274,7 @@ class Broker:
 
                 settings["broker_name"] = config.broker_name
                 settings["broker_cluster_name"] = config.broker_cluster_name
-                reads = role is BrokerRole.SLAVE  # The master uploads.
+                reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
                 store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, reader=reads, **settings)
             undo.callback(store.close)
             made = cls(

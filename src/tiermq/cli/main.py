@@ -70,6 +70,7 @@ COMMANDS = {
     "dump": Entry("tiermq.cli.dump", "dump", "Print files of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients."),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
+    "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),

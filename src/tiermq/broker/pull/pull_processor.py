@@ -187,7 +187,7 @@ class PullProcessor:
         except PullForbidden as error:
             told = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=told)
-        if self._is_slave and not (self._parts.config.slave_read_enable or self._parts.config.read_only):
+        if self._is_slave and not (self._parts.config.slave_read_enable or not self._parts.config.takes_messages):
             self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
@@ -347,7 +347,7 @@ class PullProcessor:
 
     def _better_broker(self, admitted: Admitted, page: Page) -> int:
         """The id of the broker that the group's next pull should go to: a slave while it is far behind."""
-        if self._parts.config.read_only:
+        if not self._parts.config.takes_messages:
             return self._parts.config.broker_id
         if not self._parts.config.slave_read_enable:
             return MASTER_ID

@@ -25,6 +25,7 @@ from tiermq.metrics import Registry
 from tiermq.namesrv.route_table import MASTER_ID
 from tiermq.replication.epoch_file import EpochFile
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
+from tiermq.replication.ha_observer import HaObserver
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
 from tiermq.store.local_store import LocalStore
@@ -53,6 +54,10 @@ def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool) -> Non
     if config.read_only:
         if not has_tier:
             raise BadConfig("readOnly: expected a tier to read from, found none: give --tier")
+        return
+    if config.ha_observer:
+        if role is not BrokerRole.SLAVE or not has_tier:
+            raise BadConfig("haObserver: expected brokerRole=SLAVE and a tier, found another role, or none")
         return
     if role is BrokerRole.SLAVE:
         if config.broker_id == MASTER_ID:
@@ -130,7 +135,8 @@ class Replication:
                 replica_id=0 if term is None else term.replica_id,
                 from_last_file=config.sync_from_last_file,
             )
-            self.slave = slave = HaSlave(local, settings, clock, None if term is None else term.epochs)
+            slave = self._make_slave(settings, clock, None if term is None else term.epochs)
+            self.slave = slave
             if term is not None:
                 local.require_replicas(lambda: slave.confirm_offset)
                 slave.confirm_listeners.append(local.replicas_moved)
@@ -140,6 +146,14 @@ class Replication:
                 term.epochs.begin(term.epoch, max(0, local.min_physical_offset), local.max_physical_offset)
             self.master = self._make_master(ha.socket, flushes, clock, None if term is None else term.epochs)
         self._register_metrics(metrics)
+
+    def _make_slave(self, settings: HaSlaveSettings, clock: Clock, epochs: EpochFile | None) -> HaSlave:
+        local = self._local
+        if not self._config.ha_observer:
+            return HaSlave(local, settings, clock, epochs)
+        observer = HaObserver(local, settings, clock, file_bytes=local.config.mapped_file_size_commit_log)
+        local.add_eviction_veto(observer.must_stay)
+        return observer
 
     def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock, epochs: EpochFile | None) -> HaMaster:
         config, local = self._config, self._local
@@ -182,14 +196,15 @@ class Replication:
         """Whether consumers that have read everything here go on at the master."""
         if self._config.read_only:
             return bool(self.master_address)
-        return self.slave is not None and self.slave.is_connected
+        return self.slave is not None and self.slave.is_connected and not self._config.ha_observer
 
     @property
     def why_read_only(self) -> str:
         """Of a slave: why it takes no messages and changes, and where to go."""
-        if self._config.read_only:
-            return "expected a broker that takes messages and changes, found one that only reads a tier (readOnly)" + (
-                f": its writer is {self.master_address}" if self.master_address else ""
+        if not self._config.takes_messages:
+            what = "only reads a tier (readOnly)" if self._config.read_only else "follows a master (haObserver)"
+            return f"expected a broker that takes messages and changes, found one that {what}" + (
+                f": go to {self.master_address}" if self.master_address else ""
             )
         return (
             f"expected a master, found a slave of {self.master_address or 'an unknown master'}: topics, groups, "

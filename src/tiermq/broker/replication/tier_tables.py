@@ -1,7 +1,6 @@
 """TierTables: a read-only broker shows the tables that the broker it reads has in the tier.
 
-    state-topics      replaced when it differs; without the permission to write. A topic that has messages in the tier
-                      and is missing in the table is added
+    state-topics      replaced when it differs. A topic that has messages in the tier and is missing there is added
     state-groups      replaced when it differs
     state-offsets     where a group begins that has committed nothing here; its commits here are kept here
     state-modes       replaced
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.assignment_processor import AssignmentProcessor, decode_modes
@@ -73,7 +71,7 @@ class TierTables(Service):
 
     def _take_topics(self, table: StoredTable | None) -> None:
         topics = {} if table is None else decode_topics(_text(table))[0]
-        shown = {name: replace(topic, perm=topic.perm & PERM_READ) for name, topic in topics.items()}
+        shown = dict(topics)
         for name, queues in self._tiered.topics().items():
             if name not in shown:
                 shown[name] = TopicConfig(name, max(queues) + 1, max(queues) + 1, PERM_READ)
