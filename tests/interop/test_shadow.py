@@ -13,10 +13,10 @@ import pytest
 from broker.brokers import send_command
 from interop.official import Official
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Cluster, Distribution, Unavailable, fetch
-from interop.shadowing import Following
 from interop.test_offload_with_accounts import OLD, fetched, servers_of, with_own_network
 from interop.test_replication import QUEUES, Client, ask, send_many
 from interop.two_brokers import await_registered
+from servers.following import Following
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.tier.driver.tier_url import open_driver

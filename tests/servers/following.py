@@ -28,10 +28,12 @@ class Following:
         self._command = [sys.executable, "-m", "tiermq.cli", "follow", str(store), "-c", str(config), "--json", *words]
         self.process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
 
     def start(self) -> None:
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self._last = {}
         self.ready = self._event()
         assert self.ready["event"] == "ready"
 
@@ -44,11 +46,12 @@ class Following:
         return found
 
     def progress(self, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """The first report of progress of which that is so."""
-        while True:
+        """The report of progress of which that is so: the last one, or a later one."""
+        while not (self._last and is_so(self._last)):
             told = self._event()
-            if told["event"] == "progress" and is_so(told):
-                return told
+            if told["event"] == "progress":
+                self._last = told
+        return self._last
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
