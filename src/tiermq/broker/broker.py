@@ -60,6 +60,7 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 if TYPE_CHECKING:
     from tiermq.broker.broker_context import Store
+    from tiermq.broker.replication.tier_tables import TierTables
     from tiermq.tier.tiered_store import NotUploaded
 
 
@@ -195,8 +196,8 @@ class Broker:
         self._make_processors()
 
     def _make_processors(self) -> None:
-        self.metadata_sync: MetadataSync | None = None
-        """Of a slave: copies the master's tables."""
+        self.metadata_sync: MetadataSync | TierTables | None = None
+        """Of a slave: copies the master's tables, from the master or the tier."""
         is_slave = self.replication.is_slave
         kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
         self.processors: list[object] = [kind(self.parts) for kind in kinds]
@@ -212,9 +213,9 @@ class Broker:
         if self.config.read_only and self.parts.tiered is not None:
             from tiermq.broker.replication.tier_tables import TierTables
 
-            tables = TierTables(self.parts, self.parts.tiered, self.processors)
-            tables.look()  # Clients that come at once find the topics.
-            self._hooks.run(tables)
+            self.metadata_sync = TierTables(self.parts, self.parts.tiered, self.processors)
+            self.metadata_sync.look()  # Clients that come at once find the topics.
+            self._hooks.run(self.metadata_sync)
             return
         self.metadata_sync = MetadataSync(self.parts, self.processors)
         self._hooks.run(self.metadata_sync)

@@ -138,7 +138,7 @@ def _start(
     for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
         if options[option] is not None:
             file.broker[name] = options[option]
-    if options["read_only"] or file.broker.get("read_only"):
+    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:  # type: ignore[arg-type]
         from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
 
         prepare_reader(options, file, running)

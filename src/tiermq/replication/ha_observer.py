@@ -48,30 +48,33 @@ def settled_offset(log: ObservedLog, file_bytes: int, guard_ms: int = GUARD_MS) 
     """Where the first record begins that is not `guard_ms` older than the newest one, in the last two files of a log
     that is not empty; at least 1, as a report of 0 asks for something else.
     """
-    end = log.max_physical_offset
-    first = max(0, log.min_physical_offset, (end - 1) // file_bytes * file_bytes - file_bytes)
+    last = (log.max_physical_offset - 1) // file_bytes * file_bytes
+    low = max(0, log.min_physical_offset)
     times: list[tuple[int, int]] = []
-    at = first
-    while at < end:
-        selected = log.log_bytes(at, file_bytes)
-        if selected is None:
-            break
-        with selected:
-            at = _scan(selected.data, at, times)
-    newest_ms = max((time_ms for _, time_ms in times), default=0)
-    return max(1, next((begin for begin, time_ms in times if time_ms > newest_ms - guard_ms), first))
+    for base in (last, last - file_bytes):
+        times[:0] = _times(log, max(base, low), file_bytes) if base + file_bytes > low else []
+        newest_ms = max((time_ms for _, time_ms in times), default=0)
+        recent = [begin for begin, time_ms in times if time_ms > newest_ms - guard_ms]
+        if recent and recent[0] > times[0][0]:
+            break  # What is before is settled, and so is the file before this one.
+    return max(1, recent[0] if recent else low)
 
 
-def _scan(buffer: memoryview, at: int, times: list[tuple[int, int]]) -> int:
-    """Add the begin and time of each record of a file's bytes; returns where they end."""
-    position = 0
-    while position < len(buffer):
-        head = read_head(buffer, position)
-        if head.kind is not HeadKind.OK:
-            break  # The rest of the file is empty, or the record is not complete yet.
-        times.append((at + position, head.store_timestamp_ms))
-        position += head.size
-    return at + len(buffer)
+def _times(log: ObservedLog, at: int, file_bytes: int) -> list[tuple[int, int]]:
+    """Begin and store time of each whole record of a file, from `at` on."""
+    found: list[tuple[int, int]] = []
+    selected = log.log_bytes(at, file_bytes)
+    if selected is None:
+        return found
+    with selected:
+        position = 0
+        while position < selected.size:
+            head = read_head(selected.data, position)
+            if head.kind is not HeadKind.OK:
+                break  # The rest of the file is empty, or the record is not complete yet.
+            found.append((at + position, head.store_timestamp_ms))
+            position += head.size
+    return found
 
 
 class HaObserver(HaSlave):

@@ -233,6 +233,9 @@ class Replication:
 
     def follow(self, ha_address: str, address: str) -> None:
         """What a name server knows of the master; settings take precedence. Any thread may call."""
+        if self._config.read_only:
+            self.master_address = address or self._config.master_address  # Also when it has gone.
+            return
         if self.slave is not None and ha_address and not self._config.ha_master_address:
             self.slave.set_master(ha_address)
         if address and not self._config.master_address:
