@@ -145,7 +145,8 @@ class HaObserver(HaSlave):
             self._short = 0
             same = min(end - offset, len(body))
             self._compare(offset, body[:same])
-            super().take(end, body[same:])
+            if offset + len(body) >= end:  # Before that it is not known whether this is the log that was copied.
+                super().take(end, body[same:])
         else:
             self._short = self._short + 1 if offset < end else 0
             if self._short >= SHORT_MAX:
