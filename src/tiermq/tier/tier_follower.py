@@ -428,10 +428,6 @@ class BucketFollower(MetadataFollower):
     ) -> None:
         super().__init__(files, metadata, local, index, NoLock, threads=threads)
         self.rest_s = rest_s
-        self.problem = ""
-        """Why the last look failed, as text; empty if it did not."""
-        self.looked_ms = 0
-        """When the tier was listed last, with success."""
         self.on_growth: list[Callable[[str, int, int], None]] = []
         """Called with the topic, the id and the new end of each queue that has more messages."""
         self._listed: dict[QueueKey, list[SegmentInfo]] = {}
@@ -442,12 +438,8 @@ class BucketFollower(MetadataFollower):
         clock = self._files.clock
         if clock.monotonic() - self._looked_s < min(LOOK_REST_S, self.rest_s):
             return  # A query that misses something may ask for a look at any time.
-        try:
-            self._look()
-        except TierError as error:
-            self.problem = str(error)
-            raise
-        self._looked_s, self.looked_ms, self.problem = clock.monotonic(), clock.now_ms(), ""
+        self._look()
+        self._looked_s = clock.monotonic()
 
     def _look(self) -> None:
         driver, place = self._files.driver, (self._files.cluster, self._files.broker)
