@@ -30,6 +30,7 @@ from servers.loopback import free_ports, stop
 
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret-that-no-error-may-show"
 GUEST_ACCESS_KEY, GUEST_SECRET_KEY = "guest-access", "guest-secret-that-no-error-may-show"
+READER_ACCESS_KEY = "reader-access"
 START_SECONDS_MAX = 120
 _GRPC_ABOVE = 10_000  # weed opens a gRPC twin of each port, this much higher.
 _POLL_SECONDS = 0.1
@@ -71,6 +72,7 @@ class SeaweedFS:
         identities = [
             _identity("administrator", ACCESS_KEY, SECRET_KEY, everything),
             _identity("guest", GUEST_ACCESS_KEY, GUEST_SECRET_KEY, everything[1:]),
+            _identity("reader", READER_ACCESS_KEY, GUEST_SECRET_KEY, ["Read", "List"]),
         ]
         (directory / "s3.json").write_text(json.dumps({"identities": identities}))
 
@@ -88,6 +90,11 @@ class SeaweedFS:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
+
+    @property
+    def reader_environment(self) -> dict[str, str]:
+        """The same for an account that may read and list, and write nothing."""
+        return self.guest_environment | {"AWS_ACCESS_KEY_ID": READER_ACCESS_KEY}
 
     @property
     def guest_environment(self) -> dict[str, str]:

@@ -69,6 +69,7 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 if TYPE_CHECKING:
     from tiermq.broker.broker_context import Store
+    from tiermq.broker.replication.tier_tables import TierTables
     from tiermq.tier.tiered_store import NotUploaded
 
 
@@ -211,8 +212,8 @@ class Broker:
         self._make_processors()
 
     def _make_processors(self) -> None:
-        self.metadata_sync: MetadataSync | None = None
-        """Of a slave: copies the master's tables."""
+        self.metadata_sync: MetadataSync | TierTables | None = None
+        """Of a slave: copies the master's tables, from the master or the tier."""
         is_slave = self.replication.is_slave
         kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
         self.processors: list[object] = [kind(self.parts) for kind in kinds]
@@ -225,6 +226,13 @@ class Broker:
         """Copy the master's tables, and refuse to change them."""
         [ha] = (each for each in self.processors if isinstance(each, HaProcessor))
         self.parts.server.refuse(SLAVE_REFUSES, ha.refuse)
+        if self.config.read_only and self.parts.tiered is not None:
+            from tiermq.broker.replication.tier_tables import TierTables
+
+            self.metadata_sync = TierTables(self.parts, self.parts.tiered, self.processors)
+            self.metadata_sync.look()  # Clients that come at once find the topics.
+            self._hooks.run(self.metadata_sync)
+            return
         self.metadata_sync = MetadataSync(self.parts, self.processors)
         self.replication.sync_tables = self.metadata_sync.sync_now
         self._hooks.run(self.metadata_sync)
@@ -264,6 +272,9 @@ class Broker:
                 tier = None
                 settings = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
                 settings["with_tier"] = True  # A slave gives no numbers.
+        if not config.takes_messages:
+            config = config.with_settings(auto_create_topic_enable=False)
+            settings["broker_role"] = BrokerRole.SLAVE
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None, is_elected=elected is not None)
         settings = {
@@ -297,7 +308,8 @@ class Broker:
                         put_tables_aside(path)
                         settings["restore"] = True
                     take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
-                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
+                reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
+                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, reader=reads, **settings)
             undo.callback(store.close)
             term = None if elected is None else elected.term(os.fspath(path))
             made = cls(

@@ -32,6 +32,8 @@ FIXED_WHILE_RUNNING = frozenset(
         "broker_ip2",
         "listen_port",
         "bind_address",
+        "read_only",
+        "ha_observer",
         "fast_listen_port",
         "ha_listen_port",
         "ha_bind_address",
@@ -212,6 +214,11 @@ class BrokerConfig(Configuration):
     """How often the other replicas read it."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a slave."""
+    read_only: bool = False
+    """Serve the history that a broker of this name has in the tier, without a log, a lease and writes to the tier."""
+
+    ha_observer: bool = False
+    """Copy the log of a master without counting as its replica, and upload it: what `tiermq follow` runs."""
 
     # Metrics and health over HTTP; -1: off, 0: a free port.
     metrics_port: int = whole(-1, low=-1, high=65_535)
@@ -245,6 +252,11 @@ class BrokerConfig(Configuration):
                 f"({self.master_lease_renewal + self.master_lease_margin}), found {self.master_lease_term}"
             )
         _ = self.allowed_slaves  # Parsed here so that errors are reported at start.
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether producers may be sent here at all, whatever its role is."""
+        return not (self.read_only or self.ha_observer)
 
     @property
     def allowed_slaves(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:

@@ -72,6 +72,7 @@ COMMANDS = {
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients."),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
     "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
+    "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),

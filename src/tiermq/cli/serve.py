@@ -72,6 +72,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [10911]; 0 takes a free one.")
 @click.option("--name", help="The broker's name [brokerName, the store's own, or this machine's].")
+@click.option("--cluster", help="The cluster's name [brokerClusterName, or DefaultCluster].")
+@click.option("--broker-id", type=click.IntRange(0), help="0 for a master, above 0 for a slave [brokerId, or 0].")
+@click.option("--read-only", is_flag=True, help="Serve the history in the tier; write nothing there, keep none in DIR.")
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
@@ -101,7 +104,8 @@ def serve(security: SecurityOptions, **options: Any) -> None:
       tiermq serve ~/store --tier s3://bucket/history --metrics-port 5557
       tiermq serve -c /etc/rocketmq/broker.conf --namesrv 10.0.0.1:9876
       tiermq serve ~/store --port 0 --namesrv-port 0 --json
-      tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a --namesrv 10.0.0.1:9876
+      tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a
+      tiermq serve --read-only --tier s3://bucket/history --name broker-a
 
     Replicas of one broker have its --name and tier in common, and a store each. See `tiermq broker --help`.
     """
@@ -143,6 +147,13 @@ def _start(
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
+    for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
+        if options[option] is not None:
+            file.broker[name] = options[option]
+    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:  # type: ignore[arg-type]
+        from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
+
+        prepare_reader(options, file, running)
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
@@ -153,7 +164,10 @@ def _start(
             + "\nTo start without it: --accept-weaker"
         )
     if tier and not options["tier_later"]:
-        _check_tier(tier, TierConfig(**file.tier), config)
+        reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
+        _check_tier(tier, TierConfig(**file.tier), config, reads=reads)
+    if options["standby"] and not config.takes_messages:
+        raise BadConfig("--standby: expected a broker that takes messages, found one that only reads or follows")
     if options["standby"] and not config.namesrv_addr:
         raise BadConfig("--standby: expected --namesrv with name servers that all replicas share, found none")
     if options["lease"] and not options["standby"]:
@@ -285,6 +299,7 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
         "whyNoVip": broker.why_no_fast_port or None,
         "role": broker.replication.role.name,
         "replicaId": None if broker.replication.keeper is None else broker.replication.keeper.status()["replicaId"],
+        "readOnly": config.read_only,
         "haAddress": broker.replication.ha_address or None,
         "tier": tier,
         **_retention(broker),
@@ -294,7 +309,7 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
     }
 
 
-def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
+def _check_tier(url: str, tier: TierConfig, config: BrokerConfig, *, reads: bool) -> None:
     """A tier that refuses access ends the start; one that does not respond may do so later. Raises TierError."""
     from tiermq.tier.driver.tier_url import bare_driver, check_tier  # A broker without a tier loads nothing of it.
     from tiermq.tier.metadata.broker_lease import LeaseRole, lease_name
@@ -303,7 +318,7 @@ def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
     try:
         role = LeaseRole.LOG if tier.tier_dispatch_enable else LeaseRole.DELIVERY
         name = lease_name(config.broker_cluster_name, config.broker_name, role)
-        check_tier(url, name, writes=tier.tier_dispatch_enable or config.timer_wheel_enable)
+        check_tier(url, name, writes=not reads and (tier.tier_dispatch_enable or config.timer_wheel_enable))
     except TierUnavailable as error:
         _log.warning("the tier does not answer, so uploads wait: %s", error)
     except TIER_REFUSALS as error:
@@ -384,7 +399,9 @@ def _ready_line(ready: dict[str, Any]) -> str:
         f"tier {ready['tier'] or 'none'}"
         + (f", history kept {ready['retention']['words']}" if "retention" in ready else ""),
     ]
-    if ready["role"] == BrokerRole.SLAVE.name:
+    if ready["readOnly"]:
+        parts.append("read-only")
+    elif ready["role"] == BrokerRole.SLAVE.name:
         parts.append("a slave")
     if ready["haAddress"]:
         parts.append(f"slaves copy it at {ready['haAddress']}")

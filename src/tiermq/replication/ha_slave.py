@@ -216,7 +216,7 @@ class HaSlave:
                 continue
             reported, reported_s = self._report(connection, stream), now_s
 
-    def _report(self, connection: socket.socket, stream: _Stream) -> int:
+    def _report(self, connection: socket.socket, stream: Stream) -> int:
         """Report the end of this log, and return it."""
         end = self._log.max_physical_offset
         connection.sendall(stream.report(end))
@@ -325,4 +325,4 @@ class _EpochStream:
         return Handshake(settings.from_last_file, False, settings.replica_id).encode()
 
 
-_Stream = _DefaultStream | _EpochStream
+Stream = _DefaultStream | _EpochStream

@@ -228,16 +228,20 @@ def open_known(
     restore: bool,
     follows: bool,
     standby: bool,
+    reader: bool = False,
 ) -> KnownTier:
     """Open the metadata under their recorded names, compare them with the tier, and read them from it where they were
-    lost, or must be restored. `undo` closes them, and restores valid metadata that were moved aside.
+    lost, or must be restored. `undo` closes them, and restores valid metadata that were moved aside. Those of a
+    `reader` are read from the tier later, whatever they are.
     """
     path = config.metadata_path
     unfinished = undo.enter_context(ExitStack())  # Runs after the metadata are closed, and only when opening fails.
-    is_lost = around.put_away_damaged_metadata(path, config.root_path, may_replace=not follows)
+    is_lost = around.put_away_damaged_metadata(path, config.root_path, may_replace=reader or not follows)
     metadata = around.open_metadata(path, clock)
     undo.callback(metadata.close)
     config = _named(config, metadata, *names)
+    if reader:
+        return KnownTier(config, metadata, is_lost, True, None)
     lease = None if follows or standby else broker_lease(config, driver, clock)
     was_compared = True
     if not is_lost and (not restore or _knows_segments(metadata)):

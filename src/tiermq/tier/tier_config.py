@@ -125,6 +125,7 @@ class TierConfig(Configuration):
     tier_dispatch_enable: bool = True  # False: a job copies (`tiermq pipeline offload`), and this store follows it.
     tier_dispatch_interval: int = whole(20_000, low=1)
     tier_manifest_interval: int = whole(60_000)
+    tier_follow_interval: int = whole(10_000, low=1)  # Of a reader: between two listings of what is uploaded.
     tier_bundle_interval: int = whole(0)  # Milliseconds; 0: no bundles.
     tier_pace_put_rate: int = whole(200_000)  # Puts per second above which uploads are throttled; 0: never.
     tier_pace_cpu_percent: int = whole(50, low=1, high=100)  # Of one processor, for throttled uploads.

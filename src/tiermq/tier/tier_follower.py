@@ -17,7 +17,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from tiermq.errors import StoreClosed, StoreDamaged, StoreLocked, TierError
@@ -30,6 +31,7 @@ from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexR
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, either, open_sealed
 from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question, search_again
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
+from tiermq.tier.index.index_store import IndexStore
 from tiermq.tier.index.index_upkeep import live_segments
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.document import CorruptManifest
@@ -41,7 +43,7 @@ from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue, Segment
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, QueueName, broker_directory, index_queue
 from tiermq.tier.open_tier import HeldLock
 from tiermq.tier.queue.segments import TierScope, list_tier
-from tiermq.tier.restore.queue_discovery import survey_index
+from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_index
 from tiermq.tier.restore.restore import DEFAULT_THREADS, Discovery, read_manifests
 
 _log = logging.getLogger(__name__)
@@ -328,17 +330,25 @@ class MetadataFollower:
             surveys = found.survey(driver, taken, self._files.clock.now_ms(), self._threads)
             index = self._index_rows(found.infos.get(index_queue(*place), ()))
             with self._metadata.transaction():
-                for survey in surveys:
-                    key = survey.queue.key
-                    take_manifest(self._metadata, manifests[key], keep_topic=True)
-                    self._metadata.replace_queue(survey.queue, survey.segments, survey.gaps)
-                    self._metadata.add_time_entries(key, survey.time_entries)
+                self._take_surveys(surveys, manifests, keep_topic=True)
                 self._metadata.replace_segments(index_queue(*place), index)
             self._take_rows()
             for key in taken:
                 self._files.find_or_create(*key.name).doubt()
             if self._index is not None:
                 self._index.refresh(queue_tails(self._files))
+
+    def _take_surveys(
+        self, surveys: Iterable[QueueSurvey], manifests: Mapping[QueueKey, QueueManifest], *, keep_topic: bool
+    ) -> None:
+        for survey in surveys:
+            key = survey.queue.key
+            if (manifest := manifests.get(key)) is not None:
+                take_manifest(self._metadata, manifest, keep_topic=keep_topic)
+            else:
+                self._metadata.add_topic(key.topic)
+            self._metadata.replace_queue(survey.queue, survey.segments, survey.gaps)
+            self._metadata.add_time_entries(key, survey.time_entries)
 
     def _index_rows(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
         """The rows of the index files that are listed; only those that are not known are looked at."""
@@ -372,13 +382,20 @@ class MetadataFollower:
             self._files.find_or_create(*name).take_rows()
             old = (UNKNOWN_OFFSET, UNKNOWN_OFFSET) if before is None else (before.min_offset, before.max_offset)
             changed |= old != (queue.min_offset, queue.max_offset)
-            # The tier may have messages that the local store lost: their offsets are in use.
-            self._local.advance_queue(*name, max(0, queue.max_offset))
+            self._reached(name, max(0, queue.max_offset))
         for name in gone:
             del self._known[name]
             if (file := self._files.find(*name)) is not None:
                 file.take_rows()
+            self._gone(name)
         return changed or bool(gone)
+
+    def _gone(self, name: QueueName) -> None:
+        """The queue was deleted."""
+
+    def _reached(self, name: QueueName, end: int) -> None:
+        """The tier may have messages that the local store lost: their offsets are in use."""
+        self._local.advance_queue(*name, end)
 
     def _compare(self, file: FlatMessageFile) -> None:
         try:
@@ -386,3 +403,95 @@ class MetadataFollower:
                 _log.error("%s: the tier has less than its metadata record; verify it", file.queue.logical_path)
         except TierError as error:
             _log.warning("%s is not compared with the tier yet: %s", file.queue.logical_path, error)
+
+
+class BucketFollower(MetadataFollower):
+    """Shows a store what another broker has uploaded, by the listing of that broker's directory.
+
+    A broker that uploads publishes nothing, and its manifests are up to `tierManifestInterval` behind; the names of
+    objects show everything. The metadata are a cache of the bucket, and nothing of them is trusted at the start.
+
+    Cost of a look: a listing (a request for each 1,000 objects, twice). Each queue whose objects have changed since the
+    last look costs a GET of its manifest, and reads of what was uploaded behind it.
+    Threads: those of `MetadataFollower`; `on_growth` is called by the thread that refreshes.
+    """
+
+    def __init__(
+        self,
+        files: FlatFileStore,
+        metadata: MetadataStore,
+        local: LocalStore,
+        index: FollowedIndex | None,
+        *,
+        rest_s: float,
+        threads: int = DEFAULT_THREADS,
+    ) -> None:
+        super().__init__(files, metadata, local, index, NoLock, threads=threads)
+        self.rest_s = rest_s
+        self.on_growth: list[Callable[[str, int, int], None]] = []
+        """Called with the topic, the id and the new end of each queue that has more messages."""
+        self._listed: dict[QueueKey, list[SegmentInfo]] = {}
+        self._looked_s = float("-inf")
+        self._ends: dict[QueueName, int] = {}
+
+    def _take_changes(self) -> None:
+        clock = self._files.clock
+        if clock.monotonic() - self._looked_s < min(LOOK_REST_S, self.rest_s):
+            return  # A query that misses something may ask for a look at any time.
+        self._look()
+        self._looked_s = clock.monotonic()
+
+    def _look(self) -> None:
+        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
+        listing = list_tier(driver, TierScope(*place))
+        infos, index = listing.by_queue(), index_queue(*place)
+        with_manifest = {key for name in listing.objects if (key := queue_of_manifest(name)) is not None}
+        known = {queue.key for queue in self._metadata.queues() if self._is_followed(queue.key)}
+        changed = {
+            key
+            for key in infos.keys() | self._listed.keys() | known | with_manifest
+            if key != index and (infos.get(key) != self._listed.get(key) or key not in known)
+        }
+        read = read_manifests(driver, [manifest_name(key) for key in changed], self._threads)
+        for remark in read.remarks:
+            _log.error("what the tier has of a queue is not known: %s: %s", remark.where, remark.text)
+        there = sorted(key for key in changed - read.newer if infos.get(key) or key in read.manifests)
+        found = Discovery({key: infos.get(key, []) for key in there}, read)
+        surveys = found.survey(driver, there, self._files.clock.now_ms(), self._threads)
+        rows = self._index_rows(infos.get(index, ())) if infos.get(index) != self._listed.get(index) else None
+        with self._metadata.transaction():
+            self._take_surveys(surveys, read.manifests, keep_topic=False)
+            for key in (changed & known) - set(there) - read.newer:  # The queue was deleted.
+                self._metadata.replace_segments(key, ())
+                self._metadata.delete_queue(key)
+            if rows is not None:
+                self._metadata.replace_segments(index, rows)
+        for key in changed:
+            if (before := self._known.get(key.name)) is not None:  # Also where only the objects changed, as by a seal.
+                self._known[key.name] = replace(before, epoch=-1)
+        self._listed = infos
+
+    def _reached(self, name: QueueName, end: int) -> None:
+        """A store that takes no messages gives no offsets: only readers that wait are called."""
+        if end > self._ends.get(name, 0):
+            for listener in self.on_growth:
+                listener(*name, end)
+        self._ends[name] = end
+
+    def _gone(self, name: QueueName) -> None:
+        self._ends.pop(name, None)
+        if isinstance(self._index, IndexStore):
+            self._index.forget_queue(*name)
+
+    def _compare(self, file: FlatMessageFile) -> None:
+        file.compared = True  # Its rows are what was listed.
+
+
+LOOK_REST_S = 1.0
+
+
+class NoLock:
+    """In place of the directory's lock, where this process holds it, or no other process writes the metadata."""
+
+    def release(self) -> None:
+        """Nothing to release."""

@@ -34,7 +34,7 @@ from tiermq.tier.names import broker_directory
 from tiermq.tier.open_tier import Environment, broker_lease, lease_owner
 from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_follower import IndexFollower, MetadataFollower
+from tiermq.tier.tier_follower import BucketFollower, IndexFollower, MetadataFollower
 from tiermq.tier.tier_metrics import TierMetrics
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class TierComponents:
     delivery_lease: BrokerLease  # Of tiered timers; held also when a job copies.
     index: IndexStore | None  # For writes; None without an index, or when a job writes it.
     key_index: KeyIndex | None  # For queries.
-    follower: MetadataFollower | None  # When a job copies.
+    follower: MetadataFollower | None  # When a job copies, or another broker.
     records: ColdRecords
     fetcher: TierFetcher
     times: TimeSearch
@@ -76,8 +76,11 @@ def assemble_tier(
     registry: Registry,
     *,
     follows: bool = False,
+    reader: bool = False,
 ) -> TierComponents:
-    """Create and connect the parts. Sends no request. `follows`: a job writes the tier, this store only reads it."""
+    """Create and connect the parts. Sends no request. `follows`: a job writes the tier, this store only reads it.
+    `reader`: another broker does; what that writes is found by listings.
+    """
     files = _files(config, driver, metadata, clock)
     lease = broker_lease(config, driver, clock)
     manifests = ManifestStore(
@@ -86,14 +89,17 @@ def assemble_tier(
     writer = _writer(config, driver, metadata, manifests, lease, clock)
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention refer to each other; neither is used before both exist.
+    may_write = (lambda: False) if reader else writer.may_write
     index = (
         None
-        if follows
-        else _index(config, surroundings, driver, metadata, files, records, made, writer.may_write, clock)
+        if follows and not reader
+        else _index(config, surroundings, driver, metadata, files, records, made, may_write, clock, only_reads=reader)
     )
     source = _UnheardSource(local) if follows else LocalStoreSource(local)
     engine = _engine(config, local, source, files, writer, index, clock, registry, surroundings.chance)
-    followed = _followed_index(config, surroundings.access, driver, metadata, records) if follows else None
+    followed = None
+    if follows and not reader:
+        followed = _followed_index(config, surroundings.access, driver, metadata, records)
     retention = Retention(
         files,
         metadata,
@@ -108,6 +114,12 @@ def assemble_tier(
     )
     made.append(retention)
     lock = partial(surroundings.lock_tier, config.root_path, f"{lease_owner(config)} {FOLLOWS}")
+    follower: MetadataFollower | None = None
+    if reader:
+        rest_s, threads = config.tier_follow_interval / 1000, surroundings.restore_threads
+        follower = BucketFollower(files, metadata, local, index, rest_s=rest_s, threads=threads)
+    elif follows:
+        follower = MetadataFollower(files, metadata, local, followed, lock)
     pool = surroundings.fetch_pool(config.tier_fetch_threads)
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
     return TierComponents(
@@ -120,7 +132,7 @@ def assemble_tier(
         delivery_lease=broker_lease(config, driver, clock, LeaseRole.DELIVERY),
         index=index,
         key_index=followed or index,
-        follower=MetadataFollower(files, metadata, local, followed, lock) if follows else None,
+        follower=follower,
         records=records,
         fetcher=fetcher,
         times=TimeSearch(fetcher.cache),
@@ -260,6 +272,8 @@ def _index(
     made: list[Retention],
     may_write: Callable[[], bool],
     clock: Clock,
+    *,
+    only_reads: bool,
 ) -> IndexStore | None:
     if not config.message_index_enable:
         return None
@@ -267,6 +281,7 @@ def _index(
         slots=config.tiered_store_index_file_max_hash_slot_num,
         capacity=config.tiered_store_index_file_max_index_num,
         query_threads=surroundings.index_query_threads,
+        only_reads=only_reads,
     )
     return IndexStore(
         surroundings.access,

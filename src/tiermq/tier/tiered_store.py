@@ -22,7 +22,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -49,7 +49,7 @@ from tiermq.store.clean_service import Cleaned
 from tiermq.store.local_store import LocalStore
 from tiermq.store.store_lifecycle import DEFAULT_HOST
 from tiermq.store.tier_continuation import NAMED_MAX
-from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.contract import ReadOnlyDriver, TierDriver
 from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -69,7 +69,7 @@ from tiermq.tier.open_tier import (
 from tiermq.tier.restore.restore_report import Finding, RestoreReport
 from tiermq.tier.retention.retention import RetentionReport
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_follower import IndexFollower, MetadataFollower
+from tiermq.tier.tier_follower import BucketFollower, IndexFollower, MetadataFollower, NoLock
 from tiermq.tier.tier_identity import may_differ, unknown_tier
 from tiermq.tier.tier_wiring import TierComponents, assemble_tier
 from tiermq.tier.tiered_reading import TieredReading
@@ -130,6 +130,7 @@ class TieredStore(TieredReading):
         surroundings: Environment | None = None,
         accept_weaker: bool = False,
         standby: bool = False,
+        reader: bool = False,
         with_replication: bool = False,
         **settings: Any,
     ) -> Self:
@@ -144,8 +145,10 @@ class TieredStore(TieredReading):
         for simulations.
 
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
-        opens it read-only. `with_replication` is that of `LocalStore.open`. Raises BadConfig, BadTierUrl,
-        TierCredentials, and `LocalStore`'s.
+        opens it read-only, and uploads when the other one has gone. `reader=True` never writes the tier, needs no
+        lease, and shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
+        `with_replication` is that of `LocalStore.open`. Raises BadConfig, BadTierUrl, TierCredentials, and
+        `LocalStore`'s.
         """
         clock = clock or SystemClock()
         names = given_names(tier_config, settings)
@@ -156,19 +159,23 @@ class TieredStore(TieredReading):
         around = surroundings or Environment()
         with ExitStack() as undo:
             if driver is None:
-                driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock)
+                driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock, reads=reader)
                 undo.callback(driver.close)
+            elif reader:
+                driver = ReadOnlyDriver(driver)
             local = open_local(local_config, clock, around, store_host, background, accept_weaker, with_replication)
             undo.callback(local.close)
-            lock = lock_tier(tier_config, around)
+            lock = None if reader else lock_tier(tier_config, around)
             if lock is not None:
                 undo.callback(lock.release)
             known = open_known(
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
-                standby=standby,
+                standby=standby, reader=reader,
             )  # fmt: skip
             tier_config, metadata, is_lost = known.config, known.metadata, known.is_lost
-            parts = assemble_tier(tier_config, local, around, driver, metadata, clock, registry, follows=lock is None)
+            parts = assemble_tier(
+                tier_config, local, around, driver, metadata, clock, registry, follows=lock is None, reader=reader
+            )
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
             store.restored = known.report
@@ -230,7 +237,7 @@ class TieredStore(TieredReading):
             if tier.follower is None:
                 tier.writer.on_foreign = self._take_bucket
                 tier.lease.lends = True
-        for file in tier.files:
+        for file in () if isinstance(tier.follower, BucketFollower) else tier.files:
             if file.initialised and file.queue.topic not in tier.engine.held_topics:
                 # The tier may have messages that the local store lost: their offsets are in use.
                 self.local.advance_queue(file.queue.topic, file.queue.queue_id, file.taken_offset)
@@ -422,6 +429,11 @@ class TieredStore(TieredReading):
         With `tier_dispatch_enable=False` this is done every few seconds; reads, key queries and the cleaner use it.
         """
         return self.tier.follower is not None and self.tier.follower.refresh()
+
+    def on_growth(self, listener: Callable[[str, int, int], None]) -> None:
+        """Of a reader: call it with the topic, the id and the end of each queue of which the tier has more now."""
+        if isinstance(self.tier.follower, BucketFollower):
+            self.tier.follower.on_growth.append(listener)
 
     def _wait_for_job(self, timeout_s: float | None) -> bool:
         wanted = self.local.dispatched_where
@@ -625,7 +637,7 @@ class TieredStore(TieredReading):
         tier, threads = self.tier, self.tier.discovery_threads
         known = tier.metadata.lease_epoch()
         return MetadataFollower(
-            tier.files, tier.metadata, self.local, tier.index, _NoLock, own_epoch=known, threads=threads
+            tier.files, tier.metadata, self.local, tier.index, NoLock, own_epoch=known, threads=threads
         )
 
     def _take_bucket(self) -> None:
@@ -645,6 +657,11 @@ class TieredStore(TieredReading):
         return self.local.config
 
     @property
+    def only_reads(self) -> bool:
+        """Whether it was opened as a reader."""
+        return isinstance(self.tier.follower, BucketFollower)
+
+    @property
     def running(self) -> bool:
         return not self._closed and self.local.running
 
@@ -654,7 +671,8 @@ class TieredStore(TieredReading):
         damaged = {f"{topic}-{queue_id}": str(error) for (topic, queue_id), error in tier.files.damaged.items()}
         deleting = sorted(tier.engine.held_topics)
         told = {"url": tier.driver.url, **tier.engine.status(), "damaged": damaged, "deleting": deleting}
-        told["dispatch"] = "embedded" if tier.follower is None else "by a job"
+        follows = "by another broker" if self.only_reads else "by a job"
+        told["dispatch"] = "embedded" if tier.follower is None else follows
         return {**self.local.status(), "tier": told}
 
 
@@ -672,7 +690,8 @@ class _Upkeep(Service):
         self._store.tier.fetcher.cache.expire()
         if self._store.tier.follower is not None:
             self._store.refresh_tier()
-            return FOLLOW_REST_S
+            follower = self._store.tier.follower
+            return follower.rest_s if isinstance(follower, BucketFollower) else FOLLOW_REST_S
         if self._store.tend_lease():
             return FOLLOW_REST_S
         self._store.tier.state.run()
@@ -688,13 +707,6 @@ class _Upkeep(Service):
     def expire_soon(self) -> None:
         """Apply retention in the next round: what was to be deleted meanwhile has waited."""
         self._next_sweep_ms = 0
-
-
-class _NoLock:
-    """In place of the directory's lock, which this store holds."""
-
-    def release(self) -> None:
-        """Nothing to release."""
 
 
 def _identity(message: StoredMessage) -> tuple[int, ...]:

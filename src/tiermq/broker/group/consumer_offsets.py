@@ -86,6 +86,10 @@ class ConsumerOffsets:
         """
         self.log_ends: list[int] | None = None
         """The stored offset; None: none."""
+        self.elsewhere: Offsets = {}
+        """Where groups are at the broker that a read-only one reads: they begin there, until they commit here. Replaced
+        as a whole, never changed, never stored.
+        """
         self.data_version = NO_VERSION
         if (found := self._file.read(self._decoded)) is not None:
             self._table, self.data_version, self.log_ends = found
@@ -149,7 +153,8 @@ class ConsumerOffsets:
             if reset is not None:
                 return reset
         queues = self._table.get(key)
-        return NONE if queues is None else queues.get(queue_id, NONE)
+        found = NONE if queues is None else queues.get(queue_id, NONE)
+        return self.elsewhere.get(key, {}).get(queue_id, NONE) if found == NONE and self.elsewhere else found
 
     def follow(self, table: Offsets) -> None:
         """Take the offsets of a master, over those that this broker has."""

@@ -118,7 +118,7 @@ class PullProcessor:
         self._tiered = parts.tiered
         self._local = parts.local
         self._end_of = parts.store.max_offset
-        self._slave = parts.replication.slave
+        self._is_slave = parts.replication.is_slave
         self._failures = ReadFailures(parts.clock)
         self._cold_waiting = 0
         self._hot_given = 0
@@ -156,6 +156,7 @@ class PullProcessor:
         if self._tiered is not None:
             parts.hooks.every(LOOK_S, pace.look)
             self._tiered.tier.engine.on_upload.append(self.long_polling.uploaded)
+            self._tiered.on_growth(self._tier_grew)
         parts.hooks.busy_while(lambda: self._cold_waiting > 0)
         parts.hooks.on_stop(self._stop)
 
@@ -186,7 +187,7 @@ class PullProcessor:
         except PullForbidden as error:
             told = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=told)
-        if self._slave is not None and not self._parts.config.slave_read_enable:
+        if self._is_slave and not (self._parts.config.slave_read_enable or not self._parts.config.takes_messages):
             self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
@@ -336,7 +337,9 @@ class PullProcessor:
             self._send(pull, _SUCCESS, "FOUND", *bounds, page.data, self._better_broker(admitted, page))
             return
         code = _code_of(page, pull.offset)
-        if code == _NOT_FOUND and self._slave is not None and self._slave.is_connected:
+        if self._is_slave and page.status is GetStatus.OFFSET_OVERFLOW_BADLY:
+            code = _NOT_FOUND  # The master may have it: a consumer is not sent back because this broker is behind.
+        if code == _NOT_FOUND and self._sends_back():
             code = _RETRY  # The consumer has caught up: its next pull goes to the master.
         if code == _NOT_FOUND and may_hold and self._hold(pull, page):
             return
@@ -344,10 +347,15 @@ class PullProcessor:
 
     def _better_broker(self, admitted: Admitted, page: Page) -> int:
         """The id of the broker that the group's next pull should go to: a slave while it is far behind."""
+        if not self._parts.config.takes_messages:
+            return self._parts.config.broker_id
         if not self._parts.config.slave_read_enable:
             return MASTER_ID
         group = admitted.group
         return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
+
+    def _sends_back(self) -> bool:
+        return self._is_slave and self._parts.replication.sends_back
 
     def _hold(self, pull: Pull, page: Page) -> bool:
         config = self._parts.config
@@ -408,6 +416,11 @@ class PullProcessor:
         """In any thread: wake the pulls that wait on that queue."""
         if self.long_polling.held:
             self._server.call_threadsafe(self.long_polling.wake_queue, topic, queue_id)
+
+    def _tier_grew(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """On a thread of the tier: another broker has uploaded more. A pull may wait for either part of the queue."""
+        self.long_polling.arrived(topic, queue_id, next_offset, None)
+        self.long_polling.uploaded(topic, queue_id, next_offset)
 
     def _end_overdue(self) -> None:
         self.long_polling.end_overdue()

@@ -134,7 +134,4 @@ class HaProcessor:
 
     def refuse(self, _connection: Connection, _command: RemotingCommand) -> RemotingCommand:
         """Of a slave: raises RequestRefused."""
-        raise RequestRefused(
-            f"expected a master, found a slave of {self._parts.replication.master_address or 'an unknown master'}: "
-            "topics, groups, offsets and messages are changed at the master"
-        )
+        raise RequestRefused(self._parts.replication.why_read_only)

@@ -2,7 +2,7 @@
 
     21   topics           201  groups           43   consumer offsets         402  request modes
     45   delay offsets    60   timer check point: what was delivered
-    907  the end of the master's log
+    907  the end of the master's log; 28 of RocketMQ 4
 
 Topics and groups are replaced when their version differs; offsets are merged. What was delivered is written only once
 this slave has the log up to where the master's ended when it answered: otherwise deliveries would be lost if this
@@ -32,7 +32,7 @@ from tiermq.files.os_file_access import OsFileAccess
 from tiermq.remoting.client import BlockingClient, parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.json_dialect import decode_object, int64_in
+from tiermq.remoting.json_dialect import decode_object, int64_in, object_in
 from tiermq.service import Service
 from tiermq.store.delay_offsets import FILE as DELAY_FILE
 from tiermq.store.delay_offsets import decode_delay_offsets, encode_delay_offsets
@@ -48,6 +48,8 @@ class MetadataSync(Service):
         super().__init__("metadata-sync")
         self.round_count = 0
         self._rounds = threading.Condition()
+        self.master_end = 0
+        """Where the master's log ended in the last round."""
         self.problem = ""
         """Why the last round failed, as text; empty if it did not."""
         self._parts = parts
@@ -124,12 +126,18 @@ class MetadataSync(Service):
             DELAY_FILE: self._ask(client, RequestCode.GET_ALL_DELAY_OFFSET),
             TIMER_FILE: self._ask(client, RequestCode.GET_TIMER_CHECK_POINT),
         }
-        status = decode_object(self._ask(client, RequestCode.GET_BROKER_HA_STATUS))
-        end = int64_in(status, "masterCommitLogMaxOffset")
+        self.master_end = end = self._end_of_master(client)
         for name, body in found.items():
             if body and name not in self._delivered:
                 self._delivered[name] = end, body
         self._apply_delivered()
+
+    def _end_of_master(self, client: BlockingClient) -> int:
+        """Where its log ends. RocketMQ 4 has no request 907."""
+        if body := self._ask(client, RequestCode.GET_BROKER_HA_STATUS):
+            return int64_in(decode_object(body), "masterCommitLogMaxOffset")
+        figures = decode_object(self._ask(client, RequestCode.GET_BROKER_RUNTIME_INFO))
+        return int64_in(object_in(figures["table"], "a table of figures"), "commitLogMaxOffset")
 
     def _apply_delivered(self) -> None:
         """Write what was delivered at a moment whose log this slave has by now."""

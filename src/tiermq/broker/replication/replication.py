@@ -30,6 +30,7 @@ from tiermq.replication.election import Decision, Election, Role
 from tiermq.replication.epoch_file import FILE as EPOCH_FILE
 from tiermq.replication.epoch_file import EpochFile
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
+from tiermq.replication.ha_observer import HaObserver
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
 from tiermq.replication.sync_set import SyncSet
@@ -110,14 +111,17 @@ def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_ele
     """Raises BadConfig for a role that cannot be served with these settings."""
     if is_elected:
         return
+    if config.read_only:
+        if not has_tier:
+            raise BadConfig("readOnly: expected a tier to read from, found none: give --tier")
+        return
+    if config.ha_observer:
+        if role is not BrokerRole.SLAVE or not has_tier:
+            raise BadConfig("haObserver: expected brokerRole=SLAVE and a tier, found another role, or none")
+        return
     if role is BrokerRole.SLAVE:
         if config.broker_id == MASTER_ID:
             raise BadConfig("brokerRole=SLAVE: expected a brokerId above 0, found 0, which is the master's")
-        if has_tier:
-            raise BadConfig(
-                "brokerRole=SLAVE: expected no tier, found one: the master uploads, and a slave does not read the tier "
-                "yet; leave --tier out"
-            )
         if not config.ha_master_address and not config.namesrv_addr:
             raise BadConfig(
                 "brokerRole=SLAVE: expected haMasterAddress, or namesrvAddr to find the master, found neither"
@@ -185,7 +189,9 @@ class Replication:
         self._local = local
         self._config = config
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        if self.role is BrokerRole.SLAVE:
+        if config.read_only:
+            pass  # It copies no log.
+        elif self.role is BrokerRole.SLAVE:
             source = "" if config.bind_address in ("0.0.0.0", "::") else config.bind_address  # noqa: S104 - compared
             settings = HaSlaveSettings(
                 flushes=flushes,
@@ -196,7 +202,8 @@ class Replication:
                 epoch=0 if term is None else term.epoch,
                 from_last_file=config.sync_from_last_file,
             )
-            self.slave = slave = HaSlave(local, settings, clock, None if term is None else term.epochs)
+            slave = self._make_slave(settings, clock, None if term is None else term.epochs)
+            self.slave = slave
             if term is not None:
                 local.require_replicas(lambda: slave.confirm_offset)
                 slave.confirm_listeners.append(local.replicas_moved)
@@ -206,6 +213,14 @@ class Replication:
                 term.epochs.begin(term.epoch, max(0, local.min_physical_offset), local.max_physical_offset)
             self.master = self._make_master(ha.socket, flushes, clock, term)
         self._register_metrics(metrics)
+
+    def _make_slave(self, settings: HaSlaveSettings, clock: Clock, epochs: EpochFile | None) -> HaSlave:
+        local = self._local
+        if not self._config.ha_observer:
+            return HaSlave(local, settings, clock, epochs)
+        observer = HaObserver(local, settings, clock, file_bytes=local.config.mapped_file_size_commit_log)
+        local.add_eviction_veto(observer.must_stay)
+        return observer
 
     def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock, term: Term | None) -> HaMaster:
         config, local, election = self._config, self._local, self.election
@@ -261,6 +276,26 @@ class Replication:
         return self.is_slave and self.election is None
 
     @property
+    def sends_back(self) -> bool:
+        """Whether consumers that have read everything here go on at the master."""
+        if self._config.read_only:
+            return bool(self.master_address)
+        return self.slave is not None and self.slave.is_connected and not self._config.ha_observer
+
+    @property
+    def why_read_only(self) -> str:
+        """Of a slave: why it takes no messages and changes, and where to go."""
+        if not self._config.takes_messages:
+            what = "only reads a tier (readOnly)" if self._config.read_only else "follows a master (haObserver)"
+            return f"expected a broker that takes messages and changes, found one that {what}" + (
+                f": go to {self.master_address}" if self.master_address else ""
+            )
+        return (
+            f"expected a master, found a slave of {self.master_address or 'an unknown master'}: topics, groups, "
+            "offsets and messages are changed at the master"
+        )
+
+    @property
     def waiting_master(self) -> HaMaster | None:
         """The HA port of a master whose sends wait for slaves; None of any other broker."""
         return self.master if self.master is not None and self.master.rules.waits else None
@@ -290,6 +325,9 @@ class Replication:
 
     def follow(self, ha_address: str, address: str) -> None:
         """What a name server knows of the master; settings take precedence. Any thread may call."""
+        if self._config.read_only:
+            self.master_address = address or self._config.master_address  # Also when it has gone.
+            return
         if self.slave is not None and ha_address and not self._config.ha_master_address:
             self.slave.set_master(ha_address)
         if address and not self._config.master_address:

@@ -201,7 +201,7 @@ class SendProcessor:
         config = self._find(topic)
         check_topic(topic, self._config, config)
         if self._is_slave:
-            raise RequestRefused("expected a master, found a slave: send to the master", ResponseCode.SYSTEM_BUSY)
+            raise RequestRefused(self._parts.replication.why_read_only, ResponseCode.SYSTEM_BUSY)
         if config is None:
             self._make_first(connection, request, lambda: self._make_topic(request), no_such_topic(request))
             return None

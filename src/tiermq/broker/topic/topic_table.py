@@ -185,6 +185,9 @@ class TopicTable(StoredTable[TopicConfig]):
     def registration_snapshot(self) -> TopicSnapshot:
         """A view that costs nothing. It may show changes that are newer than its version, never older ones."""
         version = self.data_version
+        if not self.config.takes_messages:
+            readable = {name: replace(topic, perm=topic.perm & PERM_READ) for name, topic in self._table.items()}
+            return TopicSnapshot(readable, version)
         return TopicSnapshot(MappingProxyType(self._table), version)
 
     # Changing.

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from tiermq.errors import BadTierName, IllegalRange, SegmentConflict, SegmentSealed
+from tiermq.errors import BadTierName, IllegalRange, SegmentConflict, SegmentSealed, StaleWriter
 from tiermq.tier.names import SegmentKey
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -351,3 +351,15 @@ class ForwardingDriver:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class ReadOnlyDriver(ForwardingDriver):
+    """Refuses every call that could change the back end, without a request."""
+
+    def forward(self, operation: str, key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+        if operation not in READS:
+            raise StaleWriter(f"{self.url}: expected a process that may write it, found a reader: {operation}")
+        return super().forward(operation, key, call)
+
+
+READS = frozenset({"read", "reread", "size", "is_sealed", "list_segments", "get_object", "list_objects"})

@@ -34,7 +34,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 from tiermq.clock import Clock
 from tiermq.errors import BadTierUrl, TierCredentials, TierUnavailable
-from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.contract import ReadOnlyDriver, TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.object_requests import ObjectRequests, PastTheEnd, cleaned, our_error
 from tiermq.tier.driver.object_store import ObjectStoreDriver
@@ -109,12 +109,16 @@ def open_driver(
     clock: Clock | None = None,
     chance: Callable[[], float] = random.random,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
+    reads: bool = False,
 ) -> TierDriver:
     """The driver of a URL, retrying, and metered when there are metrics; bare when `retry` is None. Sends no request.
+    With `reads` it refuses to write.
 
     `environment` replaces the environment of the process. Raises BadTierUrl, TierCredentials.
     """
     driver = bare_driver(url, os.environ if environment is None else environment, request_timeout_s)
+    if reads:
+        driver = ReadOnlyDriver(driver)
     if retry is None:
         return driver
     return RetryingDriver(driver, retry, metrics=metrics, clock=clock, chance=chance)

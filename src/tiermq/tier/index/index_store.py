@@ -65,6 +65,8 @@ class IndexSettings:
     capacity: int = CAPACITY_DEFAULT
     query_threads: int = 8
     upload_chunk_bytes: int = INDEX_WRITE_BYTES
+    only_reads: bool = False
+    """Another process writes the tier: index here what its uploaded files do not cover, and change nothing there."""
     rules: UpkeepRules = field(default_factory=UpkeepRules)
 
 
@@ -132,6 +134,7 @@ class IndexStore:
             self._table, uploader, access, self._directory, driver, rows, self._queue, self._clock,
             rebuild=rebuild, retention_ms=retention_ms, is_unneeded=is_unneeded,
             is_delete_enabled=is_delete_enabled, rules=self._settings.rules,
+            only_reads=self._settings.only_reads,
         )  # fmt: skip
 
     # Life
@@ -321,9 +324,16 @@ class IndexStore:
         self._is_held = False
         self._thread.wake()
 
-    def refresh(self, _tails: Iterable[QueueTail] = ()) -> None:
-        """Query the uploaded files that the metadata have now: another process has changed them."""
+    def refresh(self, tails: Iterable[QueueTail] = ()) -> None:
+        """Query the uploaded files that the metadata have now: another process has changed them. An index that only
+        reads then looks for what they lack of `tails`, which is committed.
+        """
         self._upkeep.take_uploaded()
+        if self._settings.only_reads:
+            with self._round:
+                is_more = self._upkeep.follow(tuple(tails))
+            if is_more:
+                self._thread.wake()
 
     def learn_coverage(self, tails: Iterable[QueueTail]) -> None:
         """What another process has indexed need not be indexed here; `tails`: what is committed. Raises TierError."""

@@ -255,8 +255,10 @@ class IndexUpkeep:
         is_unneeded: IsUnneeded | None,
         is_delete_enabled: Callable[[], bool],
         rules: UpkeepRules,
+        only_reads: bool = False,
     ) -> None:
         self._table = table
+        self._only_reads = only_reads
         self._uploader = uploader
         self._access = access
         self._directory = directory
@@ -311,7 +313,8 @@ class IndexUpkeep:
         """After the loss of the local record: continue from the coverage in the newest uploaded file."""
         if self._table.coverage.is_base_known:
             return
-        self._uploader.keep_occupants(self._table.next_base)
+        if not self._only_reads:
+            self._uploader.keep_occupants(self._table.next_base)
         self.load_uploaded()
         uploaded = [entry.remote for entry in self._table.entries() if entry.remote is not None]
         base = Coverage()
@@ -409,6 +412,21 @@ class IndexUpkeep:
         """Let the table have the uploaded files that the metadata know now, and no others."""
         segments = live_segments(self._rows, self._queue)
         self._table.replace_uploaded([CompactedIndex(self._driver, segment) for segment in segments])
+
+    def follow(self, tails: tuple[QueueTail, ...]) -> bool:
+        """Look for what neither the uploaded files nor the local ones have of `tails`; whether that changed. What the
+        files cover is read again when there is a newer one; without its companion all of it is indexed here.
+        """
+        if tails == self.tails:
+            return False
+        self.tails = tails
+        if self._table.coverage.is_base_known:
+            self._table.join(Coverage(), tails)
+            try:
+                self.learn_coverage(tails)
+            except TierError as error:
+                log.info("what the index in the tier covers is not known yet: %s", error)
+        return True
 
     def learn_coverage(self, tails: Sequence[QueueTail]) -> None:
         """Take what the newest uploaded file covers as indexed: a job may have made it. Raises TierError."""

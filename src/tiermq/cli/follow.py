@@ -1,0 +1,285 @@
+"""`tiermq follow`: copy a running master into a tier, as an observer that is none of its replicas."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.settings_file import FileSettings, read_settings_file
+from tiermq.cli.conventions import EXIT_CANNOT_START
+from tiermq.cli.server_process import EndSignals, TierTroubleFilter, limit_heaps, say_event
+from tiermq.client.cluster_client import Access
+from tiermq.client.observed_master import ObservedMaster, ask_master
+from tiermq.config import BrokerRole
+from tiermq.errors import BadConfig, RemotingError, ReplicationError, TierMQError
+from tiermq.message.hosts import LOOPBACK
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.permissions import Credentials
+from tiermq.replication.ha_observer import GUARD_MS, HaObserver
+from tiermq.service import Service
+from tiermq.store.tier_continuation import recorded_names
+
+LOOK_S = 5.0
+PROGRESS_S = 10.0
+GUARD_MORE_MS = 10_000
+"""Beyond the time that a sender waits: for the master's threads, and for clocks that are set."""
+ALL_HOURS = ";".join(f"{hour:02}" for hour in range(24))
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_PORT = click.IntRange(0, 65_535)
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--tier", metavar="URL", required=True, help="Upload there: s3://bucket/prefix, gs://…, az://…, file:///dir."
+)
+@click.option("--master", metavar="ADDR", help="The master's HA port, host:port.")
+@click.option("--master-address", metavar="ADDR", help="The master's port for clients [the one below --master].")
+@click.option("--namesrv", metavar="ADDR", envvar="NAMESRV_ADDR", help="Find the master at host:port;host:port.")
+@click.option("--broker", metavar="NAME", help="The master's name there [the only one].")
+@click.option(
+    "--newest-file", is_flag=True, help="Begin with the newest file of the master's log, not with its oldest."
+)
+@click.option("-c", "--config", "config_file", type=_FILE, help="Settings of the store and its tier, as of serve.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="Serve reads at this address.")
+@click.option("--port", type=_PORT, default=0, help="Serve reads here [a free one].")
+@click.option("--namesrv-port", type=_PORT, default=0, help="Port of this process's own name server [a free one].")
+@click.option("--metrics-port", type=_PORT, help="Serve /metrics, /health and /ready here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
+@click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
+def follow(**options: Any) -> None:
+    """Copy the log of a running master into DIR, upload it at once, and serve reads.
+
+    The master is RocketMQ 4.9, 5.3 or 5.5, or TierMQ. To it this process is an observer: it never acknowledges a
+    message, registers nowhere in the cluster, and changes nothing there. DIR has the log byte by byte, until it is in
+    the tier and proven. Topics, groups and offsets are copied, too. Accounts: ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY.
+
+    Progress goes to stderr every ten seconds. SIGTERM and Ctrl-C upload what is left, and end.
+
+    Exit code: 0 after a clean end, 2 if it cannot start.
+
+    \b
+    Examples:
+      tiermq follow shadow --namesrv 10.0.0.1:9876 --broker broker-a --tier s3://bucket/history
+      tiermq follow shadow --master 10.0.0.5:10912 --tier s3://bucket/history --metrics-port 5557
+    """
+    level = logging.INFO if options["verbose"] else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    limit_heaps()
+    as_json: bool = options["as_json"]
+    with EndSignals() as ending, ExitStack() as running:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(rare := TierTroubleFilter())
+            running.callback(handler.removeFilter, rare)
+        try:
+            shadow = Shadow(options)
+            running.callback(shadow.stop)
+            ready = shadow.start()
+        except (OSError, TierMQError) as error:
+            click.echo(f"tiermq follow: {error}", err=True)
+            sys.exit(EXIT_CANNOT_START)
+        text = "following broker {name} into {tier}, reads at {address}, name server {nameServer}".format(**ready)
+        say_event(as_json, text, event="ready", **ready)
+        ending.wait(on_hangup=lambda: None)
+        say_event(as_json, "ending", event="ending")
+    say_event(as_json, "ended", event="ended", **shadow.left)
+
+
+def guard_ms(master: ObservedMaster) -> int:
+    """How much older than the newest message one is for which no sender waits any more."""
+    return max(GUARD_MS, master.wait_ms + GUARD_MORE_MS)
+
+
+class Shadow:
+    """The observer, its store and its broker, in one process. Used by one thread."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        """Raises BadConfig, RemotingError."""
+        self._options = options
+        self._access = Access.of_environment(options["namesrv"] or "127.0.0.1:9876")
+        self.left: dict[str, Any] = {}
+        self._running = ExitStack()
+        if not options["master"] and not options["namesrv"]:
+            raise BadConfig("expected --master, or --namesrv and --broker, found neither")
+        file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
+        self._directory = options["directory"].absolute()
+        known = recorded_names(self._directory)
+        master: ObservedMaster | None = None
+        try:
+            master = self.ask()
+        except RemotingError as error:
+            if len(known) != 1:
+                raise
+            _log.warning("the master does not answer yet, what was copied before is served: %s", error)
+        self._guard_ms = GUARD_MS if master is None else guard_ms(master)
+        cluster, name = known[0] if master is None else (master.cluster, master.name)
+        self._settings = self._store_settings(file, master)
+        self._config = BrokerConfig(
+            **{
+                **file.broker,
+                "broker_cluster_name": cluster,
+                "broker_name": name,
+                "bind_address": options["host"],
+                "listen_port": options["port"],
+                "ha_observer": True,
+                "ha_master_address": "" if master is None else master.ha_address,
+                "master_address": "" if master is None else master.address,
+                **({} if options["metrics_port"] is None else {"metrics_port": options["metrics_port"]}),
+            }
+        )
+
+    def ask(self) -> ObservedMaster:
+        """The master as it is now. Raises RemotingError, BadConfig."""
+        options = self._options
+        where = {
+            "broker": options["broker"] or "",
+            "address": options["master_address"] or "",
+            "ha_address": options["master"] or "",
+        }
+        return self._access.run(lambda cluster: ask_master(cluster, **where))
+
+    def _store_settings(self, file: FileSettings, master: ObservedMaster | None) -> dict[str, Any]:
+        files = sorted((self._directory / "commitlog").glob("[0-9]*"))
+        own = files[0].stat().st_size if files else None
+        if master is not None and own not in (None, master.file_bytes):
+            raise BadConfig(
+                f"{self._directory}: expected log files of {master.file_bytes} bytes, as the master has, found {own}: "
+                "it is the copy of another master"
+            )
+        size = own if master is None else master.file_bytes
+        cleaning = {"file_reserved_time": 0, "delete_when": ALL_HOURS}
+        fixed = {"broker_role": BrokerRole.SLAVE, **({} if size is None else {"mapped_file_size_commit_log": size})}
+        return {**cleaning, **file.tier, **file.store, **fixed}
+
+    def start(self) -> dict[str, Any]:
+        """Returns the values of the ready line. Raises OSError, TierMQError."""
+        options, running = self._options, self._running
+        name_server = NameServer(
+            NameServerConfig(
+                bind_address=options["host"],
+                listen_port=options["namesrv_port"],
+                kv_config_path=f"{self._directory}/config/kvConfig.json",
+            )
+        )
+        name_server.start()
+        running.callback(name_server.stop)
+        dialled = LOOPBACK if options["host"] in ("0.0.0.0", "::") else options["host"]  # noqa: S104 - compared
+        config = self._config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
+        keys = self._access.access_key, self._access.secret_key
+        credentials = Credentials(keys[0], keys[1]) if keys[0] and keys[1] else None
+        broker = Broker.open(
+            self._directory, tier=options["tier"], config=config, credentials=credentials, **self._settings
+        )
+        running.callback(self._note_left, broker)
+        running.callback(broker.stop)
+        observer = broker.replication.slave
+        assert isinstance(observer, HaObserver)
+        observer.guard_ms = self._guard_ms
+        observer.begin = lambda: 0 if options["newest_file"] else self._begin()
+        broker.start()
+        watch = Watch(self, broker, observer, as_json=options["as_json"])
+        watch.start()
+        running.callback(watch.stop)
+        return {
+            "name": config.broker_name,
+            "cluster": config.broker_cluster_name,
+            "master": observer.master or None,
+            "address": broker.address,
+            "nameServer": f"{config.broker_ip1}:{name_server.port}",
+            "store": str(self._directory),
+            "tier": options["tier"],
+            "metrics": broker.metrics_address,
+        }
+
+    def _begin(self) -> int:
+        """On the observer's thread, with an empty log. Raises ReplicationError."""
+        try:
+            return self.ask().begin
+        except TierMQError as error:
+            raise ReplicationError(f"expected to know where its log begins, found: {error}") from error
+
+    def _note_left(self, broker: Broker) -> None:
+        if (left := broker.not_uploaded) is not None:
+            self.left = {"notUploaded": {"queues": left.queues, "messages": left.messages}}
+
+    def stop(self) -> None:
+        self._running.close()
+
+
+class Watch(Service):
+    """Finds the master again when it has moved, and reports progress."""
+
+    def __init__(self, shadow: Shadow, broker: Broker, observer: HaObserver, *, as_json: bool) -> None:
+        super().__init__("follow-watch")
+        self._shadow, self._broker, self._observer = shadow, broker, observer
+        self._as_json = as_json
+        self._clock = broker.parts.clock
+        self._said: dict[str, Any] = {}
+        self._next_s = 0.0
+        broker.parts.metrics.gauge(
+            "tiermq_follow_behind_bytes", "bytes of the master's log that are not copied yet", (), self._behind
+        )
+        broker.parts.metrics.gauge(
+            "tiermq_follow_diverged", "1 while the master's log is not the one that was copied", (), self._has_diverged
+        )
+
+    def run_once(self) -> float:
+        if not self._observer.is_connected:
+            self._find()
+        now_s = self._clock.monotonic()
+        if now_s >= self._next_s or (bool(self._observer.problem) != bool(self._said.get("problem"))):
+            self._next_s = now_s + PROGRESS_S
+            self._say()
+        return LOOK_S if self._observer.is_connected else 1.0
+
+    def _find(self) -> None:
+        try:
+            found = self._shadow.ask()
+        except (OSError, TierMQError) as error:
+            _log.info("the master is not found: %s", error)
+            return
+        file_bytes = self._broker.parts.local.config.mapped_file_size_commit_log
+        if found.file_bytes != file_bytes:
+            _log.error("expected a master with log files of %d bytes, found %d", file_bytes, found.file_bytes)
+            return
+        self._observer.guard_ms = guard_ms(found)
+        self._observer.set_master(found.ha_address)
+        self._broker.replication.master_address = found.address
+
+    def _behind(self) -> int:
+        sync = self._broker.metadata_sync
+        end = 0 if sync is None else sync.master_end
+        return max(0, max(end, self._observer.master_end) - self._broker.parts.local.max_physical_offset)
+
+    def _has_diverged(self) -> bool:
+        return "is not the one that was copied" in self._observer.problem
+
+    def _say(self) -> None:
+        tiered = self._broker.parts.tiered
+        assert tiered is not None
+        told = {
+            "connected": self._observer.is_connected,
+            "copiedTo": self._broker.parts.local.max_physical_offset,
+            "behindBytes": self._behind(),
+            "notUploaded": sum(tiered.tier.engine.not_uploaded().values()),
+            "localFrom": self._broker.parts.local.min_physical_offset,
+            "problem": self._observer.problem or None,
+        }
+        if told == self._said:
+            return
+        self._said = told
+        if self._as_json:
+            say_event(True, "", event="progress", **told)
+        else:
+            state = told["problem"] or ("connected" if told["connected"] else "not connected")
+            figures = "copied to {copiedTo:,}, {behindBytes:,} bytes behind, {notUploaded:,} messages not uploaded"
+            click.echo(f"tiermq follow: {figures.format(**told)}: {state}", err=True)

@@ -1,0 +1,119 @@
+"""`tiermq follow` beside a TierMQ master: killed, restarted, with a bucket that goes away; and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.brokers import SMALL, Producer, broker_config, running
+from servers.following import Following
+from servers.seaweedfs import SeaweedFS, Unavailable
+from tiermq.broker.broker import Broker
+from tiermq.client.observed_master import ObservedMaster
+from tiermq.message.record import decode_records
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.tier_view import view_tier
+
+LOG_BYTES = int(SMALL["mapped_file_size_commit_log"])
+
+
+def send(broker: Broker, first: int, count: int) -> None:
+    with Producer(broker) as producer:
+        for number in range(first, first + count):
+            answer = producer.send(body=b"%06d" % number + b"." * 1000)
+            while answer.code == ResponseCode.SYSTEM_BUSY:
+                answer = producer.send(body=b"%06d" % number + b"." * 1000)
+            assert answer.code == ResponseCode.SUCCESS
+
+
+def pulled(address: str, offset: int) -> list[int]:
+    fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 8, "sysFlag": 4}
+    more = {"commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
+    host, _, port = address.rpartition(":")
+    with BlockingClient(host, int(port), timeout_s=60.0) as client:
+        ext = {name: str(value) for name, value in {**fields, **more}.items()}
+        answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
+    return [int(each.body[:6]) for each in decode_records(answer.body)] if answer.code == ResponseCode.SUCCESS else []
+
+
+def all_there(broker: Broker) -> Any:
+    end = broker.parts.local.max_physical_offset
+    return lambda told: told["copiedTo"] == end and told["notUploaded"] == 0
+
+
+def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        s3 = SeaweedFS(tmp_path)
+    except Unavailable as reason:
+        pytest.skip(f"no real S3 server here: {reason}")
+    with s3, running(tmp_path / "master", config=broker_config(ha_listen_port=0, in_sync_replicas=1)) as master:
+        s3.create_bucket("history")
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        words = ("--master", master.replication.ha_address, "--master-address", master.address)
+        send(master, 0, 2_500)
+        with Following(tmp_path / "shadow", *words, "--tier", "s3://history/x") as shadow:
+            shadow.progress(all_there(master))
+            shadow.kill()
+            send(master, 2_500, 500)
+            shadow.start()
+            s3.kill()
+            send(master, 3_000, 2_500)
+            shadow.progress(lambda told: told["copiedTo"] == master.parts.local.max_physical_offset)
+            s3.start()
+            shadow.progress(all_there(master))
+            assert pulled(shadow.ready["address"], 0) == list(range(8)), "it serves reads"
+            shadow.progress(lambda told: told["localFrom"] > 0)
+            assert pulled(shadow.ready["address"], 0) == list(range(8)), "also what its disk no longer has"
+            port = master.replication.master
+            assert port is not None
+            assert all(each.ack < port.slaves()[0].sent_to for each in port.slaves())
+            shadow.terminate()
+        files = sorted((tmp_path / "shadow" / "commitlog").glob("0*"))
+        assert 0 < len(files) < master.parts.local.max_physical_offset // LOG_BYTES, "bounded on disk"
+        end = master.parts.local.max_physical_offset
+        for file in files:
+            length = min(end - int(file.name), LOG_BYTES)
+            theirs = tmp_path / "master" / "store" / "commitlog" / file.name
+            assert file.read_bytes()[:length] == theirs.read_bytes()[:length]
+        [queue] = [each for each in view_tier(open_driver("s3://history/x")).queues if each.key.topic == "T"]
+        assert (queue.min_offset, queue.max_offset) == (0, 5_500)
+
+
+def refused(path: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "tiermq.cli", "follow", str(path), "--tier", (path / "t").as_uri(), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def test_what_cannot_be_followed_is_refused_in_words(tmp_path: Path) -> None:
+    assert "expected --master, or --namesrv" in refused(tmp_path / "a")
+    with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names:
+        at = ("--namesrv", f"127.0.0.1:{names.port}", "--broker", "nobody")
+        assert "expected a master of broker nobody at the name server, found none" in refused(tmp_path / "b", *at)
+    with running(tmp_path / "alone") as alone:  # A port of the system's choice opens no HA port.
+        at = ("--master", "127.0.0.1:1", "--master-address", alone.address)
+        other = {**SMALL, "mapped_file_size_commit_log": 2 * LOG_BYTES}
+        log = tmp_path / "c" / "commitlog"
+        log.mkdir(parents=True)
+        with (log / f"{0:020}").open("wb") as file:
+            file.truncate(other["mapped_file_size_commit_log"])
+        assert "it is the copy of another master" in refused(tmp_path / "c", *at)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "asked"),
+    [(0, 0, 0), (0, 5, 0), (0, 15, 1), (10, 15, 0), (10, 35, 10), (0, 10, 1)],
+)
+def test_the_whole_log_is_asked_for_whatever_a_report_of_0_means(begin: int, end: int, asked: int) -> None:
+    assert ObservedMaster("c", "b", "a:1", "a:2", 10, 3_000, begin, end).begin == asked
