@@ -30,7 +30,7 @@ from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
-from tiermq.message.topic_name import SCHEDULE_TOPIC, QueueName, is_light_queue, may_multi_dispatch
+from tiermq.message.topic_name import QueueName, is_light_queue, may_multi_dispatch
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Dispatch:
         self._log = log
         self._queues = queues
         self._index = index
-        self._builder = Builder()
+        self._builder = Builder(config.delay_levels_ms)
         self._offset = 0
 
     @property
@@ -241,7 +241,7 @@ class Dispatch:
 
     def _is_ordinary(self, topic: str) -> bool:
         """Whether the kernel may append this topic's units."""
-        return not self._config.enable_consume_queue_ext and topic != SCHEDULE_TOPIC and topic.isascii()
+        return not self._config.enable_consume_queue_ext and topic.isascii()
 
     def _append_light_units(self, request: DispatchRequest) -> None:
         """A multi-dispatched record has a unit in each light queue that its properties name."""

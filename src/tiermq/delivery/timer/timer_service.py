@@ -37,6 +37,7 @@ from tiermq.message.properties import TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS,
 from tiermq.message.record import decode_record
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.service import Service
+from tiermq.settings import LONG_MAX
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
@@ -148,6 +149,11 @@ class TimerService(Service):
             has_limit=self._tiered is None,
             count_at=self.count_at,
         )
+
+    @property
+    def delay_max_ms(self) -> int:
+        """The longest delay that is taken."""
+        return self.settings.max_delay_s * 1_000 if self._tiered is None else LONG_MAX
 
     def cancel(self, topic: str, unique_key: str, deliver_ms: int) -> PutResult:
         """Cancel the timer of a topic with this unique key, due at `deliver_ms`; no error if there is no such timer.
