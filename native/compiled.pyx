@@ -60,6 +60,7 @@ from cython.cimports.framing import (
     batch_element,
     batch_names_brokers,
     build_answer,
+    deferred_t,
     field_t,
     find_send_fields,
     header_t,
@@ -71,6 +72,7 @@ from cython.cimports.framing import (
     print_number,
     print_place,
     read_binary_header,
+    read_deferred_properties,
     read_json_header,
     unescape,
     usual_send_key,
@@ -141,6 +143,7 @@ __all__ = [
     "Collected",
     "ColumnRequest",
     "DecodedColumns",
+    "DeferredRecord",
     "Disagreement",
     "Frame",
     "FrameReader",
@@ -179,6 +182,7 @@ __all__ = [
     "put_collected_keys",
     "put_tier_keys",
     "query_index",
+    "read_deferred",
     "read_page",
     "rearrange_index",
     "rebase_records",
@@ -287,3 +291,4 @@ include "tier_pages.pxi"
 include "columns.pxi"
 include "frame_reader.pxi"
 include "fast_send_path.pxi"
+include "deferred_record.pxi"

@@ -409,6 +409,66 @@ static int64_t print_base64(u8 *out, const u8 *p, int64_t n) {
     return made;
 }
 
+/* What a record that waits in another topic says of its delivery: the bits are those of kernel/deferred_record.py. */
+typedef struct {
+    const u8 *topic, *unique, *group;
+    int64_t topic_length, unique_length, group_length, out_ms;
+    int32_t queue, has;
+} deferred_t;
+
+/* A number of up to `digits` digits, -1 for anything else. */
+static int64_t digits_only(const u8 *p, int64_t n, int digits) {
+    int64_t value = 0, at;
+    if (n < 1 || n > digits) return -1;
+    for (at = 0; at < n; at++) {
+        if (p[at] < '0' || p[at] > '9') return -1;
+        value = 10 * value + (p[at] - '0');
+    }
+    return value;
+}
+
+static int deferred_bit(const u8 *name, int64_t n) {
+    switch (n) {
+        case 5: return memcmp(name, "DELAY", 5) == 0 ? 8 : 0;
+        case 13: return memcmp(name, "TIERMQ_SENDER", 13) == 0 ? 4 : 0;
+        case 14: return memcmp(name, "TIMER_DELAY_MS", 14) == 0 ? 8 : 0;
+        case 15: return memcmp(name, "TIMER_DELAY_SEC", 15) == 0 ? 8 : 0;
+        case 16:
+            if (memcmp(name, "TIMER_DELIVER_MS", 16) == 0) return 8;
+            return memcmp(name, "TIMER_ENQUEUE_MS", 16) == 0 || memcmp(name, "TIMER_DEQUEUE_MS", 16) == 0 ? 2 : 0;
+        case 17: return memcmp(name, "TIMER_DEL_UNIQKEY", 17) == 0 ? 1 : 0;
+        case 23: return memcmp(name, "TRANSACTION_CHECK_TIMES", 23) == 0 ? 4 : 0;
+        case 26: return memcmp(name, "TRAN_PREPARED_QUEUE_OFFSET", 26) == 0 ? 4 : 0;
+        case 30: return memcmp(name, "CHECK_IMMUNITY_TIME_IN_SECONDS", 30) == 0 ? 4 : 0;
+        default: return 0;
+    }
+}
+
+/* Of equal names the last counts; empty names and values do not. 0: without a topic and a queue, or without the separator
+ * at the end. */
+static int read_deferred_properties(const u8 *p, int64_t length, deferred_t *out) {
+    const u8 *at = p, *end = p + length;
+    memset(out, 0, sizeof *out);
+    out->out_ms = out->queue = -1;
+    if (length < 1 || end[-1] != 2) return 0;
+    for (; at < end;) {
+        const u8 *next = (const u8 *)memchr(at, 2, (size_t)(end - at));
+        const u8 *split = (const u8 *)memchr(at, 1, (size_t)(next - at));
+        if (split && split > at && split + 1 < next) {
+            const int64_t n = split - at, size = next - split - 1;
+            const u8 *value = split + 1;
+            out->has |= deferred_bit(at, n);
+            if (n == 10 && memcmp(at, "REAL_TOPIC", 10) == 0) { out->topic = value; out->topic_length = size; }
+            else if (n == 8 && memcmp(at, "REAL_QID", 8) == 0) out->queue = (int32_t)digits_only(value, size, 9);
+            else if (n == 8 && memcmp(at, "UNIQ_KEY", 8) == 0) { out->unique = value; out->unique_length = size; }
+            else if (n == 6 && memcmp(at, "PGROUP", 6) == 0) { out->group = value; out->group_length = size; }
+            else if (n == 12 && memcmp(at, "TIMER_OUT_MS", 12) == 0) out->out_ms = digits_only(value, size, 18);
+        }
+        at = next + 1;
+    }
+    return out->topic_length > 0 && out->queue >= 0;
+}
+
 /* Names that a broker must handle: those it sets, and those that send a message to another topic. */
 static int is_brokers_name(const u8 *name, int64_t n) {
     switch (n) {

@@ -143,8 +143,8 @@ class FastSendPath:
     """See the module. While `is_open` is False nothing is taken."""
 
     __slots__ = (
-        "_added", "_appender", "_is_plain", "_later", "_properties_bytes_max", "_region", "_topics", "_trace_on", "_version",
-        "is_open",
+        "_added", "_appender", "_is_plain", "_later", "_properties_bytes_max", "_region", "_topics", "_trace_on",
+        "_version", "is_open",
     )  # fmt: skip
 
     def __init__(

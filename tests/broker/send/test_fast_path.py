@@ -84,7 +84,8 @@ def outcome(broker: Broker, producer: Producer, command: RemotingCommand) -> tup
     if ext["transactionId"] not in command.ext.get("i", "") + command.ext.get("properties", ""):  # The broker's own.
         assert ext.pop("transactionId") == properties.pop("UNIQ_KEY")
     values = (record.topic, record.queue_id, record.body, record.flag, record.sys_flag, record.born_timestamp_ms)
-    return answer.code, answer.remark, ext, values, list(properties.items()), record.born_host, record.reconsume_times, record.size
+    others = (record.born_host, record.reconsume_times, record.size)
+    return answer.code, answer.remark, ext, values, list(properties.items()), others
 
 
 @pytest.mark.parametrize("header_type", list(HeaderType))

@@ -135,6 +135,7 @@ class SendProcessor:
         parts.hooks.every(LOOK_S, self._look_for_late)
         parts.topics.listeners.append(self._forget)
         parts.server.take_sends_by(self.take_sends if self._sync else self.fast_path)
+        parts.local.dispatch_by(self._dispatch_soon)
 
     def _later(self) -> Later:
         """Which messages the fast path stores in another topic first."""
@@ -160,6 +161,14 @@ class SendProcessor:
 
     def _look_for_late(self) -> None:
         self.durable.answer_late()
+
+    def _dispatch_soon(self, dispatch: Callable[[], None]) -> bool:
+        """Called by a put. What the loop has put in one iteration it dispatches in the next, and wakes no thread."""
+        server = self._parts.server
+        if not server.is_on_loop or server.loop.is_closed():
+            return False
+        server.loop.call_soon(dispatch)
+        return True
 
     # Fast path.
 
