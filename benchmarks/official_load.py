@@ -4,8 +4,9 @@
     batch    BatchProducer   the same, several messages in a send
     consume  Consumer        a group of its own, from the beginning of the topic
 
-Where they cannot be fetched, `tests/interop/java/Load.java` does the same with the same client. Both tell {"messages",
-"failed", "seconds"}; seconds are from the first message to the last one.
+Where they cannot be fetched, `tests/interop/java/Load.java` does the same with the same client. It also does what they
+do not: sends with a delay level or a delivery time, transactions that are all committed, the lag of deliveries. Both
+tell {"messages", "failed", "seconds"}; seconds are from the first message to the last one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from interop.java_client import JavaClient
 from interop.official import PROGRAMS_VERSION, Official
 
 Load = Callable[..., dict[str, Any]]
+OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag"})
+"""Kinds and fields of jobs that no official program does."""
 
 
 def describe(jars: Any) -> str:
@@ -37,9 +40,14 @@ def loading(jars: Any, name_server: str, port: int, queues: int, directory: Path
         with JavaClient(jars, name_server, directory).loading() as load:
             yield load
         return
-    with Official(jars, name_server, directory) as official:
+    with Official(jars, name_server, directory) as official, contextlib.ExitStack() as stack:
+        own: list[Load] = []
 
         def run(kind: str, topic: str, threads: int, messages: int, **more: Any) -> dict[str, Any]:
+            if OWN & more.keys() or kind in OWN:
+                if not own:
+                    own.append(stack.enter_context(JavaClient(jars, name_server, directory).loading()))
+                return own[0](kind=kind, topic=topic, threads=threads, messages=messages, **more)
             options: list[object] = ["-t", topic, "-w", threads]
             batch = 1
             if kind == "consume":

@@ -353,18 +353,28 @@ class Builder:
     table_size: int64_t
     objects: dict
     touched: cython.pointer(queue_t)
+    delays_ms: cython.pointer(int64_t)
+    levels: int64_t
     index = cython.declare(IndexTail, visibility="public")
     last_store_timestamp_ms = cython.declare(int64_t, visibility="public")
     records = cython.declare(int64_t, visibility="public")
 
-    def __cinit__(self):
+    def __cinit__(self, delays_ms=()):
         self.objects = {}
         self.table_size = 0
         self.table = cython.NULL
         self.touched = cython.NULL
+        self.levels = len(delays_ms)
+        self.delays_ms = cython.cast(cython.pointer(int64_t), calloc(self.levels + 1, cython.sizeof(int64_t)))
+        if self.delays_ms == cython.NULL:
+            raise MemoryError
+        at: int64_t
+        for at in range(self.levels):
+            self.delays_ms[at] = delays_ms[at]
 
     def __dealloc__(self):
         free(self.table)
+        free(self.delays_ms)
 
     def add(self, queue: QueueTail):
         """Let the fast path append to this queue. Only ordinary queues with an ASCII topic may be added."""
@@ -469,7 +479,8 @@ class Builder:
                 counted = False  # It has its unit already: a record that is dispatched again.
             elif head.queue_offset * UNIT_BYTES != t.base + t.position or t.position + UNIT_BYTES > t.limit:
                 return False
-        if not ascii_only(named.tags, named.tags_length):
+        level: int64_t = level_of(named.delay, named.delay_length) if q.is_schedule else 0
+        if level < 0 or not ascii_only(named.tags, named.tags_length):
             return False
         if use_index and transaction != 12:
             if not self.queue_keys(q, head, cython.address(named), pending, waiting, index_room):
@@ -478,7 +489,10 @@ class Builder:
             unit: cython.pointer(u8) = t.data + t.position
             store64(unit, head.physical_offset)
             store32(unit + 8, head.total)
-            store64(unit + 12, cython.cast(int64_t, cython.cast(int32_t, hash_on(0, named.tags, named.tags_length))))
+            if level > 0:
+                store64(unit + 12, head.store_ms + self.delay_ms(level))
+            else:
+                store64(unit + 12, cython.cast(int64_t, cython.cast(int32_t, hash_on(0, named.tags, named.tags_length))))
             q.max_physical = head.physical_offset + head.total
             q.last_store_ms = head.store_ms
             q.next_arrival = head.queue_offset + 1
@@ -488,6 +502,15 @@ class Builder:
                 q.touched_next = self.touched
                 self.touched = q
         return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.inline
+    @cython.exceptval(check=False)
+    def delay_ms(self, level: int64_t) -> int64_t:
+        if self.levels == 0:
+            return UNKNOWN_DELAY_MS
+        return self.delays_ms[(level if level < self.levels else self.levels) - 1]
 
     @cython.cfunc
     @cython.nogil

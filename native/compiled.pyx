@@ -48,20 +48,31 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringA
 from cython.cimports.framing import (
     ANSWER_BYTES_MAX,
     HEADER_USUAL,
+    LATER_AFTER_MS,
+    LATER_AFTER_S,
+    LATER_AT_MS,
+    LATER_DELAY,
+    LATER_HALF,
+    LATER_NOT,
     answer_number,
     answer_t,
     answer_text,
     batch_element,
     batch_names_brokers,
     build_answer,
+    deferred_t,
     field_t,
     find_send_fields,
     header_t,
     is_true,
+    later_t,
     peek_code,
     plain_send_properties,
+    print_base64,
+    print_number,
     print_place,
     read_binary_header,
+    read_deferred_properties,
     read_json_header,
     unescape,
     usual_send_key,
@@ -87,6 +98,7 @@ from cython.cimports.native import (
     head_t,
     is_memo,
     is_zero_page,
+    level_of,
     load16,
     load32,
     load64,
@@ -117,6 +129,7 @@ from tiermq.errors import BadFrame, CorruptRecord, IllegalMessage
 from tiermq.kernel.message import offset_message_id, prepare_message, properties_of
 from tiermq.message.java_hash import key_hash
 from tiermq.message.record import CrcPropertyCheck, decode_records
+from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tiermq.status import GetStatus, PutStatus
 
 __all__ = [
@@ -130,6 +143,7 @@ __all__ = [
     "Collected",
     "ColumnRequest",
     "DecodedColumns",
+    "DeferredRecord",
     "Disagreement",
     "Frame",
     "FrameReader",
@@ -168,6 +182,7 @@ __all__ = [
     "put_collected_keys",
     "put_tier_keys",
     "query_index",
+    "read_deferred",
     "read_page",
     "rearrange_index",
     "rebase_records",
@@ -186,11 +201,18 @@ from tiermq.kernel.columns import (  # noqa: E402
     Shape,
 )
 from tiermq.kernel.columns import take_row  # noqa: E402
+from tiermq.kernel.builder import UNKNOWN_LEVEL_DELAY_MS  # noqa: E402
 from tiermq.kernel.frame_reader import FRAME_BYTES_MAX, escaped_text, refusal  # noqa: E402
 from tiermq.kernel.frame_reader import pull_answer as general_pull_answer  # noqa: E402
 from tiermq.kernel.frame_reader import send_answer as general_send_answer  # noqa: E402
 from tiermq.kernel.stop_reasons import Disagreement, Refusal, Stop  # noqa: E402
-from tiermq.kernel.fast_send_path import UNUSUAL_SYS_FLAGS, plain_lane  # noqa: E402
+from tiermq.kernel.fast_send_path import (  # noqa: E402
+    HANDLE_TEXT_BYTES_MAX,
+    TRANSACTION_FLAGS,
+    UNUSUAL_SYS_FLAGS,
+    Later,
+    plain_lane,
+)
 from tiermq.message.client_batch import decode_client_batch  # noqa: E402
 from tiermq.message.properties import join_properties  # noqa: E402
 
@@ -214,6 +236,7 @@ BODIES_AHEAD = cython.declare(cython.int, 6)
 PREFETCHED_BYTES = cython.declare(cython.int, 1024)
 COLLECT_AHEAD = cython.declare(cython.int, 6)
 COLLECT_AHEAD_BYTES = cython.declare(cython.int, 1024)
+UNKNOWN_DELAY_MS = cython.declare(int64_t, UNKNOWN_LEVEL_DELAY_MS)
 
 PUT_OK = cython.declare(object, PutStatus.PUT_OK)
 CLOSED = cython.declare(object, Refusal.CLOSED)
@@ -253,6 +276,9 @@ assert [value.name for value in Disagreement] == ["END", "PLACE", "ROOM", "RECOR
 assert [int(value) for value in Disagreement] == [0, 1, 2, 3, 4, 5, 6]
 DISAGREEMENTS = cython.declare(list, list(Disagreement))
 UNUSUAL_FLAGS = cython.declare(int32_t, UNUSUAL_SYS_FLAGS)
+TRANSACTION_BITS = cython.declare(int32_t, TRANSACTION_FLAGS)
+LATER_BYTES_MAX = cython.declare(int64_t, 96)  # Of the properties that defer a message, without its topic and key.
+HANDLE_BYTES_MAX = cython.declare(int64_t, HANDLE_TEXT_BYTES_MAX)
 
 include "write_cursor.pxi"
 include "message.pxi"
@@ -265,3 +291,4 @@ include "tier_pages.pxi"
 include "columns.pxi"
 include "frame_reader.pxi"
 include "fast_send_path.pxi"
+include "deferred_record.pxi"

@@ -18,6 +18,11 @@ class FastSendPath:
     properties_bytes_max: int64_t
     out: cython.pointer(u8)
     room: int64_t
+    delay_levels: int64_t
+    takes_halves: object
+    precision_ms: int64_t
+    timer_delay_max_ms: int64_t
+    broker_name: bytes
 
     def __cinit__(self):
         self.out = cython.NULL
@@ -25,8 +30,14 @@ class FastSendPath:
 
     def __init__(
         self, appender: Appender, added: bytes, version: int32_t, region: str, trace_on: str,
-        properties_bytes_max: int64_t = 32767,
+        properties_bytes_max: int64_t = 32767, later=None,
     ):  # fmt: skip
+        rules = Later() if later is None else later
+        self.delay_levels = rules.delay_levels
+        self.takes_halves = rules.takes_halves
+        self.precision_ms = rules.precision_ms
+        self.timer_delay_max_ms = rules.timer_delay_max_ms
+        self.broker_name = rules.broker_name.encode()
         self.appender = appender
         self.added = added
         self.properties_bytes_max = properties_bytes_max
@@ -49,22 +60,33 @@ class FastSendPath:
 
     def admits(self, request: SendRequest) -> bool:
         key: cython.pointer(cython.const[u8]) = cython.NULL
-        return self.key_of(request, cython.address(key)) > 0
+        later: later_t
+        return self.key_of(request, cython.address(key), cython.address(later)) > 0
 
     @cython.cfunc
-    @cython.exceptval(check=False)
-    def key_of(self, request: SendRequest, key: cython.pointer(cython.pointer(cython.const[u8]))) -> int64_t:
-        """The length and position of the unique key of a fast-path send; 0 for any other send."""
-        if not self.is_open or not self.plain or request.batch or request.sys_flag & UNUSUAL_FLAGS:
+    def key_of(self, request: SendRequest, key: cython.pointer(cython.pointer(cython.const[u8])),
+               later: cython.pointer(later_t)) -> int64_t:  # fmt: skip
+        """The length and position of the unique key of a fast-path send, and what defers it; 0 for any other send."""
+        length: int64_t
+        if not self.is_open or not self.plain or request.batch:
             return 0
         if PyBytes_GET_SIZE(request.body) == 0 or request.queue_id < 0:
             return 0
         if PyBytes_GET_SIZE(request.properties) + PyBytes_GET_SIZE(self.added) > self.properties_bytes_max:
             return 0
-        return usual_send_key(
+        length = usual_send_key(
             cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)),
-            PyBytes_GET_SIZE(request.properties), key,
+            PyBytes_GET_SIZE(request.properties), key, later,
         )  # fmt: skip
+        if request.sys_flag & (UNUSUAL_FLAGS & ~TRANSACTION_BITS if later.kind == LATER_HALF else UNUSUAL_FLAGS):
+            return 0
+        if later.kind == LATER_NOT:
+            return length
+        if later.kind == LATER_DELAY:
+            return length if self.delay_levels else 0
+        if later.kind == LATER_HALF:
+            return length if self.takes_halves() else 0
+        return length if self.precision_ms else 0
 
     @cython.cfunc
     def answer_to(self, request: SendRequest, born_host: bytes, place: cython.pointer(u8)) -> int64_t:
@@ -80,11 +102,14 @@ class FastSendPath:
         write_queues: int32_t = entry[0]
         if request.queue_id >= write_queues or (a.sample is not None and a.puts - a.last_sampled >= 1024):
             return 0
-        key_length = self.key_of(request, cython.address(key))
+        later: later_t
+        key_length = self.key_of(request, cython.address(key), cython.address(later))
         h: QueueHandle = self.appender.find(request.topic, request.queue_id)
         host_length: int64_t = PyBytes_GET_SIZE(born_host)
         if key_length == 0 or h is None or (host_length != 8 and host_length != 20):
             return 0
+        if later.kind != LATER_NOT:
+            return self.answer_later(request, born_host, place, entry, h, key, key_length, cython.address(later))
         done: int64_t = a.write_joined(
             h, request.body, request.properties, self.added, request.flag, request.sys_flag, request.born_ms, born_host,
             request.reconsume_times, 0, a.now(), 1,
@@ -97,12 +122,123 @@ class FastSendPath:
         if a.reput_idle:
             a.reput_idle = False
             a.wake()
-        return self.write_answer(request, done, h.next_offset - 1, key, key_length, place)
+        return self.write_answer(request, done, h.next_offset - 1, key, key_length, place, cython.NULL, 0)
+
+    @cython.cfunc
+    def answer_later(self, request: SendRequest, born_host: bytes, place: cython.pointer(u8), entry: tuple,
+                     target: QueueHandle, key: cython.pointer(cython.const[u8]), key_length: int64_t,
+                     later: cython.pointer(later_t)) -> int64_t:  # fmt: skip
+        """`answer_to` for a message that is stored in another topic first: in the queue of its delay level, with the
+        timers, or with the halves of transactions. `target` is the queue that it is for."""
+        a: Appender = self.appender
+        now: int64_t = a.now()
+        time_ms: int64_t = 0
+        level: int64_t = 0
+        sys_flag: int32_t = request.sys_flag
+        h: QueueHandle
+        if later.kind == LATER_DELAY:
+            level = later.number if later.number < self.delay_levels else self.delay_levels
+            h = a.find(SCHEDULE_TOPIC, level - 1)
+        elif later.kind == LATER_HALF:
+            h = a.find(HALF_TOPIC, 0)
+            sys_flag &= ~TRANSACTION_BITS
+        else:
+            time_ms = (
+                now + 1000 * later.number if later.kind == LATER_AFTER_S
+                else now + later.number if later.kind == LATER_AFTER_MS else later.number
+            )  # fmt: skip
+            if time_ms <= now or time_ms - now > self.timer_delay_max_ms:
+                return 0
+            time_ms = (time_ms - 1) // self.precision_ms * self.precision_ms  # Its slot, which ends at the time or later.
+            h = a.find(TIMER_TOPIC, 0)
+            if PyBytes_GET_SIZE(target.topic_bytes) + PyBytes_GET_SIZE(self.broker_name) + key_length > HANDLE_BYTES_MAX:
+                return 0
+        if h is None:
+            return 0
+        topic_length: int64_t = PyBytes_GET_SIZE(target.topic_bytes)
+        own: cython.pointer(cython.const[u8]) = cython.cast(
+            cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)
+        )
+        own_length: int64_t = PyBytes_GET_SIZE(request.properties)
+        added_length: int64_t = PyBytes_GET_SIZE(self.added)
+        properties: bytes = PyBytes_FromStringAndSize(
+            cython.NULL, own_length + added_length + key_length + topic_length + LATER_BYTES_MAX
+        )
+        start: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(properties))
+        p: cython.pointer(u8) = start
+        part: int64_t = later.entry - own if later.kind == LATER_DELAY else own_length
+        memcpy(p, own, part)
+        p += part
+        if later.kind == LATER_DELAY:
+            part = own + own_length - later.entry_end
+            memcpy(p, later.entry_end, part)
+            p += part
+        memcpy(p, PyBytes_AS_STRING(self.added), added_length)
+        p += added_length
+        if later.kind == LATER_DELAY:
+            memcpy(p, b"DELAY\x01", 6)
+            p += 6
+            p += print_number(p, level)
+        elif later.kind == LATER_HALF:
+            memcpy(p, b"__transactionId__\x01", 18)
+            p += 18
+            memcpy(p, key, key_length)
+            p += key_length
+        else:
+            memcpy(p, b"TIMER_OUT_MS\x01", 13)
+            p += 13
+            p += print_number(p, time_ms)
+        memcpy(p, b"\x02REAL_TOPIC\x01", 12)
+        p += 12
+        memcpy(p, PyBytes_AS_STRING(target.topic_bytes), topic_length)
+        p += topic_length
+        memcpy(p, b"\x02REAL_QID\x01", 10)
+        p += 10
+        p += print_number(p, request.queue_id)
+        p[0] = 2
+        p += 1
+        if p - start > self.properties_bytes_max:
+            return 0
+        done: int64_t = a.write_joined(
+            h, request.body, properties[: p - start], b"", request.flag, sys_flag, request.born_ms, born_host,
+            request.reconsume_times, 0, now, 1,
+        )  # fmt: skip
+        if done < 0:
+            return 0
+        counts: list = entry[1]
+        counts[0] += 1
+        counts[1] += a.last_size
+        if a.reput_idle:
+            a.reput_idle = False
+            a.wake()
+        if time_ms == 0:
+            return self.write_answer(request, done, h.next_offset - 1, key, key_length, place, cython.NULL, 0)
+        text: u8[1024]
+        handle: u8[1400]
+        p = cython.address(text[0])
+        memcpy(p, b"v1 ", 3)
+        p += 3
+        memcpy(p, PyBytes_AS_STRING(target.topic_bytes), topic_length)
+        p += topic_length
+        p[0] = 32
+        memcpy(p + 1, PyBytes_AS_STRING(self.broker_name), PyBytes_GET_SIZE(self.broker_name))
+        p += 1 + PyBytes_GET_SIZE(self.broker_name)
+        p[0] = 32
+        p += 1
+        p += print_number(p, time_ms + 1)
+        p[0] = 32
+        memcpy(p + 1, key, key_length)
+        p += 1 + key_length
+        part = print_base64(cython.address(handle[0]), cython.address(text[0]), p - cython.address(text[0]))
+        return self.write_answer(
+            request, done, h.next_offset - 1, key, key_length, place, cython.address(handle[0]), part
+        )
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def write_answer(self, request: SendRequest, physical: int64_t, queue_offset: int64_t,
-                     key: cython.pointer(cython.const[u8]), key_length: int64_t, place: cython.pointer(u8)) -> int64_t:  # fmt: skip
+                     key: cython.pointer(cython.const[u8]), key_length: int64_t, place: cython.pointer(u8),
+                     handle: cython.pointer(cython.const[u8]), handle_length: int64_t) -> int64_t:  # fmt: skip
         answer: answer_t
         message_id: u8[64]
         length: int64_t = PyBytes_GET_SIZE(self.head)
@@ -129,6 +265,8 @@ class FastSendPath:
             cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.trace_on)),
             PyBytes_GET_SIZE(self.trace_on),
         )  # fmt: skip
+        if handle_length:
+            answer_text(cython.address(answer), "recallHandle", handle, handle_length)
         return build_answer(place, cython.address(answer))
 
     @cython.cfunc
@@ -152,6 +290,7 @@ class FastSendPath:
         a: Appender = self.appender
         key: cython.pointer(cython.const[u8]) = cython.NULL
         key_length: int64_t
+        later: later_t
         found = self.topics.get(request.topic)
         if found is None or not self.is_open or not self.plain or request.sys_flag & UNUSUAL_FLAGS:
             return None
@@ -165,9 +304,9 @@ class FastSendPath:
             return None
         key_length = usual_send_key(
             cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)),
-            PyBytes_GET_SIZE(request.properties), cython.address(key),
+            PyBytes_GET_SIZE(request.properties), cython.address(key), cython.address(later),
         )  # fmt: skip
-        if key_length == 0:
+        if key_length == 0 or later.kind != LATER_NOT:
             return None
         if batch_names_brokers(
             cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.body)), body_length

@@ -404,7 +404,7 @@ def begin_answer(a: cython.pointer(answer_t), header_type: int32_t, opaque: int3
 
 def send_answer(
     header_type: int32_t, opaque: int32_t, code: int32_t, version: int32_t, message_id, queue_id: int32_t,
-    queue_offset: int64_t, transaction_id, region, trace_on, remark=None,
+    queue_offset: int64_t, transaction_id, region, trace_on, remark=None, recall_handle="",
 ) -> bytes:  # fmt: skip
     a: answer_t
     out: u8[4096]
@@ -423,11 +423,15 @@ def send_answer(
             answer_text(cython.address(a), "MSG_REGION", text, size)
             if plain_text(trace_on, cython.address(text), cython.address(size)):
                 answer_text(cython.address(a), "TRACE_ON", text, size)
-                made = build_answer(cython.address(out[0]), cython.address(a))
+                plain = plain_text(recall_handle, cython.address(text), cython.address(size))
+                if plain and size:
+                    answer_text(cython.address(a), "recallHandle", text, size)
+                if plain:
+                    made = build_answer(cython.address(out[0]), cython.address(a))
     if made < 0:
         return general_send_answer(
             header_type, opaque, code, version, message_id, queue_id, queue_offset, transaction_id, region, trace_on,
-            remark,
+            remark, recall_handle,
         )  # fmt: skip
     return PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(out[0])), made)
 

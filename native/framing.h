@@ -344,6 +344,131 @@ static int plain_send_properties(const u8 *p, int64_t length) {
     return 1;
 }
 
+/* A number as clients write it: up to `digits` digits, no sign, no leading zero. 0: anything else. */
+static int64_t plain_number(const u8 *p, int64_t n, int digits) {
+    int64_t value = 0, at;
+    if (n < 1 || n > digits || p[0] == '0') return 0;
+    for (at = 0; at < n; at++) {
+        if (p[at] < '0' || p[at] > '9') return 0;
+        value = 10 * value + (p[at] - '0');
+    }
+    return value;
+}
+
+/* Why a send is stored in another topic first, and the entry that says so: until its delay or its time is over, or until
+ * its transaction ends. */
+enum { LATER_NOT, LATER_DELAY, LATER_AFTER_S, LATER_AFTER_MS, LATER_AT_MS, LATER_HALF };
+typedef struct {
+    int32_t kind;
+    int64_t number; /* Level, seconds or milliseconds. */
+    const u8 *entry, *entry_end;
+} later_t;
+
+/* Take an entry that defers a message; 0 where the general path must look at it. */
+static int take_later(const u8 *name, const u8 *split, const u8 *next, later_t *later) {
+    const int64_t n = split - name;
+    int32_t kind = LATER_NOT;
+    if (n == 5 && memcmp(name, "DELAY", 5) == 0) kind = LATER_DELAY;
+    else if (n == 8 && memcmp(name, "TRAN_MSG", 8) == 0) kind = LATER_HALF;
+    else if (n == 14 && memcmp(name, "TIMER_DELAY_MS", 14) == 0) kind = LATER_AFTER_MS;
+    else if (n == 15 && memcmp(name, "TIMER_DELAY_SEC", 15) == 0) kind = LATER_AFTER_S;
+    else if (n == 16 && memcmp(name, "TIMER_DELIVER_MS", 16) == 0) kind = LATER_AT_MS;
+    if (kind == LATER_NOT || later->kind != LATER_NOT) return 0;
+    later->kind = kind;
+    later->entry = name;
+    later->entry_end = next + 1;
+    if (kind == LATER_HALF) return next - split == 5 && memcmp(split + 1, "true", 4) == 0;
+    later->number = plain_number(split + 1, next - split - 1, kind == LATER_DELAY ? 9 : kind == LATER_AT_MS ? 15 : 12);
+    return later->number > 0;
+}
+
+/* Names of properties that a broker adds to messages which it stores elsewhere first. */
+static int is_later_name(const u8 *name, int64_t n) {
+    switch (n) {
+        case 8: return memcmp(name, "REAL_QID", 8) == 0;
+        case 10: return memcmp(name, "REAL_TOPIC", 10) == 0;
+        case 13: return memcmp(name, "TIERMQ_SENDER", 13) == 0;
+        case 17: return memcmp(name, "__transactionId__", 17) == 0;
+        case 23: return memcmp(name, "TRANSACTION_CHECK_TIMES", 23) == 0;
+        case 26: return memcmp(name, "TRAN_PREPARED_QUEUE_OFFSET", 26) == 0;
+        default: return 0;
+    }
+}
+
+/* Url-safe base64 with padding; the length. */
+static int64_t print_base64(u8 *out, const u8 *p, int64_t n) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    int64_t made = 0;
+    for (; n > 0; p += 3, n -= 3) {
+        uint32_t three = (uint32_t)p[0] << 16 | (n > 1 ? (uint32_t)p[1] << 8 : 0) | (n > 2 ? p[2] : 0);
+        out[made++] = (u8)digits[three >> 18];
+        out[made++] = (u8)digits[three >> 12 & 63];
+        out[made++] = n > 1 ? (u8)digits[three >> 6 & 63] : '=';
+        out[made++] = n > 2 ? (u8)digits[three & 63] : '=';
+    }
+    return made;
+}
+
+/* What a record that waits in another topic says of its delivery: the bits are those of kernel/deferred_record.py. */
+typedef struct {
+    const u8 *topic, *unique, *group;
+    int64_t topic_length, unique_length, group_length, out_ms;
+    int32_t queue, has;
+} deferred_t;
+
+/* A number of up to `digits` digits, -1 for anything else. */
+static int64_t digits_only(const u8 *p, int64_t n, int digits) {
+    int64_t value = 0, at;
+    if (n < 1 || n > digits) return -1;
+    for (at = 0; at < n; at++) {
+        if (p[at] < '0' || p[at] > '9') return -1;
+        value = 10 * value + (p[at] - '0');
+    }
+    return value;
+}
+
+static int deferred_bit(const u8 *name, int64_t n) {
+    switch (n) {
+        case 5: return memcmp(name, "DELAY", 5) == 0 ? 8 : 0;
+        case 13: return memcmp(name, "TIERMQ_SENDER", 13) == 0 ? 4 : 0;
+        case 14: return memcmp(name, "TIMER_DELAY_MS", 14) == 0 ? 8 : 0;
+        case 15: return memcmp(name, "TIMER_DELAY_SEC", 15) == 0 ? 8 : 0;
+        case 16:
+            if (memcmp(name, "TIMER_DELIVER_MS", 16) == 0) return 8;
+            return memcmp(name, "TIMER_ENQUEUE_MS", 16) == 0 || memcmp(name, "TIMER_DEQUEUE_MS", 16) == 0 ? 2 : 0;
+        case 17: return memcmp(name, "TIMER_DEL_UNIQKEY", 17) == 0 ? 1 : 0;
+        case 23: return memcmp(name, "TRANSACTION_CHECK_TIMES", 23) == 0 ? 4 : 0;
+        case 26: return memcmp(name, "TRAN_PREPARED_QUEUE_OFFSET", 26) == 0 ? 4 : 0;
+        case 30: return memcmp(name, "CHECK_IMMUNITY_TIME_IN_SECONDS", 30) == 0 ? 4 : 0;
+        default: return 0;
+    }
+}
+
+/* Of equal names the last counts; empty names and values do not. 0: without a topic and a queue, or without the separator
+ * at the end. */
+static int read_deferred_properties(const u8 *p, int64_t length, deferred_t *out) {
+    const u8 *at = p, *end = p + length;
+    memset(out, 0, sizeof *out);
+    out->out_ms = out->queue = -1;
+    if (length < 1 || end[-1] != 2) return 0;
+    for (; at < end;) {
+        const u8 *next = (const u8 *)memchr(at, 2, (size_t)(end - at));
+        const u8 *split = (const u8 *)memchr(at, 1, (size_t)(next - at));
+        if (split && split > at && split + 1 < next) {
+            const int64_t n = split - at, size = next - split - 1;
+            const u8 *value = split + 1;
+            out->has |= deferred_bit(at, n);
+            if (n == 10 && memcmp(at, "REAL_TOPIC", 10) == 0) { out->topic = value; out->topic_length = size; }
+            else if (n == 8 && memcmp(at, "REAL_QID", 8) == 0) out->queue = (int32_t)digits_only(value, size, 9);
+            else if (n == 8 && memcmp(at, "UNIQ_KEY", 8) == 0) { out->unique = value; out->unique_length = size; }
+            else if (n == 6 && memcmp(at, "PGROUP", 6) == 0) { out->group = value; out->group_length = size; }
+            else if (n == 12 && memcmp(at, "TIMER_OUT_MS", 12) == 0) out->out_ms = digits_only(value, size, 18);
+        }
+        at = next + 1;
+    }
+    return out->topic_length > 0 && out->queue >= 0;
+}
+
 /* Names that a broker must handle: those it sets, and those that send a message to another topic. */
 static int is_brokers_name(const u8 *name, int64_t n) {
     switch (n) {
@@ -359,16 +484,22 @@ static int is_brokers_name(const u8 *name, int64_t n) {
 #define SEND_KEY_BYTES_MAX 512
 
 /* The unique key of a send whose properties the fast path takes: each `name 1 value 2` with a name and a value, none of
- * them the broker's, one key in plain ASCII, the rest as in plain_send_properties. Its length, 0: not the fast path. */
-static int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key) {
+ * them the broker's, one key in plain ASCII, at most one that defers the message, the rest as in plain_send_properties.
+ * Its length, 0: not the fast path. */
+static int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key, later_t *later) {
     const u8 *at = p, *end = p + length;
     int64_t found = 0, i;
+    int named_later = 0;
+    later->kind = LATER_NOT;
     if (!plain_send_properties(p, length)) return 0;
     while (at < end) {
         const u8 *next = (const u8 *)memchr(at, 2, (size_t)(end - at)), *split;
         if (!next || !(split = (const u8 *)memchr(at, 1, (size_t)(next - at)))) return 0;
         if (split == at || split + 1 == next || memchr(split + 1, 1, (size_t)(next - split - 1))) return 0;
-        if (is_brokers_name(at, split - at) || (split - at >= 6 && memcmp(at, "TIMER_", 6) == 0)) return 0;
+        if (is_brokers_name(at, split - at) || (split - at >= 6 && memcmp(at, "TIMER_", 6) == 0)) {
+            if (!take_later(at, split, next, later)) return 0;
+        }
+        named_later |= is_later_name(at, split - at);
         if (split - at == 8 && memcmp(at, "UNIQ_KEY", 8) == 0) {
             if (found) return 0;
             *key = split + 1;
@@ -376,7 +507,7 @@ static int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key) {
         }
         at = next + 1;
     }
-    if (found > SEND_KEY_BYTES_MAX) return 0;
+    if (found > SEND_KEY_BYTES_MAX || (named_later && later->kind != LATER_NOT)) return 0;
     for (i = 0; i < found; i++)
         if ((*key)[i] < 0x20 || (*key)[i] > 0x7E || (*key)[i] == '"' || (*key)[i] == '\\') return 0;
     return found;

@@ -32,7 +32,31 @@ cdef extern from "framing.h" nogil:
     int64_t unescape(const u8 *p, int64_t n, u8 *out)
     int find_send_fields(const header_t *h, int named, int32_t *places)
     int plain_send_properties(const u8 *p, int64_t length)
-    int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key)
+    enum: LATER_NOT
+    enum: LATER_DELAY
+    enum: LATER_AFTER_S
+    enum: LATER_AFTER_MS
+    enum: LATER_AT_MS
+    enum: LATER_HALF
+    ctypedef struct later_t:
+        int32_t kind
+        int64_t number
+        const u8 *entry
+        const u8 *entry_end
+    int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key, later_t *later)
+    ctypedef struct deferred_t:
+        const u8 *topic
+        const u8 *unique
+        const u8 *group
+        int64_t topic_length
+        int64_t unique_length
+        int64_t group_length
+        int64_t out_ms
+        int32_t queue
+        int32_t has
+    int read_deferred_properties(const u8 *p, int64_t length, deferred_t *out)
+    int64_t print_base64(u8 *out, const u8 *p, int64_t n)
+    int64_t print_number(u8 *out, int64_t value)
     void print_place(u8 *out, int64_t physical)
     int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *flag, int64_t *body_length)
     int batch_names_brokers(const u8 *p, int64_t length)

@@ -26,7 +26,7 @@ typedef struct queue_s {
     int64_t max_physical, last_store_ms, next_arrival;
     const u8 *topic;
     struct queue_s *touched_next;
-    int32_t topic_length, queue_id, topic_hash, touched;
+    int32_t topic_length, queue_id, topic_hash, touched, is_schedule;
 } queue_t;
 
 /* A parsed record head: positions are relative to the record's first byte. */
@@ -165,8 +165,8 @@ static inline uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id)
 
 /* The properties that dispatch uses, in the record. `special` is set for multi-dispatch. */
 typedef struct {
-    const u8 *tags, *keys, *unique;
-    int64_t tags_length, keys_length, unique_length;
+    const u8 *tags, *keys, *unique, *delay;
+    int64_t tags_length, keys_length, unique_length, delay_length;
     int special;
 } named_t;
 
@@ -181,7 +181,19 @@ static inline void take_segment(const u8 *start, const u8 *middle, const u8 *sto
         else if (w == 0x5359454Bu) { out->keys = middle + 1; out->keys_length = stop - middle - 1; }  /* "KEYS" */
     } else if (name == 8) {
         if (memcmp(start, "UNIQ_KEY", 8) == 0) { out->unique = middle + 1; out->unique_length = stop - middle - 1; }
+    } else if (name == 5) {
+        if (memcmp(start, "DELAY", 5) == 0) { out->delay = middle + 1; out->delay_length = stop - middle - 1; }
     } else if (name == 20 && memcmp(start, "INNER_MULTI_DISPATCH", 20) == 0) out->special = 1;
+}
+
+/* A delay level in decimal digits: 0 if it is none, or the value is no number; -1 when it is too long to be read here. */
+static inline int64_t level_of(const u8 *p, int64_t length) {
+    int64_t level = 0;
+    for (int64_t i = 0; i < length; i++) {
+        if (p[i] < '0' || p[i] > '9') return 0;
+        if (i < 9) level = 10 * level + (p[i] - '0');
+    }
+    return length <= 9 ? level : -1;
 }
 
 /* Find the separators 16 bytes at a time; `readable` bytes may be read from p, at least `length`. */

@@ -20,6 +20,7 @@ cdef extern from "native.h" nogil:
         int32_t queue_id
         int32_t topic_hash
         int32_t touched
+        int32_t is_schedule
     ctypedef struct head_t:
         int64_t queue_offset
         int64_t physical_offset
@@ -68,10 +69,13 @@ cdef extern from "native.h" nogil:
         const u8 *tags
         const u8 *keys
         const u8 *unique
+        const u8 *delay
         int64_t tags_length
         int64_t keys_length
         int64_t unique_length
+        int64_t delay_length
         int special
+    int64_t level_of(const u8 *p, int64_t length)
     void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)
     ctypedef struct tag_memo_t:
         u8 text[16]

@@ -141,6 +141,7 @@ class QueueTail:
         self.q.topic_length = len(self.topic_bytes)
         self.q.queue_id = queue_id
         self.q.max_physical = -1
+        self.q.is_schedule = topic == SCHEDULE_TOPIC
         # The hash of "topic#", the prefix of every key's hash. Topics that are not ASCII never reach the fast path.
         self.q.topic_hash = hash_on(
             hash_on(0, self.q.topic, self.q.topic_length), cython.cast(cython.pointer(cython.const[u8]), b"#"), 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,17 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import broker_side, limits, official_load
+from benchmarks import broker_side, limits, official_load, process_tree
 from benchmarks.broker_side import BACKLOG_TOPIC, BATCH, BATCH_TOPIC, CONSUMER_THREADS, QUEUES, THREADS, TOPIC, Loaded
 from benchmarks.compare import peer_process
 from benchmarks.compare.broker_process import HOST, ask
 from benchmarks.compare.echo_limit import Exchange
 from benchmarks.compare.peer_process import PeerFailed
-from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Place, Sides, Work
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Kind, Place, Sides, Work
 from benchmarks.harness import Side
 from benchmarks.report import Round
 from tiermq.message.client_batch import BatchElement, encode_client_batch
-from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import encode_frame
 
@@ -45,6 +47,11 @@ SYNC_MESSAGES = 24_576
 SYNC_WARMUP = 8
 """Rounds of 64 threads before all others: a virtual machine compiles what was called often, and with so few messages a
 second RocketMQ's broker was twice as fast after 200,000 of them as after 50,000."""
+DEFERRED_MESSAGES = 65_536
+DEFERRED_WARMUP = 204_800
+LAG_MESSAGES = 40_960
+LAG_RATE = 5_000
+TOPICS = 500
 QUICK_DIVISOR = 32
 RAW_FILE_BYTES = 64 << 20
 ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
@@ -84,7 +91,7 @@ class Load:
 
 def open_brokers(directory: Path, stack: ExitStack, jars: Any, flush: str = ASYNC_FLUSH) -> dict[str, Loaded]:
     """Both brokers, each with its load and its store in the directory; they end with the stack."""
-    theirs = {**PATIENT, "flushDiskType": flush}
+    theirs = {**PATIENT, "flushDiskType": flush, "timerWheelEnable": True}
     return {
         TIERMQ: stack.enter_context(broker_side.tiermq(jars, directory, flush_disk_type=flush)),
         ROCKETMQ: stack.enter_context(broker_side.rocketmq(jars, directory, **theirs)),
@@ -245,6 +252,79 @@ def _drainer(messages: int, side: Loaded) -> Side:
     return lambda: side.round(**job, group=f"drainers-{next(_groups)}")
 
 
+def _deferred(threads: int, job: dict[str, Any], place: Place, stack: ExitStack) -> Sides:
+    """Sends that a broker stores in another topic first, and delivers meanwhile; both sides get 200,000 before."""
+    messages = place.amount(DEFERRED_MESSAGES // threads, QUICK_DIVISOR) * threads
+    job = {"kind": "send", "topic": TOPIC, "threads": threads, "bytes": 128, "messages": messages, **job}
+    warmup = {**job, "messages": DEFERRED_WARMUP // (QUICK_DIVISOR if place.quick else 1)}
+    sides = _open(
+        place,
+        stack,
+        Load(messages, partial(_warmed, warmup=warmup, job=job), send_request(TOPIC, b"x" * 128), threads),
+    )
+    sides.notes |= {"load": "Load.java with RocketMQ's client", "messages before all rounds": warmup["messages"]}
+    return sides
+
+
+def _delay_lag(place: Place, stack: ExitStack) -> Sides:
+    messages = place.amount(LAG_MESSAGES, QUICK_DIVISOR)
+    job = {"kind": "lag", "topic": TOPIC, "threads": 16, "bytes": 128, "messages": messages, "rate": LAG_RATE}
+
+    def making(side: Loaded) -> Side:
+        rounds = itertools.count(1)
+        side.round(**job, group=f"lag-{side.name}-0")
+        return lambda: side.round(**job, group=f"lag-{side.name}-{next(rounds)}")
+
+    jars = peer_process.distribution()
+    brokers = open_brokers(place.directory, stack, jars)
+    errors = place.directory / "client.errors"
+    rounds = {name: telling(making(side), errors) for name, side in brokers.items()}
+    notes = {
+        "load": f"Load.java with RocketMQ's client, {LAG_RATE} sends a second of delay level 1, a consumer beside",
+        "messages": messages,
+        "rocketmq": jars.version,
+    }
+    return Sides(rounds, {name: side.pid for name, side in brokers.items()}, notes)
+
+
+def _topic_creation(place: Place, stack: ExitStack) -> Sides:
+    """Topics of four queues, one request after the other, as an administrator's program makes them."""
+    topics = place.amount(TOPICS)
+    jars = peer_process.distribution()
+    brokers = open_brokers(place.directory, stack, jars)
+    rounds = {name: _creator(side, topics, stack) for name, side in brokers.items()}
+    notes = {"messages": topics, "load": "one BlockingClient of ours, one request open", "rocketmq": jars.version}
+    return Sides(rounds, {name: side.pid for name, side in brokers.items()}, notes)
+
+
+def _creator(side: Loaded, topics: int, stack: ExitStack) -> Side:
+    client = stack.enter_context(BlockingClient(HOST, side.port, timeout_s=60.0))
+    numbers = itertools.count()
+
+    def create() -> tuple[int, int]:
+        for number in itertools.islice(numbers, topics):
+            answer = client.request(topic_request(f"Created-{number}"))
+            if answer.code != ResponseCode.SUCCESS:
+                raise PeerFailed(f"{side.name}: expected a new topic, found {answer.code}: {answer.remark}")
+        return topics, 0
+
+    def round_of() -> Round:
+        before, began_s = process_tree.cpu_seconds(side.pid), time.perf_counter()
+        made, size = create()
+        return Round(made, size, time.perf_counter() - began_s, process_tree.cpu_seconds(side.pid) - before)
+
+    return round_of
+
+
+def topic_request(topic: str, queues: int = 4) -> RemotingCommand:
+    """The creation of a topic, as mqadmin asks for it."""
+    ext = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues),
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    return RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)
+
+
 _ECHO = "loopback echo of the same frames, one connection, {} in flight, on both ends a Python loop of bare sockets"
 _FLUSHED = "pwrite and fdatasync of one record per thread of the Producer"
 _SENT, _PULLED = _ECHO.format("64 requests"), _ECHO.format("8 pulls of 32 messages")
@@ -272,5 +352,28 @@ WORKS = [
     Work(
         "consumer", GROUP, "official Consumer, 20 threads, a backlog of 128 B messages", _consumer,
         goal=Goal(1.2), limit=_PULLED, rounds_max=7, warms_alike=True, growth_part=8,
+    ),
+    Work(
+        "producer_delay", GROUP, "64 threads, 128 B, delay level 1 (1 s), delivered meanwhile",
+        partial(_deferred, THREADS, {"delayLevel": 1}), goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True,
+        growth_part=8,
+    ),
+    Work(
+        "producer_timer", GROUP, "64 threads, 128 B, delivery time in 5 s, delivered meanwhile",
+        partial(_deferred, THREADS, {"delaySeconds": 5}), goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True,
+        growth_part=8,
+    ),
+    Work(
+        "transactions", GROUP, "32 threads, 128 B, half message and commit",
+        partial(_deferred, 32, {"kind": "transaction"}), goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True,
+        growth_part=8,
+    ),
+    Work(
+        "topic_creation", GROUP, "topics of 4 queues, 500 more in each round, one request at a time", _topic_creation,
+        goal=Goal(1.0), rounds_max=9, warms_alike=True, grows=False,
+    ),
+    Work(
+        "delay_lag", GROUP, "p99 of delivery after the due time, delay level 1, 5,000 sends a second", _delay_lag,
+        kind=Kind.SECONDS, goal=Goal(1.0, at_most=True), rounds_max=5, warms_alike=True, grows=False,
     ),
 ]  # fmt: skip

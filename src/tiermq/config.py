@@ -14,6 +14,7 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -217,12 +218,7 @@ class StoreConfig(Configuration):
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """Delay of each level; level n of a message is element n - 1."""
-        delays_ms = []
-        for piece in self.message_delay_level.split():
-            if not re.fullmatch(r"[0-9]+[smhd]", piece):
-                raise BadConfig(f"message_delay_level is a list such as '1s 5m 2h 1d', found {piece!r} in it")
-            delays_ms.append(int(piece[:-1]) * _DELAY_UNIT_MS[piece[-1]])
-        return tuple(delays_ms)
+        return _delays_ms(self.message_delay_level)
 
     @property
     def disk_max_used_fraction(self) -> float:
@@ -241,6 +237,16 @@ class StoreConfig(Configuration):
 
 
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@lru_cache(maxsize=16)  # Records of the schedule topic that recovery dispatches ask for it one by one.
+def _delays_ms(levels: str) -> tuple[int, ...]:
+    delays_ms = []
+    for piece in levels.split():
+        if not re.fullmatch(r"[0-9]+[smhd]", piece):
+            raise BadConfig(f"message_delay_level is a list such as '1s 5m 2h 1d', found {piece!r} in it")
+        delays_ms.append(int(piece[:-1]) * _DELAY_UNIT_MS[piece[-1]])
+    return tuple(delays_ms)
 
 
 SETTINGS = settings_of(StoreConfig)

@@ -270,3 +270,48 @@ def test_the_first_zero_page_is_found_alike(kernel: ModuleType, pieces: list[byt
     data = b"".join(pieces)
     expected = [at for at in range(0, len(data) - 511, 512) if at >= start and not any(data[at : at + 512])]
     assert kernel.first_zero_page(memoryview(data), start, len(data)) == (expected[0] if expected else -1)
+
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+@pytest.mark.parametrize(
+    ("delay", "due_after_ms"),
+    [("1", 1_000), ("2", 5_000), ("3", 7_000), ("99", 7_000), ("999999999", 7_000), ("002", 5_000)],
+)
+def test_the_unit_of_a_delayed_message_holds_the_time_at_which_it_is_due(
+    kernel: ModuleType, delay: str, due_after_ms: int
+) -> None:
+    world = delayed(kernel, delay)
+    assert step(world) == (world.tails[0].position, "END")
+    assert tags_code(world, SCHEDULE) == world.now + due_after_ms
+
+
+@pytest.mark.parametrize("delay", ["0", "x", "1x", "-1", "é"])
+def test_the_unit_of_a_schedule_message_without_a_level_holds_its_tag(kernel: ModuleType, delay: str) -> None:
+    world = delayed(kernel, delay)
+    world.dispatch()
+    assert tags_code(world, SCHEDULE) == java_hash("a")
+
+
+def test_a_level_without_delays_is_due_after_a_second_and_other_topics_keep_their_tags(kernel: ModuleType) -> None:
+    world = delayed(kernel, "4", delays_ms=())
+    step(world)
+    assert tags_code(world, SCHEDULE) == world.now + 1_000
+    plain = log_of(kernel, {"properties": {"TAGS": "a", "DELAY": "1"}})
+    step(plain)
+    assert unit(plain, 0)[2] == java_hash("a")
+
+
+def delayed(kernel: ModuleType, delay: str, delays_ms: tuple[int, ...] = (1_000, 5_000, 7_000)) -> World:
+    """A world with one message of the schedule topic, whose queue is known to the builder."""
+    world = World(kernel)
+    world.builder = kernel.Builder(delays_ms)
+    world.builder.index = world.index
+    world.appender.put(kernel.Message(SCHEDULE, b"x", properties={"TAGS": "a", "DELAY": delay}))
+    world._dispatch_slowly(world.tails[0], 0)
+    return world
+
+
+def tags_code(world: World, topic: str) -> int:
+    return int.from_bytes(world.queues[topic, 0][0][12:20], "big", signed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernel.kernel_world import COMPILED, KERNELS, World, needs_both
 from tiermq.kernel import pure
+from tiermq.kernel.fast_send_path import Later
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.properties import decode_properties, encode_properties
 from tiermq.message.record import decode_record
@@ -23,12 +25,21 @@ USUAL = b"UNIQ_KEY\x01K1\x02TAGS\x01a\x02WAIT\x01true\x02"
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)
 NAMES = st.sampled_from(
     ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "DELAY", "POP_CK", "CLUSTER", "TRACE_ON", "TRAN_MSG", "MSG_REGION", "TIMER_X",
-     "INNER_NUM", "xINNER_", "__CRC32#", "DELAYED", "xWAIT", "UNIQ_KEYS", "", "TIMER", "é"]
+     "INNER_NUM", "xINNER_", "__CRC32#", "DELAYED", "xWAIT", "UNIQ_KEYS", "", "TIMER", "é", "REAL_TOPIC", "REAL_QID",
+     "__transactionId__", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "TIERMQ_SENDER", "REAL_QIDX"]
 )  # fmt: skip
 VALUES = st.sampled_from(["true", "false", "K1", "a b", "", "é", 'q"', "\\", "\x7f", "~", "\x1f", "x" * 512, "x" * 513])
+DEFERRING = st.tuples(
+    st.sampled_from(["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG", "TIMER_OUT_MS"]),
+    st.sampled_from(
+        ["1", "2", "3", "99", "0", "01", "+1", "-1", "1x", "999999999", "1234567890", "86400", "86401", "86400000",
+         "999999999999", "1700000000000", "1700000000001", "1700000001000", "1700086400000", "1700086400001",
+         "999999999999999", "9999999999999999", "true", "True", "false"]
+    ),
+)  # fmt: skip
 PROPERTIES = st.one_of(
     st.just(USUAL),
-    st.lists(st.tuples(NAMES, VALUES), max_size=4).map(
+    st.lists(DEFERRING | st.tuples(NAMES, VALUES), max_size=4).map(
         lambda pairs: USUAL[:12] + "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
     ),
     st.lists(st.sampled_from([b"UNIQ_KEY", b"\x01", b"\x02", b"K", b"\0", b"WAIT", b"true"]), max_size=9).map(b"".join),
@@ -64,16 +75,29 @@ class Lane:
     """A lane over a log in memory, with queue 0 and 1 of topic T known and four of its queues open."""
 
     def __init__(
-        self, kernel: Any, added: bytes = ADDED, region: str = "R", properties_bytes_max: int = 32_767, **options: Any
+        self,
+        kernel: Any,
+        added: bytes = ADDED,
+        region: str = "R",
+        properties_bytes_max: int = 32_767,
+        later: Later | None = None,
+        **options: Any,
     ) -> None:
         self.world = World(kernel, **options)
         self.world.roll()
         for queue_id in (0, 1):
             self.world.bind("T", queue_id)
-        self.lane = kernel.FastSendPath(self.world.appender, added, 477, region, "true", properties_bytes_max)
+        for name in (("SCHEDULE_TOPIC_XXXX", 0), ("SCHEDULE_TOPIC_XXXX", 2), ("rmq_sys_wheel_timer", 0)):
+            self.world.bind(*name)
+        self.world.bind("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        self.lane = kernel.FastSendPath(
+            self.world.appender, added, 477, region, "true", properties_bytes_max, later or Later()
+        )
         self.counts = [0, 0]
         self.lane.open_topic("T", 4, self.counts)
 
+
+LATER = Later(3, lambda: True, 1_000, 86_400_000, "b1")
 
 requests = st.fixed_dictionaries(
     {},
@@ -106,6 +130,7 @@ born_hosts = st.sampled_from([BORN, bytes(16) + b"\0\0\4\0", b"", b"xx"])
             "crc_property": st.booleans(),
             "max_body_bytes": st.just(1050),
             "properties_bytes_max": st.sampled_from([32_767, 600, 90]),
+            "later": st.sampled_from([LATER, Later(), LATER._replace(broker_name="b" * 300)]),
         }
     ),
 )
@@ -164,6 +189,48 @@ def test_a_usual_send_is_stored_and_answered_with_its_place(kernel: ModuleType, 
         "TRACE_ON": "true",
     }
     assert made.counts == [2, first.size + second.size]
+
+
+REAL = b"REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("deferring", "place", "properties"),
+    [
+        (b"DELAY\x013\x02", ("SCHEDULE_TOPIC_XXXX", 2), USUAL + ADDED + b"DELAY\x013\x02"),
+        (b"DELAY\x0199\x02", ("SCHEDULE_TOPIC_XXXX", 2), USUAL + ADDED + b"DELAY\x013\x02"),
+        (
+            b"TIMER_DELAY_SEC\x015\x02",
+            ("rmq_sys_wheel_timer", 0),
+            b"TIMER_DELAY_SEC\x015\x02" + USUAL + ADDED + b"TIMER_OUT_MS\x011700000004000\x02",
+        ),
+        (
+            b"TIMER_DELIVER_MS\x011700000004001\x02",
+            ("rmq_sys_wheel_timer", 0),
+            b"TIMER_DELIVER_MS\x011700000004001\x02" + USUAL + ADDED + b"TIMER_OUT_MS\x011700000004000\x02",
+        ),
+        (
+            b"TRAN_MSG\x01true\x02",
+            ("RMQ_SYS_TRANS_HALF_TOPIC", 0),
+            b"TRAN_MSG\x01true\x02" + USUAL + ADDED + b"__transactionId__\x01K1\x02",
+        ),
+    ],
+)
+def test_a_deferred_send_is_stored_with_what_defers_it_and_names_its_own_queue(
+    kernel: ModuleType, deferring: bytes, place: tuple[str, int], properties: bytes
+) -> None:
+    made = Lane(kernel, later=LATER)
+    sys_flag = 4 if b"TRAN" in deferring else 0
+    answer = made.lane.take(request_in(kernel, queue_id=1, properties=deferring + USUAL, sys_flag=sys_flag), BORN)
+    stored = decode_record(made.world.log(), 0)
+    assert (stored.topic, stored.queue_id, stored.queue_offset, stored.sys_flag) == (*place, 0, 0)
+    assert stored.encoded_properties == properties + REAL
+    ext = decode_frame(answer).ext
+    assert (ext["queueId"], ext["queueOffset"], ext["transactionId"]) == ("1", "0", "K1")
+    handle = base64.urlsafe_b64encode(b"v1 T b1 1700000004001 K1").decode() if b"TIMER" in deferring else None
+    assert ext.get("recallHandle") == handle
+    assert made.counts == [1, stored.size]
 
 
 UNUSUAL: list[dict[str, Any]] = [

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from tiermq.config import StoreConfig
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import WriteCursor
+from tiermq.kernel.builder import due_ms
 from tiermq.message.client_batch import inner_span
 from tiermq.message.java_hash import tags_code
 from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties, index_keys
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 
-UNKNOWN_LEVEL_DELAY_MS = 1_000
+_SCHEDULE = SCHEDULE_TOPIC.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,7 @@ def _span(encoded: bytes, queue_offset: int) -> tuple[int, int]:
 
 def _tags_code(head: RecordHead, properties: dict[str, str], config: StoreConfig) -> int:
     """The hash of the tag; for delayed messages the time at which they are due."""
-    level = properties.get(DELAY, "")
-    if head.topic == SCHEDULE_TOPIC.encode() and level.isascii() and level.isdigit() and int(level) > 0:
-        delays_ms = config.delay_levels_ms
-        number = min(int(level), len(delays_ms))
-        return head.store_timestamp_ms + (delays_ms[number - 1] if number > 0 else UNKNOWN_LEVEL_DELAY_MS)
-    return tags_code(properties.get(TAGS))
+    due = None
+    if head.topic == _SCHEDULE:
+        due = due_ms(properties.get(DELAY, ""), head.store_timestamp_ms, config.delay_levels_ms)
+    return tags_code(properties.get(TAGS)) if due is None else due

@@ -20,7 +20,7 @@ import os
 
 from tiermq.clock import Clock
 from tiermq.config import StoreConfig
-from tiermq.delivery.redeliver import NEVER, STORED, QueueFor, SkippedRecords, as_named, redirected
+from tiermq.delivery.redeliver import NEVER, STORED, QueueFor, SkippedRecords, as_named, redirected, undeliverable
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
@@ -28,7 +28,8 @@ from tiermq.kernel import GetPage
 from tiermq.message.properties import REAL_QID, REAL_TOPIC
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC
-from tiermq.service import Service
+from tiermq.service import SHORT_TURNS, Service
+from tiermq.status import PutStatus
 from tiermq.store.delay_offsets import FILE, decode_delay_offsets, decode_delays_ms, encode_delay_offsets
 from tiermq.store.local_store import LocalStore
 
@@ -98,9 +99,10 @@ class DelayLevels(Service):
     def run_once(self) -> float:
         """Deliver what is due; returns the time until the next."""
         more = False
-        for level in range(1, len(self.delays_ms) + 1):
-            if self._next_due_ms.get(level, 0) <= self._clock.now_ms():
-                more = self._deliver_level(level) or more
+        with SHORT_TURNS:
+            for level in range(1, len(self.delays_ms) + 1):
+                if self._next_due_ms.get(level, 0) <= self._clock.now_ms():
+                    more = self._deliver_level(level) or more
         now_ms = self._clock.now_ms()
         if self._changed and now_ms - self._flushed_ms >= self._flush_interval_ms:
             self.flush()
@@ -135,8 +137,13 @@ class DelayLevels(Service):
             if self.stopping:
                 return False
             offset = self._offset(level)
-            if offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if offset >= end:
                 return False  # No get: the store's statistics would count it as one that found nothing.
+            if self._deliver_plain(level, offset, min(end, offset + LEVEL_PAGE)):
+                if level in self._next_due_ms:
+                    return False
+                continue
             page = self._store.get(SCHEDULE_TOPIC, level - 1, offset, LEVEL_PAGE)
             if page.count == 0:
                 if page.next_offset <= offset or page.next_offset > page.max_offset:
@@ -146,6 +153,28 @@ class DelayLevels(Service):
             if not self._deliver_page(level, offset, page):
                 return False
         return True
+
+    def _deliver_plain(self, level: int, offset: int, end: int) -> bool:
+        """Deliver messages as most are, up to the first that is not due or must be looked at; whether that is any
+        progress. Those behind it are not delivered before it.
+        """
+        store, delay_ms, now_ms = self._store, self.delays_ms[level - 1], self._clock.now_ms()
+        begin = offset
+        for queue_offset, physical_offset, size in store.units_between(SCHEDULE_TOPIC, level - 1, offset, end):
+            record = store.deferred_at(SCHEDULE_TOPIC, physical_offset, size) if queue_offset == offset else None
+            if record is None or undeliverable(topic := record.real_topic, "0") is not None:
+                break
+            due_ms = record.store_timestamp_ms + delay_ms
+            if now_ms < due_ms <= now_ms + delay_ms:  # One from the future is due now: the clock was set back.
+                self._next_due_ms[level] = due_ms
+                return True
+            message = record.message(topic, self._queue_for(topic, record.real_queue), b"", record.sys_flag)
+            if not self._was_put(level, offset, store.append(message).status):
+                self._next_due_ms[level] = self._clock.now_ms() + int(LEVELS_REST_S * 1000)
+                return True
+            offset += 1
+            self._advance(level, offset)
+        return offset > begin
 
     def _offset(self, level: int) -> int:
         """The next offset: the stored one, if the queue has it; else the nearest end of the queue."""
@@ -206,13 +235,17 @@ class DelayLevels(Service):
         except (CorruptRecord, IllegalMessage) as error:
             self._skip(level, message.queue_offset, str(error))
             return True
+        return self._was_put(level, message.queue_offset, status)
+
+    def _was_put(self, level: int, offset: int, status: PutStatus) -> bool:
+        """Whether a message is done: stored, or never to be stored. False: it could not be put now."""
         if status in STORED:
             self.delivered_count += 1
             return True
         if status in NEVER:
-            self._skip(level, message.queue_offset, f"the store refuses it: {status.name}")
+            self._skip(level, offset, f"the store refuses it: {status.name}")
             return True
-        _log.warning("delay level %d: offset %d waits: %s", level, message.queue_offset, status.name)
+        _log.warning("delay level %d: offset %d waits: %s", level, offset, status.name)
         return False
 
     def _skip(self, level: int, offset: int, reason: str) -> None:

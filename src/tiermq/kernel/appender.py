@@ -168,6 +168,9 @@ class Appender:
     def unbind(self, topic: str) -> None:
         self._queues.pop(topic, None)
 
+    def now_ms(self) -> int:
+        return self._clock()
+
     def handles(self) -> list[QueueHandle]:
         return [handle for by_id in list(self._queues.values()) for handle in list(by_id.values())]
 

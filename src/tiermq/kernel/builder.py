@@ -14,10 +14,21 @@ from tiermq.message.java_hash import java_hash, key_hash
 from tiermq.message.layout import BODY_CRC_AT, I32, I64, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from tiermq.message.properties import decode_properties
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
+from tiermq.message.topic_name import SCHEDULE_TOPIC
 
 PAGE_BYTES = 512
 _CHUNK_BYTES = 1 << 20
+_SCHEDULE = SCHEDULE_TOPIC.encode()
 _ZERO_PAGE = bytes(PAGE_BYTES)
+UNKNOWN_LEVEL_DELAY_MS = 1_000
+"""The delay of every level where none is defined."""
+
+
+def due_ms(level: str, store_ms: int, delays_ms: Sequence[int]) -> int | None:
+    """When a message of the schedule topic is due, which is the tags code of its unit; None without a delay level."""
+    if not (level.isascii() and level.isdigit() and int(level) > 0):
+        return None
+    return store_ms + (delays_ms[min(int(level), len(delays_ms)) - 1] if delays_ms else UNKNOWN_LEVEL_DELAY_MS)
 
 
 def body_holds(buffer: Any, position: int, head: RecordHead, crc_mode: int) -> bool:
@@ -160,9 +171,11 @@ class IndexTail:
 class Builder:
     """Scans the commit log and builds queue units and index entries until a record needs the slow path."""
 
-    __slots__ = ("_queues", "_touched", "index", "last_store_timestamp_ms", "records")
+    __slots__ = ("_delays_ms", "_queues", "_touched", "index", "last_store_timestamp_ms", "records")
 
-    def __init__(self) -> None:
+    def __init__(self, delays_ms: Sequence[int] = ()) -> None:
+        """`delays_ms`: the delay of each level of the schedule topic."""
+        self._delays_ms = delays_ms
         self._queues: dict[tuple[bytes, int], QueueTail] = {}
         self._touched: dict[tuple[bytes, int], int] = {}
         self.index: IndexTail | None = None
@@ -252,7 +265,8 @@ class Builder:
             for key in keys:
                 index.put(key_hash(f"{queue.topic}#{key}"), head.physical_offset, head.store_timestamp_ms)
         if counted and tail is not None and tail.buffer is not None:
-            code = java_hash(properties.get("TAGS", ""))
+            due = due_ms(properties.get("DELAY", ""), head.store_timestamp_ms, self._delays_ms)
+            code = due if due is not None and topic == _SCHEDULE else java_hash(properties.get("TAGS", ""))
             UNIT.pack_into(tail.buffer, tail.position, head.physical_offset, head.size, code)
             queue.max_physical_offset = head.physical_offset + head.size
             queue.last_store_timestamp_ms = head.store_timestamp_ms

@@ -251,12 +251,15 @@ def send_answer(
     region: str,
     trace_on: str,
     remark: str | None = None,
+    recall_handle: str = "",
 ) -> bytes:
-    """The whole response frame of a send. An empty transaction id is left out."""
+    """The whole response frame of a send. An empty transaction id or recall handle is left out."""
     fields = [("msgId", message_id), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
     if transaction_id:
         fields.append(("transactionId", transaction_id))
     fields += [("MSG_REGION", region), ("TRACE_ON", trace_on)]
+    if recall_handle:
+        fields.append(("recallHandle", recall_handle))
     return _answer(header_type, opaque, code, version, remark, fields, 0)
 
 

@@ -14,6 +14,7 @@ from tiermq.kernel.columns import (
     Shape,
     decode_columns,
 )
+from tiermq.kernel.deferred_record import DeferredRecord, read_deferred
 from tiermq.kernel.fast_send_path import FastSendPath
 from tiermq.kernel.frame_reader import (
     FRAME_BYTES_MAX,
@@ -57,6 +58,7 @@ __all__ = [
     "Collected",
     "ColumnRequest",
     "DecodedColumns",
+    "DeferredRecord",
     "Disagreement",
     "FastSendPath",
     "Frame",
@@ -95,6 +97,7 @@ __all__ = [
     "put_collected_keys",
     "put_tier_keys",
     "query_index",
+    "read_deferred",
     "read_page",
     "rearrange_index",
     "rebase_records",

@@ -16,7 +16,6 @@ import gc
 import logging
 import socket
 import ssl
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -36,6 +35,7 @@ from tiermq.remoting.frame import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.tls import TlsMode, TlsSettings
+from tiermq.service import SHORT_TURNS
 
 
 class CollectorPause:
@@ -68,39 +68,6 @@ class CollectorPause:
 
 
 COLLECTOR_PAUSE = CollectorPause()
-POOL_SWITCH_S = 0.0005
-
-
-class ShortTurns:
-    """While the pool works, a thread that computes hands the interpreter over after 0.5 ms, not after Python's 5 ms.
-
-    The loop gives the interpreter up for each call of the system, some three for a request, and waits as often for a
-    thread of the pool that makes a long answer. The interval belongs to the process: the first caller shortens it, the
-    last one sets it back.
-
-    Any thread may enter.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._usual_s = 0.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._usual_s = sys.getswitchinterval()
-                sys.setswitchinterval(min(POOL_SWITCH_S, self._usual_s))
-            self._inside += 1
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                sys.setswitchinterval(self._usual_s)
-
-
-SHORT_TURNS = ShortTurns()
 
 
 _log = logging.getLogger(__name__)
@@ -198,6 +165,7 @@ class RemotingServer:
         self._partial_bytes = 0
         self._unsent_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._sockets = listening
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -309,6 +277,7 @@ class RemotingServer:
     async def start(self) -> None:
         """Listen. `port` is the real one from now on, of the first socket. Raises OSError if one cannot be had."""
         self._loop = loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._empty = asyncio.Event()
         self._pool = ThreadPoolExecutor(self.limits.blocking_threads, thread_name_prefix="remoting")
         places: list[dict[str, Any]] = [{"sock": each} for each in self._sockets]
@@ -366,6 +335,11 @@ class RemotingServer:
         """How many requests are with the pool, or wait for it."""
         return self._waiting_blocking
 
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the caller is on the loop's thread."""
+        return threading.get_ident() == self._loop_thread
+
     def call_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run `call` on the loop, from any thread. Calls of one burst cost one wake-up of the loop.
 
@@ -377,7 +351,10 @@ class RemotingServer:
                 return
             self._calls_are_due = True
         try:
-            self.loop.call_soon_threadsafe(self._run_calls)
+            if self.is_on_loop:
+                self.loop.call_soon(self._run_calls)
+            else:
+                self.loop.call_soon_threadsafe(self._run_calls)
         except RuntimeError:
             if not self.loop.is_closed():
                 raise

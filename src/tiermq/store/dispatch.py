@@ -30,10 +30,12 @@ from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
-from tiermq.message.topic_name import SCHEDULE_TOPIC, QueueName, is_light_queue, may_multi_dispatch
+from tiermq.message.topic_name import QueueName, is_light_queue, may_multi_dispatch
 
 _log = logging.getLogger(__name__)
 
+SHORT_BYTES_MAX = 16 * 1024
+"""What a broker's loop dispatches by itself: some forty records. More is worth another thread."""
 CHUNK_BYTES = 4 * 1024 * 1024  # Dispatched between two checks of listeners and stop requests.
 
 
@@ -84,7 +86,7 @@ class Dispatch:
         self._log = log
         self._queues = queues
         self._index = index
-        self._builder = Builder()
+        self._builder = Builder(config.delay_levels_ms)
         self._offset = 0
 
     @property
@@ -151,6 +153,28 @@ class Dispatch:
             while self._offset < limit and not stopping() and self._step(limit):
                 pass
         return self.records - before
+
+    def run_short(self, limit: int) -> bool:
+        """Dispatch a short rest by the fast path alone, unless another thread is at it; whether all below `limit` is
+        done. It waits for nothing and makes no file: a broker's loop may call it.
+        """
+        if limit - self._offset > SHORT_BYTES_MAX or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            has_index_tail = self._index is None or self._builder.index is not None
+            file = self._log.files.find(self._offset)
+            if self.dispatchers or not has_index_tail or file is None or not file.hold():
+                return False
+            try:
+                view, start = file.view, self._offset - file.view.base
+                position, stop = self._builder.dispatch(view, start, min(limit - view.base, view.position))
+                self._finish(view, start, position)
+            finally:
+                file.release()
+            self._offset = view.base + position
+            return stop is Stop.END and self._offset >= limit
+        finally:
+            self.lock.release()
 
     def _step(self, limit: int) -> bool:
         """One chunk of one file. False when nothing could be done."""
@@ -241,7 +265,7 @@ class Dispatch:
 
     def _is_ordinary(self, topic: str) -> bool:
         """Whether the kernel may append this topic's units."""
-        return not self._config.enable_consume_queue_ext and topic != SCHEDULE_TOPIC and topic.isascii()
+        return not self._config.enable_consume_queue_ext and topic.isascii()
 
     def _append_light_units(self, request: DispatchRequest) -> None:
         """A multi-dispatched record has a unit in each light queue that its properties name."""

@@ -15,6 +15,7 @@ appender's put under ASYNC_FLUSH, `store.get` *is* the reader's get.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal, NoReturn
 
 from tiermq.config import FlushDiskType
@@ -28,6 +29,7 @@ from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.kernel import (
     Appender,
     Collected,
+    DeferredRecord,
     GetPage,
     Message,
     PutResult,
@@ -36,6 +38,7 @@ from tiermq.kernel import (
     Segments,
     collect_for_tier,
     messages_of_batch,
+    read_deferred,
 )
 from tiermq.kernel.columns import TIME_MAX_MS
 from tiermq.message.layout import UNIT_BYTES
@@ -49,7 +52,7 @@ from tiermq.store.dispatch import ArrivalListener
 from tiermq.store.reader import PULL_BYTES_MAX, QueryPage, query_by_key, record_at
 from tiermq.store.running_flags import Flag
 from tiermq.store.store_lifecycle import StoreLifecycle
-from tiermq.store.wiring import wake_reput
+from tiermq.store.wiring import dispatch_short, wake_reput
 
 
 class LocalStore(StoreLifecycle):
@@ -219,10 +222,20 @@ class LocalStore(StoreLifecycle):
             return None
         if message is None:
             return None
-        if physical_offset >= self.dispatched_where:
+        return message if self.refers_to(message, message.topic) else None
+
+    def deferred_at(self, topic: str, physical_offset: int, size: int = 0) -> DeferredRecord | None:
+        """The record of a topic for messages that wait; None if `message_at` must read it. Without a size it may be
+        within another message: ask `refers_to`.
+        """
+        self._ensure_running()
+        return read_deferred(self._parts.log.files.segments, physical_offset, size, topic)
+
+    def refers_to(self, record: StoredMessage | DeferredRecord, topic: str) -> bool:
+        """Whether the unit of a record's queue names its place: then it is a record, and not bytes of a body."""
+        if record.physical_offset >= self.dispatched_where:
             self.dispatch_now()  # It is not dispatched yet.
-        place = self.physical_offset_of(message.topic, message.queue_id, message.queue_offset)
-        return message if place == physical_offset else None
+        return self.physical_offset_of(topic, record.queue_id, record.queue_offset) == record.physical_offset
 
     # Offsets and times
 
@@ -350,6 +363,20 @@ class LocalStore(StoreLifecycle):
         )
 
     # Dispatch, flush, cleaning: for layers on top of the store
+
+    def dispatch_by(self, soon: Callable[[Callable[[], None]], bool]) -> None:
+        """Let a thread that puts dispatch what it has put, without waking another thread.
+
+        `soon(call)` is called by a put: it arranges for `call` to run soon on the thread of the put, and returns True;
+        or it returns False. Nothing happens where puts become visible only when they are flushed.
+        """
+        parts = self._parts
+        if parts.config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+            parts.dispatch_soon = partial(soon, self._dispatch_short)
+
+    def _dispatch_short(self) -> None:
+        if self.running and not self._parts.reput.paused:
+            dispatch_short(self._parts)
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` on the dispatch thread when a queue got messages."""

@@ -191,6 +191,8 @@ class StoreComponents:
     reput: Reput
     queue_flush: QueueFlush
     housekeeping: Housekeeping
+    dispatch_soon: Callable[[], bool] | None = None
+    """Called by the first put after everything was dispatched: whether the caller's thread will dispatch it."""
     replicated_where: Callable[[], int] | None = None
     """Where the log ends that enough replicas have, with sync replication; None without."""
 
@@ -412,11 +414,25 @@ def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
 
 
 def _wake_after_put(parts: StoreComponents) -> None:
-    parts.reput.wake()
+    if parts.dispatch_soon is None or not parts.dispatch_soon():
+        parts.reput.wake()
     for call in parts.reput.on_idle:
         call()
     if parts.commit_service is not None and parts.config.wake_commit_when_put_message:
         parts.commit_service.wake()  # Neither readers nor reput can read it before it is committed.
+
+
+def dispatch_short(parts: StoreComponents) -> None:
+    """Do the work of reput on the calling thread if it is little, or wake reput."""
+    if not parts.dispatch.run_short(parts.confirm_offset()):
+        parts.reput.wake()
+        return
+    parts.log.appender.reput_idle = True
+    for call in parts.reput.on_idle:
+        call()
+    if parts.confirm_offset() > parts.dispatch.offset:  # A put arrived between the last check and setting idle.
+        parts.log.appender.reput_idle = False
+        parts.reput.wake()
 
 
 def wake_reput(parts: StoreComponents) -> None:

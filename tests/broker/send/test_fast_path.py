@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.brokers import Producer, broker_config, running, send_command, stored
+from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.send.send_processor import SendProcessor
 from tiermq.kernel import KERNEL
@@ -20,12 +21,22 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 
+NOW_MS = 1_700_000_000_000
 NAMES = st.sampled_from(
     ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "DELAY", "POP_CK", "CLUSTER", "TRACE_ON", "TRAN_MSG", "MSG_REGION",
-     "TIMER_DELAY_MS", "INNER_NUM", "__CRC32#", "TIMER", "é", ""]
+     "TIMER_DELAY_MS", "INNER_NUM", "__CRC32#", "TIMER", "é", "", "REAL_TOPIC", "REAL_QID", "__transactionId__",
+     "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "TIERMQ_SENDER"]
 )  # fmt: skip
 VALUES = st.sampled_from(["true", "false", "K1", "a b", "", "0", "3", "é", 'q"', "\\", "\x7f", "x\x01y", "x" * 600])
-PROPERTIES = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
+DEFERRING = st.tuples(
+    st.sampled_from(["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG"]),
+    st.sampled_from(
+        ["1", "2", "3", "99", "0", "01", "+1", "-1", "259200", "259201", "259200000", "259200001", "999999999999",
+         f"{NOW_MS}", f"{NOW_MS + 1}", f"{NOW_MS + 1000}", f"{NOW_MS + 259_200_000}", f"{NOW_MS + 259_200_001}",
+         "9999999999999999", "true", "True", "false"]
+    ),
+)  # fmt: skip
+PROPERTIES = st.lists(DEFERRING | st.tuples(NAMES, VALUES), max_size=5).map(
     lambda pairs: "UNIQ_KEY\x01KEY1\x02" + "".join(f"{name}\x01{value}\x02" for name, value in pairs)
 ) | st.text("\x01\x02abUNIQ_KEY", max_size=30)
 SENDS = st.fixed_dictionaries(
@@ -45,7 +56,8 @@ SENDS = st.fixed_dictionaries(
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One that delivers nothing that waits: its puts are counted."""
     config = broker_config(timer_stop_dequeue=True, message_delay_level="1h 2h 3h")
-    with running(tmp_path_factory.mktemp("lane"), config=config, flush_disk_type=request.param) as made:
+    store = {"flush_disk_type": request.param, "clock": ManualClock(NOW_MS)}
+    with running(tmp_path_factory.mktemp("lane"), config=config, **store) as made:
         made.parts.topics.put(TopicConfig("T", 4, 4))
         yield made
 
@@ -68,11 +80,12 @@ def outcome(broker: Broker, producer: Producer, command: RemotingCommand) -> tup
     if record.topic == "T":
         assert ext.pop("queueOffset") == str(record.queue_offset)
     ext.pop("queueOffset", None)
-    properties = dict(record.properties)
+    properties = dict(record.properties)  # In their order: it is compared below.
     if ext["transactionId"] not in command.ext.get("i", "") + command.ext.get("properties", ""):  # The broker's own.
         assert ext.pop("transactionId") == properties.pop("UNIQ_KEY")
     values = (record.topic, record.queue_id, record.body, record.flag, record.sys_flag, record.born_timestamp_ms)
-    return answer.code, answer.remark, ext, values, properties, record.born_host, record.reconsume_times, record.size
+    others = (record.born_host, record.reconsume_times, record.size)
+    return answer.code, answer.remark, ext, values, list(properties.items()), others
 
 
 @pytest.mark.parametrize("header_type", list(HeaderType))

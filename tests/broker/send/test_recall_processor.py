@@ -15,7 +15,7 @@ from broker.brokers import Producer, broker_config, running
 from broker.consuming import until
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.send.recall_processor import RecallHandle, decode_recall_handle, recall_handle_of, with_recall_handle
+from tiermq.broker.send.recall_processor import RecallHandle, decode_recall_handle, recall_handle_of
 from tiermq.broker.send.send_checks import Destination
 from tiermq.errors import RequestRefused
 from tiermq.kernel import send_answer
@@ -158,8 +158,8 @@ def test_a_timer_that_waits_has_a_handle_and_a_retry_has_none() -> None:
 
 @pytest.mark.parametrize("header_type", [0, 1])
 def test_an_answer_with_a_handle_says_everything_else_as_before(header_type: int) -> None:
-    answer = send_answer(header_type, 77, 0, 475, "ID", 3, 9, "K", "R", "true", None)
-    with_handle = decode_frame(with_recall_handle(answer, "HANDLE"))
-    without = decode_frame(answer)
+    fields = (header_type, 77, 0, 475, "ID", 3, 9, "K", "R", "true", None)
+    with_handle = decode_frame(send_answer(*fields, "HANDLE"))
+    without = decode_frame(send_answer(*fields))
     assert with_handle.ext == {**without.ext, "recallHandle": "HANDLE"}
     assert (with_handle.opaque, with_handle.code, with_handle.header_type, with_handle.flag) == (77, 0, header_type, 1)

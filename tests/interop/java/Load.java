@@ -10,14 +10,19 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Load as RocketMQ's benchmark programs make it, with RocketMQ's own client and binary headers.
@@ -26,12 +31,18 @@ import org.apache.rocketmq.common.message.Message;
  * threads that share one producer and wait for each answer, no compression; batches of 16; a push consumer of 20
  * threads that takes messages one by one.
  *
- * A job is one JSON object on one line of its input: kind (send, batch, consume), nameServer, topic, threads, bytes,
- * messages, batch, group, timeoutMs (of a send; RocketMQ's own 3 s unless given). It tells
+ * A job is one JSON object on one line of its input: kind (send, batch, consume, transaction, lag), nameServer, topic,
+ * threads, bytes, messages, batch, group, timeoutMs (of a send; RocketMQ's own 3 s unless given). It tells
  * {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or received, and
  * takes the next job, so that its compiled code stays warm.
+ *
+ * Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
+ * given). A transaction is a half message and its commit. A lag sends delayed messages of level 1 at a rate, consumes
+ * them all, and tells as its seconds how long after their time 99 of 100 of them were delivered at most, by the
+ * broker's store time.
  */
 public final class Load {
+    private static final long LEVEL_ONE_MS = 1_000;
     private static final LongAdder FAILED = new LongAdder();
     private static final LongAdder TAKEN_NS = new LongAdder();
     private static final AtomicLong LONGEST_NS = new AtomicLong();
@@ -56,7 +67,7 @@ public final class Load {
             TAKEN_NS.reset();
             LONGEST_NS.set(0);
             JSONObject job = JSON.parseObject(line);
-            double seconds = "consume".equals(job.getString("kind")) ? consume(job) : produce(job);
+            double seconds = run(job.getString("kind"), job);
             long messages = job.getLongValue("messages");
             JSONObject told = new JSONObject();
             told.put("messages", messages);
@@ -68,8 +79,34 @@ public final class Load {
         }
     }
 
+    private static double run(String kind, JSONObject job) throws Exception {
+        if ("consume".equals(kind)) {
+            return consume(job);
+        }
+        return "lag".equals(kind) ? lag(job) : produce(job);
+    }
+
+    private static DefaultMQProducer producerOf(JSONObject job) {
+        if (!"transaction".equals(job.getString("kind"))) {
+            return new DefaultMQProducer("benchmark_producer");
+        }
+        TransactionMQProducer producer = new TransactionMQProducer("benchmark_transaction_producer");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        return producer;
+    }
+
     private static double produce(JSONObject job) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("benchmark_producer");
+        DefaultMQProducer producer = producerOf(job);
         producer.setNamesrvAddr(job.getString("nameServer"));
         producer.setInstanceName(Long.toString(System.currentTimeMillis()));
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
@@ -86,8 +123,9 @@ public final class Load {
         long began = System.nanoTime();
         for (int i = 0; i < threads; i++) {
             new Thread(() -> {
-                while (left.getAndDecrement() > 0) {
-                    send(producer, job.getString("topic"), body, batch);
+                for (long rest = left.getAndDecrement(); rest > 0; rest = left.getAndDecrement()) {
+                    pace(began, job, rest);
+                    send(producer, job, body, batch);
                 }
                 ended.countDown();
             }).start();
@@ -113,12 +151,37 @@ public final class Load {
         }
     }
 
-    private static void send(DefaultMQProducer producer, String topic, byte[] body, int batch) {
+    /** Until the time of the message after which `rest` are left. */
+    private static void pace(long began, JSONObject job, long rest) {
+        long rate = job.getLongValue("rate");
+        long number = job.getLongValue("messages") - rest;
+        long wait = rate == 0 ? 0 : began + number * 1_000_000_000L / rate - System.nanoTime();
+        if (wait > 0) {
+            LockSupport.parkNanos(wait);
+        }
+    }
+
+    private static Message messageOf(JSONObject job, byte[] body) {
+        Message message = new Message(job.getString("topic"), body);
+        if (job.containsKey("delayLevel")) {
+            message.setDelayTimeLevel(job.getIntValue("delayLevel"));
+        }
+        if (job.containsKey("delaySeconds")) {
+            message.setDelayTimeSec(job.getLongValue("delaySeconds"));
+        }
+        return message;
+    }
+
+    private static void send(DefaultMQProducer producer, JSONObject job, byte[] body, int batch) {
+        String topic = job.getString("topic");
         long before = System.nanoTime();
         try {
             SendStatus status;
-            if (batch == 1) {
-                status = producer.send(new Message(topic, body)).getSendStatus();
+            if (producer instanceof TransactionMQProducer) {
+                status = ((TransactionMQProducer) producer).sendMessageInTransaction(messageOf(job, body), null)
+                    .getSendStatus();
+            } else if (batch == 1) {
+                status = producer.send(messageOf(job, body)).getSendStatus();
             } else {
                 List<Message> messages = new ArrayList<>(batch);
                 for (int i = 0; i < batch; i++) {
@@ -136,6 +199,38 @@ public final class Load {
         long taken = System.nanoTime() - before;
         TAKEN_NS.add(taken * batch);
         LONGEST_NS.accumulateAndGet(taken, Math::max);
+    }
+
+    private static double lag(JSONObject job) throws Exception {
+        job.put("delayLevel", 1);
+        int wanted = job.getIntValue("messages");
+        long[] late = new long[wanted];
+        AtomicLong received = new AtomicLong();
+        CountDownLatch ended = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.getString("group"));
+        consumer.setNamesrvAddr(job.getString("nameServer"));
+        consumer.setInstanceName(Long.toString(System.currentTimeMillis()));
+        consumer.setMqClientApiTimeout(Address.PATIENCE_MS);
+        consumer.subscribe(job.getString("topic"), "*");
+        long begins = System.currentTimeMillis();
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt each : messages) {
+                long number = each.getBornTimestamp() < begins ? wanted : received.getAndIncrement();
+                if (number < wanted) {
+                    late[(int) number] = each.getStoreTimestamp() - each.getBornTimestamp() - LEVEL_ONE_MS;
+                }
+                if (number == wanted - 1) {
+                    ended.countDown();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        produce(job);
+        ended.await();
+        consumer.shutdown();
+        Arrays.sort(late);
+        return late[(int) (0.99 * (wanted - 1))] / 1e3;
     }
 
     private static double consume(JSONObject job) throws Exception {

@@ -170,7 +170,7 @@ class EndTransactionProcessor:
 
     def _answer(self, connection: Connection, command: RemotingCommand, ended: Ended) -> RemotingCommand | None:
         if not self.durable.waits or ended.end_offset < 0:
-            return command.respond()
+            return None if command.is_oneway else command.respond()
         if command.is_oneway:
             self.durable.flush_soon(ended.end_offset)
             return None

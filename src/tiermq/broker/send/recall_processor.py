@@ -23,6 +23,7 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.send.put_answers import STORED
 from tiermq.broker.send.send_checks import Destination
 from tiermq.errors import IllegalMessage, RequestRefused
+from tiermq.kernel.fast_send_path import recall_handle_text
 from tiermq.message.properties import REAL_TOPIC, TIMER_OUT_MS, get_text_property
 from tiermq.message.topic_name import is_retry_topic
 from tiermq.namesrv.topic_config import PERM_WRITE
@@ -30,7 +31,6 @@ from tiermq.remoting.access import serves, writes
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.frame import decode_frame, encode_frame
 
 VERSION = "v1"
 
@@ -44,8 +44,7 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        text = " ".join((VERSION, self.topic, self.broker_name, str(self.time_ms), self.unique_key))
-        return base64.urlsafe_b64encode(text.encode()).decode()
+        return recall_handle_text(self.topic, self.broker_name, self.time_ms, self.unique_key)
 
 
 def decode_recall_handle(text: str) -> RecallHandle:
@@ -74,13 +73,6 @@ def recall_handle_of(destination: Destination, broker_name: str, unique_key: str
     if topic is None or out_ms is None or not out_ms.isdigit() or not unique_key or is_retry_topic(topic):
         return ""
     return RecallHandle(topic, broker_name, int(out_ms) + 1, unique_key).encode()
-
-
-def with_recall_handle(answer: bytes, handle: str) -> bytes:
-    """The frame that answers a send, with the handle in it. Few sends are timers: those pay for it."""
-    command = decode_frame(answer)
-    command.ext["recallHandle"] = handle
-    return encode_frame(command)
 
 
 class RecallProcessor:

@@ -35,7 +35,7 @@ from tiermq.broker.send.put_answers import (
     require_queue,
     with_batch_id,
 )
-from tiermq.broker.send.recall_processor import recall_handle_of, with_recall_handle
+from tiermq.broker.send.recall_processor import recall_handle_of
 from tiermq.broker.send.send_checks import (
     SENT_PROPERTIES_BYTES_MAX,
     SYS_FLAG_TRANSACTION,
@@ -60,12 +60,14 @@ from tiermq.broker.send.send_checks import (
     writes_with_light_queues,
 )
 from tiermq.broker.topic.topic_table import DLQ_QUEUES, TopicTable
+from tiermq.delivery.timer.timer_state import CONGEST_NUM
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
+from tiermq.kernel.fast_send_path import Later
 from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements, with_inner_num
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
-from tiermq.message.properties import TIERMQ_SENDER, with_property
+from tiermq.message.properties import TIERMQ_SENDER, TRAN_MSG, with_property
 from tiermq.message.topic_name import RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic, is_broker_topic
 from tiermq.metrics import Registry
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
@@ -85,6 +87,7 @@ INNER_BATCH_FLAGS = 0xC0
 BATCH_QUEUE = "BatchCQ"
 PLACE_CHARACTERS = 16
 """A message id is the store's address, then the physical offset in this number of hexadecimal digits."""
+TRAN_MSG_NAME = TRAN_MSG.encode()
 _PUT_OK = PutStatus.PUT_OK
 LABELS = ("cluster", "node_type", "node_id", "topic", "message_type", "is_system")
 
@@ -119,9 +122,10 @@ class SendProcessor:
             store_host(config.broker_ip1, 0).rpartition(":")[0], clock=parts.clock
         ).next_key
         self.fast_path = FastSendPath(
-            parts.local.appender, self._added, VERSION, self._region, self._trace_on, SENT_PROPERTIES_BYTES_MAX
-        )
-        """Stores plain sends to topics that were sent to before."""
+            parts.local.appender, self._added, VERSION, self._region, self._trace_on, SENT_PROPERTIES_BYTES_MAX,
+            self._later(),
+        )  # fmt: skip
+        """Stores plain sends to topics that were sent to before, also delayed ones and halves of transactions."""
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
@@ -131,6 +135,20 @@ class SendProcessor:
         parts.hooks.every(LOOK_S, self._look_for_late)
         parts.topics.listeners.append(self._forget)
         parts.server.take_sends_by(self.take_sends if self._sync else self.fast_path)
+        parts.local.dispatch_by(self._dispatch_soon)
+
+    def _later(self) -> Later:
+        """Which messages the fast path stores in another topic first."""
+        config, timers = self._config, self._parts.timers
+        # Whether a slot is congested is for the general path to look up.
+        takes_timers = timers is not None and timers.settings.congest_num_each_slot >= CONGEST_NUM
+        return Later(
+            delay_levels=self._levels,
+            takes_halves=lambda: not config.reject_transaction_message,
+            precision_ms=timers.settings.precision_ms if timers is not None and takes_timers else 0,
+            timer_delay_max_ms=timers.delay_max_ms if timers is not None else 0,
+            broker_name=config.broker_name,
+        )
 
     @property
     def waiting(self) -> int:
@@ -144,6 +162,14 @@ class SendProcessor:
     def _look_for_late(self) -> None:
         self.durable.answer_late()
 
+    def _dispatch_soon(self, dispatch: Callable[[], None]) -> bool:
+        """Called by a put. What the loop has put in one iteration it dispatches in the next, and wakes no thread."""
+        server = self._parts.server
+        if not server.is_on_loop or server.loop.is_closed():
+            return False
+        server.loop.call_soon(dispatch)
+        return True
+
     # Fast path.
 
     @serves(RequestCode.SEND_MESSAGE, access=writes_with_light_queues("topic", "properties"))
@@ -151,7 +177,10 @@ class SendProcessor:
     def send(self, connection: Connection, request: SendRequest) -> bytes | None:
         """The answer, or None when it comes later. Raises RequestRefused."""
         born_host = connection.born_host or born_host_of(connection)
-        answer = None if self._sync and self._has_no_room else self.fast_path.take(request, born_host)
+        # The half of a transaction is stored with the account that sent it: only the general path knows accounts.
+        needs_account = ACCOUNT in connection.attributes and TRAN_MSG_NAME in request.properties
+        waits = needs_account or (self._sync and self._has_no_room)
+        answer = None if waits else self.fast_path.take(request, born_host)
         if answer is None:
             return self._send_otherwise(connection, request)
         if not self._sync:
@@ -340,11 +369,9 @@ class SendProcessor:
             code, remark = code_of(status)
             told = send_answer(
                 request.header_type, request.opaque, code, VERSION, stored.ids, queue_id, stored.queue_offset, key,
-                self._region, self._trace_on, remark,
+                self._region, self._trace_on, remark, handle,
             )  # fmt: skip
-            if batch_id:
-                return with_batch_id(told, batch_id)
-            return with_recall_handle(told, handle) if handle else told
+            return with_batch_id(told, batch_id) if batch_id else told
 
         if not self._sync:
             return answer(_PUT_OK)

@@ -15,12 +15,14 @@ from __future__ import annotations
 import logging
 from array import array
 
-from tiermq.delivery.timer.timer_log import MAGIC_DELETE, TimerLog, TimerUnit, unit_sum
-from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled
+from tiermq.delivery.redeliver import FITTING_BYTES_MAX, undeliverable
+from tiermq.delivery.timer.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, TimerLog, TimerUnit, decode_unit, unit_sum
+from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled, stamps
 from tiermq.delivery.timer.timer_state import TimerState
 from tiermq.delivery.timer.timer_wheel import Slot
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
+from tiermq.kernel.deferred_record import CANCELS, STAMPED
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
 
@@ -123,6 +125,10 @@ class TimerDequeue:
         """The message to put for one unit; None when there is nothing to put."""
         state = self._state
         unit = state.log.read(position)
+        if unit is not None and unit.magic == MAGIC_DEFAULT and not opened.cancelled:
+            plain = self._prepared_plain(opened, unit)
+            if plain is not None:
+                return plain
         message = None if unit is None else self._message(unit)
         if unit is None or message is None:
             state.skip(f"timer log position {position}", "it is gone, or damaged")
@@ -147,6 +153,22 @@ class TimerDequeue:
             state.skip(f"physical offset {unit.physical_offset}", error)
             return None
 
+    def _prepared_plain(self, opened: _OpenSlot, unit: TimerUnit) -> Message | None:
+        """The same of a timer that is simply due; None when the general way must look at it."""
+        state = self._state
+        record = state.store.deferred_at(TIMER_TOPIC, unit.physical_offset, unit.message_size)
+        if record is None or record.has & (CANCELS | STAMPED):
+            return None
+        topic, now_ms = record.real_topic, state.clock.now_ms()
+        if state.settings.floor(record.out_ms) != opened.slot.time_ms or undeliverable(topic, "0") is not None:
+            return None
+        added = stamps(unit.write_time_ms, now_ms)
+        if record.properties_bytes + len(added) > FITTING_BYTES_MAX:
+            return None
+        state.metrics.add(topic, -unit.weight, now_ms)
+        state.counts.delivered += 1
+        return record.message(topic, state.queue_for(topic, record.real_queue), added, record.sys_flag)
+
     def _message(self, unit: TimerUnit) -> StoredMessage | None:
         try:
             return self._state.store.message_at(unit.physical_offset, unit.message_size)
@@ -170,12 +192,13 @@ def chain_of(
     position, begin = slot.last, log.begin
     key = slot.time_ms // precision_ms
     while position >= begin:
-        unit = log.read(position)
-        if unit is None or unit.previous >= position or unit.slot_ms // precision_ms != key:
+        encoded = log.read_encoded(position)
+        unit = None if encoded is None else decode_unit(encoded)
+        if encoded is None or unit is None or unit.previous >= position or unit.slot_ms // precision_ms != key:
             return positions, False
         positions.append(position)
         if sums is not None:
-            sums.append(unit_sum(position, unit))
+            sums.append(unit_sum(position, encoded))
         if cancellations is not None and unit.magic & MAGIC_DELETE and unit.cancels:
             cancellations.append(unit)
         position = unit.previous

@@ -14,8 +14,16 @@ from __future__ import annotations
 
 import logging
 
+from tiermq.delivery.redeliver import undeliverable
 from tiermq.delivery.timer.timer_destination import TIMER_QUEUE
-from tiermq.delivery.timer.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerUnit, unit_sum
+from tiermq.delivery.timer.timer_log import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    TimerUnit,
+    encode_unit,
+    unit_sum,
+)
 from tiermq.delivery.timer.timer_record import (
     AT_ONCE_MS,
     TieredTimer,
@@ -26,8 +34,9 @@ from tiermq.delivery.timer.timer_record import (
     read_timer,
 )
 from tiermq.delivery.timer.timer_state import TimerSettings, TimerState
-from tiermq.delivery.timer.timer_wheel import Slot
+from tiermq.delivery.timer.timer_wheel import EMPTY, Slot
 from tiermq.errors import CorruptRecord, IllegalMessage, TierError
+from tiermq.kernel.deferred_record import CANCELS
 from tiermq.message.record import reencode
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
@@ -46,6 +55,8 @@ class TimerEnqueue:
     def __init__(self, state: TimerState, tiered: TieredTimers | None) -> None:
         self._state = state
         self._tiered = tiered
+        self._slot = EMPTY
+        """The slot of the last timers of this run, not in the wheel yet."""
         self._far_reachable = True
         self._far_held = 0
         self._far_since: tuple[int, int] | None = None
@@ -74,16 +85,25 @@ class TimerEnqueue:
         if state.settings.stop_enqueue or begin >= end:
             return False
         stop = min(end, begin + ENQUEUE_BATCH)
-        for offset, physical_offset, size in store.units_between(TIMER_TOPIC, TIMER_QUEUE, begin, stop):
-            if not self._take(physical_offset, size):
-                return False
-            state.queue_offset = offset + 1
+        try:
+            for offset, physical_offset, size in store.units_between(TIMER_TOPIC, TIMER_QUEUE, begin, stop):
+                if not self._take(physical_offset, size):
+                    return False
+                state.queue_offset = offset + 1
+        finally:
+            self._put_slot()
         state.queue_offset = stop  # Offsets without a message are skipped.
         return stop < end
 
     def _take(self, physical_offset: int, size: int) -> bool:
         """Process one message; False when it must wait."""
         state = self._state
+        record = state.store.deferred_at(TIMER_TOPIC, physical_offset, size)
+        if record is not None and state.write_ms <= record.out_ms:
+            topic = record.real_topic
+            plain = TimerRecord(record.out_ms, bool(record.has & CANCELS), topic)
+            if not self._is_far(plain) and (plain.is_delete or undeliverable(topic, "0") is None):
+                return self._insert(plain, physical_offset, size)
         try:
             message = state.store.message_at(physical_offset, size)
             if message is None:
@@ -122,18 +142,27 @@ class TimerEnqueue:
         if slot_ms >= state.read_ms + state.settings.wheel_slots * state.settings.precision_ms:
             return False  # That slot still holds timers of the previous rotation: they are delivered first.
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if timer.is_delete else 0)
-        slot = state.wheel.slot(slot_ms)
+        if self._slot.time_ms != slot_ms:
+            self._put_slot()
+        slot = self._slot if self._slot.time_ms == slot_ms else state.wheel.slot(slot_ms)
         unit = TimerUnit(
             slot.last, magic, state.write_ms, slot_ms - state.write_ms, physical_offset, size, timer.topic_hash
         )
-        position = state.log.append(unit)
-        state.add_to_sum(unit_sum(position, unit))
+        encoded = encode_unit(unit)
+        position = state.log.append_encoded(encoded)
+        state.add_to_sum(unit_sum(position, encoded))
         first = position if slot.time_ms < 0 else slot.first
-        state.wheel.put(Slot(slot_ms, first, position, slot.timers + unit.weight))
+        self._slot = Slot(slot_ms, first, position, slot.timers + unit.weight)
         state.waiting += unit.weight
         state.metrics.add(timer.topic, unit.weight, state.clock.now_ms())
         state.counts.enqueued += 1
         return True
+
+    def _put_slot(self) -> None:
+        """Timers that come together are mostly due together: their slot is written once."""
+        slot, self._slot = self._slot, EMPTY
+        if slot.time_ms >= 0:
+            self._state.wheel.put(slot)
 
     # Tiered timers
 

@@ -97,9 +97,9 @@ def encode_unit(unit: TimerUnit) -> bytes:
     return TIMER_UNIT.pack(TIMER_UNIT_BYTES, *unit, 0)
 
 
-def unit_sum(position: int, unit: TimerUnit) -> int:
-    """The unit's part of the checkpoint's sum over waiting units, which is independent of their order."""
-    return zlib.crc32(encode_unit(unit), position & 0xFFFFFFFF)
+def unit_sum(position: int, encoded: bytes) -> int:
+    """The part of an encoded unit in the checkpoint's sum over waiting units, which is independent of their order."""
+    return zlib.crc32(encoded, position & 0xFFFFFFFF)
 
 
 def encode_blank(bytes_left: int) -> bytes:
@@ -170,19 +170,26 @@ class TimerLog:
 
     def append(self, unit: TimerUnit) -> int:
         """Write one unit; its position. Raises DiskFull, with nothing written that a reader would see."""
+        return self.append_encoded(encode_unit(unit))
+
+    def append_encoded(self, encoded: bytes) -> int:
         file = self._files.last_or_create()
         left = file.size - file.wrote_position
         if left < TIMER_UNIT_BYTES + BLANK_BYTES:
             _written(file, encode_blank(left))
             file = self._files.create_next()
         position = file.from_offset + file.wrote_position
-        _written(file, encode_unit(unit))
+        _written(file, encoded)
         return position
 
     def read(self, position: int) -> TimerUnit | None:
         """The unit at a position; None if there is no unit, or no longer."""
-        data = self._files.segments.read(position, TIMER_UNIT_BYTES)
+        data = self.read_encoded(position)
         return None if data is None else decode_unit(data)
+
+    def read_encoded(self, position: int) -> bytes | None:
+        """The bytes of a unit, unchecked; None beyond the log."""
+        return self._files.segments.read(position, TIMER_UNIT_BYTES)
 
     def units(self, start: int = 0) -> Iterator[tuple[int, TimerUnit]]:
         """(position, unit) from the unit at `start` (or the oldest) on, up to the end or to the first damage."""

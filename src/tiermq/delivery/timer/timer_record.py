@@ -113,7 +113,12 @@ def _stamped(message: StoredMessage, enqueue_ms: int, now_ms: int) -> bytes:
     if _ENQUEUE in properties or _DEQUEUE in properties or properties[-1:] != PROPERTY_SEPARATOR:
         properties = with_property(properties, TIMER_ENQUEUE_MS, str(enqueue_ms))
         return with_property(properties, TIMER_DEQUEUE_MS, str(now_ms))
-    return b"%b%b\x01%d\x02%b\x01%d\x02" % (properties, _ENQUEUE, enqueue_ms, _DEQUEUE, now_ms)
+    return properties + stamps(enqueue_ms, now_ms)
+
+
+def stamps(enqueue_ms: int, now_ms: int) -> bytes:
+    """When a timer was enqueued and dequeued, as properties."""
+    return b"%b\x01%d\x02%b\x01%d\x02" % (_ENQUEUE, enqueue_ms, _DEQUEUE, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ from tiermq.kernel import Message, PutResult
 from tiermq.message.properties import TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from tiermq.message.record import decode_record
 from tiermq.message.topic_name import TIMER_TOPIC
-from tiermq.service import Service
+from tiermq.service import SHORT_TURNS, Service
+from tiermq.settings import LONG_MAX
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
@@ -149,6 +150,11 @@ class TimerService(Service):
             count_at=self.count_at,
         )
 
+    @property
+    def delay_max_ms(self) -> int:
+        """The longest delay that is taken."""
+        return self.settings.max_delay_s * 1_000 if self._tiered is None else LONG_MAX
+
     def cancel(self, topic: str, unique_key: str, deliver_ms: int) -> PutResult:
         """Cancel the timer of a topic with this unique key, due at `deliver_ms`; no error if there is no such timer.
         Raises IllegalMessage when that time has passed, or is invalid."""
@@ -172,12 +178,13 @@ class TimerService(Service):
         """Enqueue, deliver, checkpoint; returns the time until the next step."""
         self._turn_back()
         more = self._tiered is not None and self._tiered.run()
-        more = self._enqueue.run() or more
-        if self._is_catching_up:
-            self._is_catching_up = more or (self._enqueue.behind_count > 0 and not self.settings.stop_enqueue)
-        if not self._is_catching_up:
-            self._state.write_ms = max(self._state.write_ms, self.settings.floor(self._clock.now_ms()))
-            more = self._dequeue.run() or more
+        with SHORT_TURNS:
+            more = self._enqueue.run() or more
+            if self._is_catching_up:
+                self._is_catching_up = more or (self._enqueue.behind_count > 0 and not self.settings.stop_enqueue)
+            if not self._is_catching_up:
+                self._state.write_ms = max(self._state.write_ms, self.settings.floor(self._clock.now_ms()))
+                more = self._dequeue.run() or more
         now_ms = self._clock.now_ms()
         if now_ms - self._flushed_ms >= self.settings.flush_interval_ms:
             self.flush()

@@ -20,10 +20,11 @@ from tiermq.clock import Clock
 from tiermq.delivery.redeliver import STORED, QueueFor, as_named
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
-    HalfMessage,
+    AnyHalf,
     TransactionRules,
     committed,
     immunity_ms,
+    plain_half,
     read_half,
 )
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
@@ -116,7 +117,12 @@ class EndTransaction:
                     return Ended(EndStatus.BUSY, half.topic)
             return self._end(half, request.outcome)
 
-    def _find(self, request: EndRequest) -> HalfMessage | EndStatus:
+    def _find(self, request: EndRequest) -> AnyHalf | EndStatus:
+        plain = self._store.deferred_at(HALF_TOPIC, request.log_offset)
+        if plain is not None and plain.queue_offset == request.queue_offset and plain.group == request.group:
+            found = plain_half(plain)
+            if found is not None and self._store.refers_to(plain, HALF_TOPIC):
+                return found
         record = self._store.stored_at(request.log_offset)
         if record is None or (record.topic, record.queue_id) != (HALF_TOPIC, HALF_QUEUE):
             return EndStatus.NOT_FOUND
@@ -130,7 +136,7 @@ class EndTransaction:
             return EndStatus.OTHER_OFFSET
         return half
 
-    def _end_again(self, half: HalfMessage, known: Outcome, outcome: Outcome) -> Ended:
+    def _end_again(self, half: AnyHalf, known: Outcome, outcome: Outcome) -> Ended:
         """What was ended stays so. Its op may still wait because the store took nothing then."""
         if known is not outcome:
             return Ended(EndStatus.OTHERWISE, half.topic)
@@ -139,7 +145,7 @@ class EndTransaction:
             return Ended(EndStatus.NOT_STORED, half.topic, put_status=written.status)
         return Ended(EndStatus.ALREADY, half.topic, self._store.max_physical_offset)
 
-    def _end(self, half: HalfMessage, outcome: Outcome) -> Ended:
+    def _end(self, half: AnyHalf, outcome: Outcome) -> Ended:
         born_ms = half.record.born_timestamp_ms
         end_offset = -1
         if outcome is Outcome.COMMIT:

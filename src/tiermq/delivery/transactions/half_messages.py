@@ -13,11 +13,13 @@ ending one of them ends all. RocketMQ's own copies lose the user's flag; ours do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tiermq.clock import HOUR_MS
 from tiermq.delivery.redeliver import QueueFor, as_named, fitting
 from tiermq.errors import CorruptRecord
-from tiermq.kernel import Message, PutResult
+from tiermq.kernel import DeferredRecord, Message, PutResult
+from tiermq.kernel.deferred_record import CHECKED, DEFERRED
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -79,7 +81,38 @@ class HalfMessage:
         return self.transaction_id, self.topic, self.record.born_timestamp_ms, self.record.body_crc
 
 
-def immunity_ms(half: HalfMessage, timeout_ms: int) -> int:
+class PlainHalf:
+    """A half message as most are: sent without an account and an immunity time, and never checked. Cheap to read."""
+
+    __slots__ = ("group", "identity", "origin", "queue_id", "record", "topic", "transaction_id")
+    immunity_s = None
+
+    def __init__(self, record: DeferredRecord) -> None:
+        self.record = record
+        self.topic = record.real_topic
+        self.queue_id = record.real_queue
+        self.group = record.group
+        self.transaction_id = record.unique_key
+        self.origin = record.queue_offset
+        self.identity: Identity = (self.transaction_id, self.topic, record.born_timestamp_ms, record.body_crc)
+
+
+AnyHalf = HalfMessage | PlainHalf
+
+
+def plain_half(record: DeferredRecord) -> PlainHalf | None:
+    """A record of the half topic; None when `read_half` must look at it, also where a commit must be deferred."""
+    if record.has & (CHECKED | DEFERRED) or record.queue_id != HALF_QUEUE or not _may_be_for(record.real_topic):
+        return None
+    return PlainHalf(record)
+
+
+@lru_cache(maxsize=1024)
+def _may_be_for(topic: str) -> bool:
+    return topic_problem(topic) is None and not is_broker_topic(topic)
+
+
+def immunity_ms(half: AnyHalf, timeout_ms: int) -> int:
     """How long after its birth a message is not checked."""
     return timeout_ms if half.immunity_s is None else max(half.immunity_s * 1000, timeout_ms)
 
@@ -125,8 +158,12 @@ def read_half(record: StoredMessage) -> HalfMessage:
     )
 
 
-def committed(half: HalfMessage, queue_for: QueueFor = as_named) -> Message:
+def committed(half: AnyHalf, queue_for: QueueFor = as_named) -> Message:
     """What a commit stores in the message's own topic."""
+    if isinstance(half, PlainHalf):
+        sys_flag = with_transaction_type(half.record.sys_flag, TransactionType.COMMIT)
+        queue_id = queue_for(half.topic, half.queue_id)
+        return half.record.message(half.topic, queue_id, b"", sys_flag, half.record.physical_offset)
     record = half.record
     return Message(
         half.topic,

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tiermq.clock import Clock
-from tiermq.delivery.transactions.half_messages import HalfMessage, Identity
+from tiermq.delivery.transactions.half_messages import AnyHalf, Identity
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
 from tiermq.message.properties import REAL_TOPIC, TAGS, WAIT, encode_properties
@@ -108,7 +108,7 @@ class OpLog:
         known = self._known
         return next((known[name] for name in names if name in known), None)
 
-    def recall(self, half: HalfMessage) -> Outcome | None:
+    def recall(self, half: AnyHalf) -> Outcome | None:
         """The same, also of a message that was committed before this log was opened and whose op was not written."""
         with self.lock:
             known = self.outcome(half.record.queue_offset, half.origin, half.identity)
@@ -117,7 +117,7 @@ class OpLog:
             self.end(Outcome.COMMIT, half.record.queue_offset, half.origin, identity=half.identity)
             return Outcome.COMMIT
 
-    def _has_committed(self, half: HalfMessage) -> bool:
+    def _has_committed(self, half: AnyHalf) -> bool:
         """Whether its message is in its topic, or waits for its time. Without an index or a key it cannot be known."""
         if not half.transaction_id or not self._store.config.message_index_enable:
             return False
