@@ -49,6 +49,7 @@ SWITCH_DRAIN_S = 0.5
 DRAIN_LOOK_S = 0.01
 TABLES_TIMEOUT_S = 8.0
 LAST_HANDOVER_S = 3.0
+RELEASE_S = 2.0
 OpenBroker = Callable[[BrokerConfig, Elected], Broker]
 
 
@@ -107,6 +108,7 @@ class ElectedBroker:
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._decision: Decision | None = None
+        self._tried: Decision | None = None
         self._applied: Decision | None = None
         self._cut_at: int | None = None
         self._is_stopping = False
@@ -247,6 +249,9 @@ class ElectedBroker:
             broker.parts.local.set_draining("")
             raise RequestRefused(f"{error}: this broker remains the master") from error
         self.election.resign(chosen)
+        deadline_s = self._clock.monotonic() + RELEASE_S
+        while self.election.decision.role is Role.MASTER and self._clock.monotonic() < deadline_s:
+            time.sleep(DRAIN_LOOK_S)
 
     def _wait_drained(self, broker: Broker, master: HaMaster, epoch: int, deadline_s: float) -> None:
         """Wait until all members have the log, and clients their answers. Raises RequestRefused."""
@@ -282,6 +287,9 @@ class ElectedBroker:
     def accept_loss(self) -> None:
         self.election.accept_loss()
 
+    def look_soon(self) -> None:
+        self.election.look_soon()
+
     # On the election's and the slave's threads.
 
     def _decided(self, decision: Decision) -> None:
@@ -314,7 +322,7 @@ class ElectedBroker:
                 if self._is_stopping:
                     return
                 decision, cut_at = self._decision or self._applied, self._cut_at
-                self._cut_at = None
+                self._tried, self._cut_at = self._decision, None
             assert decision is not None, "a broker was opened by a first decision"
             try:
                 self._apply(decision, cut_at)
@@ -326,7 +334,8 @@ class ElectedBroker:
                 self._note(decision, error)
 
     def _has_work(self) -> bool:
-        return self._is_stopping or self._cut_at is not None or self._decision not in (None, self._applied)
+        """What failed is tried again after a while, and something new at once."""
+        return self._is_stopping or self._cut_at is not None or self._decision not in (None, self._tried)
 
     def _note(self, decision: Decision, error: Exception) -> None:
         words = f"expected to be open as {decision.role.value} of epoch {decision.epoch}, found: {error}"

@@ -224,7 +224,8 @@ def _start(
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
-    gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
+    if not options["standby"]:  # A change of roles lets go of the broker.
+        gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
     ready = _ready(broker, tier, security, acl)
     return (
         ready

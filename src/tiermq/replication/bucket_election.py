@@ -166,6 +166,9 @@ class BucketElection(Service):
         self._release_for = successor
         self.wake()
 
+    def look_soon(self) -> None:
+        self.wake()
+
     def accept_loss(self) -> None:
         """Take the lease as soon as no other replica holds it, although this one may lack acknowledged messages."""
         self._accepts_loss = True

@@ -90,5 +90,8 @@ class Election(Protocol):
     def accept_loss(self) -> None:
         """Become the master as soon as there is none, although this replica may lack acknowledged messages."""
 
+    def look_soon(self) -> None:
+        """Find out now whether there is a new decision, and not at the next interval."""
+
     def status(self) -> dict[str, object]:
         """For operators, as JSON."""

@@ -46,6 +46,9 @@ class ElectionByHand:
     def accept_loss(self) -> None:
         raise AssertionError("not by hand")
 
+    def look_soon(self) -> None:
+        """Tests decide when."""
+
     def status(self) -> dict[str, object]:
         return {"by": "hand"}
 

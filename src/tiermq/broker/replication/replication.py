@@ -96,6 +96,9 @@ class RoleKeeper(Protocol):
     def accept_loss(self) -> None:
         """Let this replica become the master although it may lack acknowledged messages."""
 
+    def look_soon(self) -> None:
+        """The master has resigned."""
+
 
 class HaSocket(NamedTuple):
     """The bound socket of a master's HA port, or why there is none."""

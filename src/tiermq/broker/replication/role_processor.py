@@ -81,6 +81,7 @@ class RoleProcessor:
             ) from error
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(f"the master at {address}: {answer.remark}")
+        keeper.look_soon()
         return command.respond()
 
 
