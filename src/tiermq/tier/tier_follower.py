@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
 from tiermq.errors import StoreClosed, StoreDamaged, StoreLocked, TierError
 from tiermq.files.file_access import FileAccess
@@ -223,6 +224,7 @@ class MetadataFollower:
         self._version = -1
         self._known: dict[QueueName, Queue] = {}
         self._is_unlisted = False  # The list of changes is missing or damaged, and all manifests were read since.
+        self._notes: dict[str, str] = {}  # Of bundles, as far as they are in the metadata.
         self._own_epoch = own_epoch
         self._threads = threads
         if own_epoch is not None:
@@ -272,7 +274,7 @@ class MetadataFollower:
         changed = changes.after(seen)
         names = self._all_manifests() if changed is None else {QueueKey(*place, *name) for name in changed}
         # Manifests of quiet queues lag behind their bundles.
-        notes = driver.bundle_notes(broker_directory(*place)).values() if changes.bundles else ()
+        notes = driver.bundle_notes(broker_directory(*place)) if changes.bundles else {}
         self._store(names, changes.index, changes.serial, notes)
 
     def _all_manifests(self) -> set[QueueKey]:
@@ -283,7 +285,11 @@ class MetadataFollower:
         return {key for name in listed if (key := queue_of_manifest(name)) is not None} | known
 
     def _store(
-        self, queues: set[QueueKey], index: Sequence[Segment] | None, serial: int, notes: Iterable[Any] = ()
+        self,
+        queues: set[QueueKey],
+        index: Sequence[Segment] | None,
+        serial: int,
+        notes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         data = sorted(key for key in queues if key.topic != INDEX_TOPIC)
         read = read_manifests(self._files.driver, [manifest_name(key) for key in data], self._threads)
@@ -305,10 +311,13 @@ class MetadataFollower:
                         self._metadata.replace_segments(key, ())
                         self._metadata.delete_queue(key)
                 if self._own_epoch is None:
-                    take_notes(self._metadata, self._files.cluster, self._files.broker, notes)
+                    again = {key.logical_path for key in data}
+                    new = [note for path, note in notes.items() if path in again or self._notes.get(path) != note]
+                    take_notes(self._metadata, self._files.cluster, self._files.broker, new)
                 if index is not None:
                     self._metadata.replace_segments(index_queue(self._files.cluster, self._files.broker), index)
                 self._metadata.put_changes_seen(serial)
+            self._notes = dict(notes)
         finally:
             lock.release()
 

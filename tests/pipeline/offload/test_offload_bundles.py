@@ -35,9 +35,11 @@ from tiermq.tier.driver.object_requests import ObjectRequests
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.part_log import PartObject, sound_prefix
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import BUNDLES_DIRECTORY, QueueKey, SegmentType, broker_directory
 from tiermq.tier.restore.restore import restore
+from tiermq.tier.tier_dump import dump_tier, list_tier_files
 from tiermq.tier.tiered_store import TieredStore
 
 TOPIC = "quiet"
@@ -77,6 +79,14 @@ class QuietWorld(OffloadWorld):
 
     def objects(self, pattern: str) -> list[Path]:
         return sorted((self.root / "t").glob(f"*/b/{pattern}"))
+
+    def segments_by(self, driver: ObjectStoreDriver) -> dict[str, bytes]:
+        """What can be read of each segment of messages."""
+        found = {}
+        for info in driver.list_segments():
+            if info.key.topic == TOPIC and not info.damage:
+                found[info.key.path] = bytes(driver.read(info.key, 0, info.size))
+        return found
 
     @property
     def chunks(self) -> list[Path]:
@@ -286,6 +296,45 @@ def test_parts_that_a_stale_writer_leaves_beside_and_behind_a_range_do_not_count
     assert sound_prefix([*bundled, PartObject(150, 30)]).damage is not None
 
 
+class LyingRequests(ObjectRequests):
+    """Listings lack the objects whose name ends with one of these."""
+
+    hidden: tuple[str, ...] = ()
+
+    def list(self, directory: str) -> Any:
+        return [stat for stat in super().list(directory) if not (self.hidden and stat.path.endswith(self.hidden))]
+
+
+def is_reported(world: QuietWorld) -> bool:
+    try:
+        return bool(world.turn_once().problems)
+    except TierError:
+        return True
+
+
+def test_a_listing_that_lacks_bundles_or_chunks_is_an_error_and_never_other_bytes(tmp_path: Path) -> None:
+    world, objects = QuietWorld(tmp_path, queues=2), _memory()
+    lying = LyingRequests(objects, world.tier)
+    worker_cache._drivers[world.tier] = ObjectStoreDriver(lying, world.tier)
+    for _ in range(3):
+        world.turn_once()
+    names = sorted(stat.path for stat in lying.list("") if BUNDLES_DIRECTORY in stat.path)
+    bundles = [name for name in names if "chunk" not in name]
+    whole = world.segments_by(ObjectStoreDriver(lying, world.tier))
+    assert len(whole) == 4
+    for hidden in (*bundles[1:], next(name for name in names if "chunk" in name)):
+        lying.hidden = (hidden,)
+        worker_cache._drivers[world.tier] = ObjectStoreDriver(lying, world.tier)
+        assert is_reported(world)
+        seen = world.segments_by(ObjectStoreDriver(lying, world.tier))
+        assert all(whole[path].startswith(data) or data.startswith(whole[path]) for path, data in seen.items())
+        lying.hidden = ()
+    worker_cache._drivers[world.tier] = ObjectStoreDriver(lying, world.tier)
+    assert world.turn_once().problems == []
+    assert world.bodies() == world.expected()
+    worker_cache._drivers.pop(world.tier)
+
+
 class CountedWorld:
     """A continuous job over one broker, whose requests are counted; each wave has new messages in every queue."""
 
@@ -410,7 +459,10 @@ def test_every_job_works_over_the_bundles_of_an_offload(world: QuietWorld, tmp_p
     assert reindex(None, tier=world.tier, store=world.place(), slots=50).problems == []
     made = export(None, tier=world.tier, to=f"parquet:{(tmp_path / 'lake').as_uri()}")
     assert (made.done["messages"], made.problems) == (3 * QUEUES, [])
-    with MetadataStore(":memory:") as metadata:
+    rows = [row for file in list_tier_files(world.bundles[0].parent) for row in dump_tier(file, file.path.name)]
+    assert sum(row["kind"] == "record" for row in rows) == 3 * QUEUES
+    assert not [row for row in rows if row["kind"] == "damage"]
+    with MetadataStore(IN_MEMORY) as metadata:
         restore(open_driver(world.tier), metadata, cluster="c", broker="b")
         assert [queue.max_offset for queue in metadata.queues() if queue.key.topic == TOPIC] == [3] * QUEUES
     assert verify(None, tier=world.tier, store=world.place(), repair=True).is_clean

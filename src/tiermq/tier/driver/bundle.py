@@ -85,7 +85,7 @@ class Directory:
     is_fence: bool = False
     cuts: tuple[Cut, ...] = ()
     ranges: tuple[BundledRange, ...] = ()
-    notes: Mapping[str, Any] = field(default_factory=dict)  # By queue; the driver knows nothing about them.
+    notes: Mapping[str, str] = field(default_factory=dict)  # By queue; the driver knows nothing about them.
 
     @property
     def chunks(self) -> set[str]:
@@ -151,7 +151,7 @@ def encode_bundle(
     *,
     is_fence: bool = False,
     in_chunks: Sequence[BundledRange] = (),
-    notes: Mapping[str, Any] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> tuple[bytes, Directory]:
     """The object, and its directory."""
     ranges, offset = list(in_chunks), 0
@@ -313,9 +313,9 @@ def merged_cuts(directories: Iterable[Directory]) -> list[Cut]:
     return [Cut(segment, position, is_floor) for (segment, is_floor), position in sorted(cuts.items())]
 
 
-def merged_notes(directories: Iterable[Directory]) -> dict[str, Any]:
+def merged_notes(directories: Iterable[Directory]) -> dict[str, str]:
     """The newest of each queue; they are given in the order of their numbers."""
-    notes: dict[str, Any] = {}
+    notes: dict[str, str] = {}
     for directory in directories:
         notes |= directory.notes
     return notes

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from tiermq.clock import Clock
 from tiermq.errors import BundlesFenced, CorruptSegment, TierUnavailable
@@ -100,7 +99,7 @@ class BundleStore:
         """Whether the segment is in the index, as far as this process knows: its mark exists then."""
         return segment in self._index.ranges
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> dict[str, str]:
         """The newest note of each queue, as of the last load."""
         with self.lock:
             return merged_notes(self._directories[bundle] for bundle in self._live)
@@ -215,7 +214,7 @@ class BundleStore:
             raise TierUnavailable(f"{self._url}/{self._directory}/{name}: it exists already. Try again.")
         return name
 
-    def commit_chunks(self, ranges: Sequence[BundledRange], notes: Mapping[str, Any]) -> None:
+    def commit_chunks(self, ranges: Sequence[BundledRange], notes: Mapping[str, str]) -> None:
         """Make ranges of chunks count, all at once, with one bundle. Raises BundlesFenced."""
         with self.lock:
             if self._is_loaded:
@@ -254,7 +253,7 @@ class BundleStore:
         *,
         is_fence: bool = False,
         in_chunks: Sequence[BundledRange] = (),
-        notes: Mapping[str, Any] | None = None,
+        notes: Mapping[str, str] | None = None,
     ) -> tuple[list[PartObject], bool]:
         for _ in range(_TRIES_MAX):
             if not self._is_loaded or self._is_outdated():

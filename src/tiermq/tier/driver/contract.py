@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tiermq.errors import BadTierName, IllegalRange, IllegalTransition, SegmentConflict, SegmentSealed
 from tiermq.tier.names import SegmentKey
@@ -137,14 +137,14 @@ class TierDriver(Protocol):
         """
         ...
 
-    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, Any]) -> None:
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:
         """Append ranges of chunks to their segments, all or none, with one object. Each begins at its segment's end.
 
         The caller is as that of `write_bundle`. The notes, one for each queue and the newest only, are kept with it.
         """
         ...
 
-    def bundle_notes(self, directory: str) -> Mapping[str, Any]:
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:
         """The newest note of each queue. One LIST, and a GET for each bundle that is new to this process."""
         ...
 
@@ -339,10 +339,10 @@ class NoBundles:
     def put_chunk(self, directory: str, data: bytes) -> str:  # noqa: ARG002 - refused
         raise _no_chunks(directory)
 
-    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:  # noqa: ARG002
         raise _no_chunks(directory)
 
-    def bundle_notes(self, directory: str) -> Mapping[str, Any]:  # noqa: ARG002 - there are none
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:  # noqa: ARG002 - there are none
         return {}
 
     def bundle_upkeep(self, directory: str) -> BundleUpkeep | None:  # noqa: ARG002 - there is none
@@ -396,10 +396,10 @@ class ForwardingDriver:
     def put_chunk(self, directory: str, data: bytes) -> str:
         return self.forward("put_chunk", None, lambda: self.inner.put_chunk(directory, data))
 
-    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, Any]) -> None:
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:
         self.forward("commit_chunks", None, lambda: self.inner.commit_chunks(directory, ranges, notes))
 
-    def bundle_notes(self, directory: str) -> Mapping[str, Any]:
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:
         return self.forward("bundle_notes", None, lambda: self.inner.bundle_notes(directory))
 
     def bundle_upkeep(self, directory: str) -> BundleUpkeep | None:

@@ -38,7 +38,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tiermq.clock import HOUR_MS, Clock, SystemClock
 from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierError, TierUnavailable
@@ -732,7 +732,7 @@ class ObjectStoreDriver:
     def put_chunk(self, directory: str, data: bytes) -> str:
         return self._bundle_store(directory).put_chunk(data)
 
-    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, Any]) -> None:
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:
         """One object, and a mark for each segment that is in no bundle, as far as this process knows."""
         store = self._bundle_store(directory)
         entries = [
@@ -749,7 +749,7 @@ class ObjectStoreDriver:
             for each in ranges:
                 self._forget(each.key)
 
-    def bundle_notes(self, directory: str) -> Mapping[str, Any]:
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:
         store = self._bundle_store(directory)
         store.load()
         return store.notes()

@@ -18,10 +18,10 @@ Cost: a publication is one GET (of the lease) and one PUT; a reader's look is on
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tiermq.clock import Clock
 from tiermq.errors import ManifestConflict
@@ -138,21 +138,23 @@ def grown(row: Segment, size: SegmentSize) -> Segment:
     )
 
 
-def encode_note(queue: QueueKey, rows: Iterable[Segment]) -> dict[str, Any]:
-    """The last segments of the queue, as the value of a document."""
-    return {"queue": queue.queue_id, "segments": [encode_segment(row) for row in rows], "topic": queue.topic}
+def encode_note(queue: QueueKey, rows: Iterable[Segment]) -> str:
+    """The last segments of the queue. Text, since a job holds one for each quiet queue."""
+    note = {"queue": queue.queue_id, "segments": [encode_segment(row) for row in rows], "topic": queue.topic}
+    return json.dumps(note, separators=(",", ":"))
 
 
-def decode_note(cluster: str, broker: str, note: Any) -> list[Segment]:
+def decode_note(cluster: str, broker: str, note: str) -> list[Segment]:
     """Raises CorruptManifest."""
     try:
-        queue = QueueKey(cluster, broker, text_field(note, "topic"), natural_field(note, "queue"))
-        return [decode_segment(queue, item) for item in items_field(note, "segments")]
+        body = json.loads(note)
+        queue = QueueKey(cluster, broker, text_field(body, "topic"), natural_field(body, "queue"))
+        return [decode_segment(queue, item) for item in items_field(body, "segments")]
     except (ValueError, TypeError, LookupError) as error:
         refuse_document("a note in a bundle", f"a body that is none ({type(error).__name__}: {error})", REMEDY)
 
 
-def take_notes(metadata: MetadataStore, cluster: str, broker: str, notes: Iterable[Any]) -> None:
+def take_notes(metadata: MetadataStore, cluster: str, broker: str, notes: Iterable[str]) -> None:
     """Let segments that the metadata know grow to what notes have of them. One that was created again is another."""
     for note in notes:
         sizes = []
