@@ -147,7 +147,7 @@ def merged(told: Mapping[str, Any], before: Mapping[str, Any], *, add: bool = Fa
     if add:
         now |= {part["name"]: summed(part, now[part["name"]]) for part in kept if part["name"] in now}
     if {part["name"] for part in kept} <= now.keys():
-        return dict(told)
+        return {**told, "parts": list(now.values())}
     parts = [now.pop(part["name"], part) for part in kept] + list(now.values())
     not_run = {**before["not_run"], **told["not_run"]}
     run = {part["name"] for part in parts}
