@@ -30,7 +30,7 @@ from tiermq.pipeline.verify.job import verify
 from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX
 from tiermq.tier.driver import object_store
 from tiermq.tier.driver.bundle import decode_directory
-from tiermq.tier.driver.contract import ForwardingDriver
+from tiermq.tier.driver.contract import ChunkRange, ForwardingDriver
 from tiermq.tier.driver.object_requests import ObjectRequests
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.part_log import PartObject, sound_prefix
@@ -411,6 +411,30 @@ def test_a_queue_that_grows_gets_objects_of_its_own_by_a_task(world: QuietWorld)
     world.turn_once()
     assert world.bodies() == world.expected()
     assert verify(None, tier=world.tier).is_clean
+
+
+def test_space_of_queues_that_expire_is_given_back_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = ObjectStoreDriver(ObjectRequests(_memory(), "memory://expiry"), "memory://expiry")
+    driver.fence_bundles(HOME, create=True)
+    size, queues = 30_000, 40
+    for turn in range(2):
+        bodies = [bytes([queue + turn]) * size for queue in range(queues)]
+        chunk = driver.put_chunk(HOME, b"".join(bodies))
+        ranges = [ChunkRange(log_of(queue), turn * size, size, chunk, queue * size) for queue in range(queues)]
+        driver.commit_chunks(HOME, ranges, {})
+    assert driver.bundle_upkeep(HOME) is None
+    for queue in range(30):
+        driver.delete(log_of(queue))
+    upkeep = driver.bundle_upkeep(HOME)
+    assert upkeep is not None
+    monkeypatch.setattr(object_store, "SUPERSEDED_KEPT_MS", -HOUR_MS)
+    driver.bundles_tended(HOME, driver.tend_bundles(HOME, upkeep))
+    stored = sum(stat.size for stat in driver.requests.list(f"{HOME}/{BUNDLES_DIRECTORY}"))
+    assert stored < 2 * size * 12
+    for queue in range(queues):
+        expected = b"" if queue < 30 else bytes([queue]) * size + bytes([queue + 1]) * size
+        assert driver.size(log_of(queue)) == len(expected)
+        assert not expected or bytes(driver.read(log_of(queue), 0, len(expected))) == expected
 
 
 def log_of(queue: int) -> Any:
