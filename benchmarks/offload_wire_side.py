@@ -5,8 +5,10 @@ Run it alone for a look:  python -m benchmarks.offload_wire_side 64M
 All copy the same store: 64 queues, records of about 380 bytes, each with a key. One copy of it is read as a directory,
 one is served by `tiermq serve`, one by RocketMQ's broker, with RocketMQ's own limits (32 messages in a pull). Tasks run
 in this process (`--master here`), one at a time, as on one executor core; `executors` runs them in one other process,
-or in two. Brokers are separate processes: their processor time is not the job's, but on a small machine it is the same
-processors' time, so the ratio by processor time says more there. Nothing is waited for until it settles.
+or in two: as they are, and each limited to a share of a processor, so that the broker always has one to spare, as with
+executors on machines of their own. Brokers are separate processes: their processor time is not the job's, but on a
+small machine it is the same processors' time, so the ratio by processor time says more there. Nothing is waited for
+until it settles.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.child_runner import child_runner
+from benchmarks.child_runner import can_limit, child_runner
 from benchmarks.report import Report, Round
 from benchmarks.spark_offload_side import LOG_FILE_BYTES, QUEUES_PER_TOPIC, TOPICS, fill_store
 from interop.rocketmq import Cluster, fetch
@@ -36,6 +38,8 @@ LOCAL, TIERMQ, ROCKETMQ = "offload_from_directory", "offload_wire_tiermq", "offl
 ONE, TWO = "offload_wire_one_executor", "offload_wire_two_executors"
 RATIOS = {"wire_offload_tiermq_vs_directory": TIERMQ, "wire_offload_rocketmq_vs_directory": ROCKETMQ}
 EXECUTORS_RATIO = "wire_offload_two_executors_vs_one"
+SHARE = 0.35
+LIMITED = "_of_a_share"
 COPIES = 7
 """Of the store's bytes: stores, and a tier of each side."""
 
@@ -113,13 +117,17 @@ def measure_wire(directory: Path, log_bytes: int, *, rounds: int, warmup: int) -
 
 
 def measure_executors(directory: Path, log_bytes: int, *, rounds: int, warmup: int) -> dict[str, list[Round]]:
-    """Rounds from a TierMQ broker by one process that runs tasks, and by two."""
+    """Rounds from a TierMQ broker by one process that runs tasks, and by two; limited ones, too, where possible."""
     messages = copies_of_store(directory, log_bytes, ["ours"])
+    limits = {"": None, LIMITED: SHARE} if can_limit() else {"": None}
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         source = f"wire:{enter(tiermq_broker(directory / 'ours'))}"
         sides = {
-            name: Copying(source, directory / name, messages, enter(child_runner(count))).round
+            name + suffix: Copying(
+                source, directory / (name + suffix), messages, enter(child_runner(count, share))
+            ).round
+            for suffix, share in limits.items()
             for name, count in ((ONE, 1), (TWO, 2))
         }
         return harness.alternate(sides, rounds, warmup)
@@ -135,7 +143,9 @@ def add_wire_to(made: Report, measured: dict[str, list[Round]]) -> None:
 def add_executors_to(made: Report, measured: dict[str, list[Round]]) -> None:
     """The same of `measure_executors`."""
     made.add(measured)
-    made.compare(EXECUTORS_RATIO, measured[TWO], measured[ONE])
+    for suffix in ("", LIMITED):
+        if TWO + suffix in measured:
+            made.compare(EXECUTORS_RATIO + suffix, measured[TWO + suffix], measured[ONE + suffix])
 
 
 def _show(rounds: dict[str, list[Round]]) -> None:

@@ -39,6 +39,7 @@ EXIT_FOUND = 1
     help="Record and scratch [.campaign].",
 )
 @click.option("--publish", is_flag=True, help="Write docs/campaign and the figures in docs/guarantees.md.")
+@click.option("--add", is_flag=True, help="With --publish: add the rounds to those that were published of a part.")
 @click.option("--list", "listing", is_flag=True, help="List the parts, and what each needs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def prove(
@@ -51,6 +52,7 @@ def prove(
     resume: bool,
     directory: Path,
     publish: bool,
+    add: bool,
     listing: bool,
     as_json: bool,
 ) -> None:
@@ -94,7 +96,7 @@ def prove(
     _run(campaign, rounds, None if minutes is None else time.monotonic() + 60 * minutes, skipped)
     told = report.as_dict(running, campaign.totals, seed, skipped)
     if publish:
-        report.publish(told, PUBLISHED, GUARANTEES)
+        report.publish(told, PUBLISHED, GUARANTEES, add=add)
     if as_json:
         click.echo(json.dumps(told))
     else:

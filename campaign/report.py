@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +23,7 @@ def as_dict(
     parts: Sequence[Part], totals: Mapping[str, Total], root_seed: int, skipped: Mapping[str, str]
 ) -> dict[str, Any]:
     """The object that `--json` prints."""
+    commit = _commit()
     return {
         "seed": root_seed,
         "python": platform.python_version(),
@@ -29,6 +32,7 @@ def as_dict(
             {
                 "name": part.name,
                 "seed": root_seed,
+                "commit": commit,
                 "title": part.title,
                 "rounds": totals[part.name].rounds,
                 "seconds": round(totals[part.name].seconds, 1),
@@ -55,6 +59,7 @@ def as_markdown(told: Mapping[str, Any]) -> str:
         "",
     ]
     lines += _table(told)
+    lines += _runs(told)
     lines += ["", "What earlier campaigns found, and the tests that hold it since: [found.md](found.md)."]
     for name, reason in told["not_run"].items():
         lines += ["", f"Not run: `{name}`, {reason}."]
@@ -90,16 +95,59 @@ def _table(told: Mapping[str, Any]) -> list[str]:
 
 def _title(part: Mapping[str, Any], root_seed: int) -> str:
     """A part of another campaign that was published before names its own seed."""
-    seed = part.get("seed", root_seed)
-    return f"{part['title']} (`{part['name']}`{'' if seed == root_seed else f', seed {seed}'})"
+    seeds = [run["seed"] for run in part.get("runs", ())] or [part.get("seed", root_seed)]
+    named = "" if seeds == [root_seed] else f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{part['title']} (`{part['name']}`{named})"
 
 
-def merged(told: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """What was published, with the parts of this campaign in place of the same parts there; new ones at the end."""
+def _commit() -> str:
+    """What is checked out; empty where that is not known."""
+    found = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def summed(before: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """Both campaigns of one part as one, with the seed, the commit and the rounds of each in `runs`."""
+    runs = [run for each in (before, part) for run in each.get("runs", [_run(each)])]
+    names = before["peaks"].keys() | part["peaks"].keys()
+    return {
+        **part,
+        "rounds": before["rounds"] + part["rounds"],
+        "seconds": round(before["seconds"] + part["seconds"], 1),
+        "counts": dict(sorted((Counter(before["counts"]) + Counter(part["counts"])).items())),
+        "peaks": {name: max(before["peaks"].get(name, 0), part["peaks"].get(name, 0)) for name in sorted(names)},
+        "findings": [*before["findings"], *part["findings"]],
+        "runs": runs,
+    }
+
+
+def _run(part: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: part.get(name, "") for name in ("seed", "commit", "rounds")}
+    return {**found, "findings": len(part["findings"])}
+
+
+def _runs(told: Mapping[str, Any]) -> list[str]:
+    """Which campaigns a row sums up."""
+    lines: list[str] = []
+    for part in told["parts"]:
+        for run in part.get("runs", ()):
+            found = f", {run['findings']} found" if run["findings"] else ""
+            commit = run["commit"] or "an earlier commit"
+            lines.append(f"- `{part['name']}`: {run['rounds']} rounds of seed {run['seed']} on {commit}{found}.")
+    return ["", "Rows that sum several campaigns:", "", *lines] if lines else []
+
+
+def merged(told: Mapping[str, Any], before: Mapping[str, Any], *, add: bool = False) -> dict[str, Any]:
+    """What was published, with the parts of this campaign in place of the same parts there; new ones at the end.
+
+    `add`: instead of in their place, with the rounds of both.
+    """
     now = {part["name"]: part for part in told["parts"]}
     kept = [{"seed": before["seed"], **part} for part in before["parts"]]
+    if add:
+        now |= {part["name"]: summed(part, now[part["name"]]) for part in kept if part["name"] in now}
     if {part["name"] for part in kept} <= now.keys():
-        return dict(told)
+        return {**told, "parts": list(now.values())}
     parts = [now.pop(part["name"], part) for part in kept] + list(now.values())
     not_run = {**before["not_run"], **told["not_run"]}
     run = {part["name"] for part in parts}
@@ -137,14 +185,14 @@ def _counted(told: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def publish(told: Mapping[str, Any], directory: Path, guarantees: Path) -> None:
+def publish(told: Mapping[str, Any], directory: Path, guarantees: Path, *, add: bool = False) -> None:
     """Write the report's files, and its table between the marks in the guarantees.
 
-    Parts that this campaign did not have stay as they were published.
+    Parts that this campaign did not have stay as they were published. `add`: see `merged`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if (directory / "last.json").exists():
-        told = merged(told, json.loads((directory / "last.json").read_text(encoding="utf-8")))
+        told = merged(told, json.loads((directory / "last.json").read_text(encoding="utf-8")), add=add)
     (directory / "last.md").write_text(as_markdown(told), encoding="utf-8")
     (directory / "last.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     text = guarantees.read_text(encoding="utf-8")

@@ -54,6 +54,21 @@ def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> No
     assert (tmp_path / "campaign" / "last.md").read_text().startswith("# The last campaign")
 
 
+def test_rounds_of_several_seeds_are_summed_and_each_is_named_with_its_commit(tmp_path: Path) -> None:
+    guarantees = tmp_path / "guarantees.md"
+    guarantees.write_text(f"{BEGIN}{END}")
+    publish(told(), tmp_path / "campaign", guarantees)
+    total = Total()
+    total.add(Done("kills", 12, 1800.0, Outcome(Counter(messages_checked=5, kills=1), peaks={"memory_mb": 70.0})))
+    more = as_dict([Made("kills", 2)], {"kills": total}, 100, {})
+    publish(more, tmp_path / "campaign", guarantees, add=True)
+    text = (tmp_path / "campaign" / "last.md").read_text()
+    assert "(`kills`, seeds 99, 100) | 2 | 1.00 | 8 | 12,350 | 0 |" in text
+    for seed in (99, 100):
+        assert f"1 rounds of seed {seed} on {more['parts'][0]['commit']}." in text
+    assert "at most 70 memory mb" in text
+
+
 def test_a_campaign_of_some_parts_leaves_the_published_figures_of_others(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text(f"{BEGIN}{END}")

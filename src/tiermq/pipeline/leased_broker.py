@@ -195,10 +195,12 @@ def open_broker(
     may_be_new: bool = False,
     forget_tier: bool = False,
     clock: Clock | None = None,
+    in_bundles: bool = False,
 ) -> Iterator[LeasedBroker]:
     """The broker locked and its metadata open, before the lease is acquired. `config` has the term of the lease.
 
-    `may_be_new`: the store may know of no tier yet, and with `forget_tier` forgets one that it does not know again.
+    `in_bundles`: the job writes bundles. `may_be_new`: the store may know of no tier yet, and with `forget_tier`
+    forgets one that it does not know again.
     Raises LeaseHeld, StoreLocked, StoreError, TierError; then nothing was changed.
     """
     clock = clock or SystemClock()
@@ -230,7 +232,9 @@ def open_broker(
         broker = LeasedBroker(driver, home, metadata, clock, forgotten=forgotten)
         if not dry_run:
             broker.lease = lease
-            broker.manifests = ManifestStore(driver, owner, lease=lease, clock=clock, on_change=broker.note)
+            broker.manifests = ManifestStore(
+                driver, owner, lease=lease, clock=clock, on_change=broker.note, in_bundles=in_bundles
+            )
             if not root:
                 broker.changes = ChangePublisher(driver, home.cluster, home.broker, lease, clock)
         yield broker

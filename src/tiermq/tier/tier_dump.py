@@ -6,7 +6,7 @@ The path determines the kind of a file:
     CONSUME_QUEUE/<8 hex + 20 digits>    units
     INDEX/<8 hex + 20 digits>            an uploaded, compacted index file
     tiered_index_file/<digits>           an index file that is still open, on a broker's disk
-    bundles.tiermq/<digits>[-<digits>]   a bundle: ranges of segments, and what it cuts
+    bundles.tiermq/<digits>[-<digits>]   a bundle: ranges of segments, and what it cuts; with those of chunks
     manifest.tiermq.json, lease.tiermq.json, <segment>.tiermq.json
 
 Each row is a dict that JSON can hold, with `kind` and `file`. A damaged range is a row of kind `damage` with an
@@ -131,7 +131,16 @@ def _bundle_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
         segment = classify_tier_file(file.path.parent.parent / entry.segment)
         if segment is not None and segment.kind in (TierFileKind.COMMIT_LOG, TierFileKind.CONSUME_QUEUE):
             at = replace(segment, base=segment.base + entry.position)
-            yield from _rows(view[entry.offset : entry.offset + entry.length], at, None)
+            data = view if not entry.chunk else _chunk(file.path.with_name(entry.chunk))
+            yield from _rows(data[entry.offset : entry.offset + entry.length], at, None)
+
+
+def _chunk(path: Path) -> memoryview:
+    """The bytes of a task's chunk, which are few. Raises CorruptSegment."""
+    try:
+        return memoryview(path.read_bytes())
+    except FileNotFoundError:
+        raise CorruptSegment(f"{path}: expected the chunk that a bundle names, found none") from None
 
 
 def _rows(view: memoryview, file: TierFile, slot_count: int | None) -> Iterator[Row]:

@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from tiermq.errors import StoreClosed, StoreDamaged, StoreLocked, TierError
@@ -36,7 +37,7 @@ from tiermq.tier.index.index_upkeep import live_segments
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest, is_by_job, manifest_name, queue_of_manifest
-from tiermq.tier.metadata.manifest_changes import read_changes
+from tiermq.tier.metadata.manifest_changes import read_changes, take_notes
 from tiermq.tier.metadata.manifest_store import take_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue, Segment
@@ -225,6 +226,7 @@ class MetadataFollower:
         self._version = -1
         self._known: dict[QueueName, Queue] = {}
         self._is_unlisted = False  # The list of changes is missing or damaged, and all manifests were read since.
+        self._notes: dict[str, str] = {}  # Of bundles, as far as they are in the metadata.
         self._own_epoch = own_epoch
         self._threads = threads
         if own_epoch is not None:
@@ -273,7 +275,9 @@ class MetadataFollower:
             return
         changed = changes.after(seen)
         names = self._all_manifests() if changed is None else {QueueKey(*place, *name) for name in changed}
-        self._store(names, changes.index, changes.serial)
+        # Manifests of quiet queues lag behind their bundles.
+        notes = driver.bundle_notes(broker_directory(*place)) if changes.bundles else {}
+        self._store(names, changes.index, changes.serial, notes)
 
     def _all_manifests(self) -> set[QueueKey]:
         """The queues that have a manifest, and those that are known here."""
@@ -282,7 +286,13 @@ class MetadataFollower:
         known = {queue.key for queue in self._metadata.queues() if (queue.key.cluster, queue.key.broker) == place}
         return {key for name in listed if (key := queue_of_manifest(name)) is not None} | known
 
-    def _store(self, queues: set[QueueKey], index: Sequence[Segment] | None, serial: int) -> None:
+    def _store(
+        self,
+        queues: set[QueueKey],
+        index: Sequence[Segment] | None,
+        serial: int,
+        notes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         data = sorted(key for key in queues if key.topic != INDEX_TOPIC)
         read = read_manifests(self._files.driver, [manifest_name(key) for key in data], self._threads)
         for remark in read.remarks:
@@ -302,9 +312,14 @@ class MetadataFollower:
                     elif manifest is None and key not in unread and self._had_manifest(key):  # The queue was deleted.
                         self._metadata.replace_segments(key, ())
                         self._metadata.delete_queue(key)
+                if self._own_epoch is None:
+                    again = {key.logical_path for key in data}
+                    new = [note for path, note in notes.items() if path in again or self._notes.get(path) != note]
+                    take_notes(self._metadata, self._files.cluster, self._files.broker, new)
                 if index is not None:
                     self._metadata.replace_segments(index_queue(self._files.cluster, self._files.broker), index)
                 self._metadata.put_changes_seen(serial)
+            self._notes = dict(notes)
         finally:
             lock.release()
 

@@ -41,7 +41,7 @@ from pathlib import Path
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.errors import FutureManifest, StoreDamaged, StoreLocked, TierError
+from tiermq.errors import CorruptSegment, FutureManifest, StoreDamaged, StoreLocked, TierError
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import NAMED_MAX
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
@@ -64,11 +64,17 @@ def missing_tail(driver: TierDriver, metadata: MetadataStore, *, torn_is_known: 
     `torn_is_known`: a part of a tail suffices. Raises what the driver raises.
     """
     tails = list(islice(_tails(metadata), TAILS_MAX))
-    if any(
-        driver.size(tail.key) >= (1 if torn_is_known else tail.size) or _has_expired(driver, tail) for tail in tails
-    ):
+    if any(_has_bytes(driver, tail, 1 if torn_is_known else tail.size) or _has_expired(driver, tail) for tail in tails):
         return None
     return tails[0] if tails else None
+
+
+def _has_bytes(driver: TierDriver, tail: Segment, size: int) -> bool:
+    """Also where it is damaged: then the tier has something of it."""
+    try:
+        return driver.size(tail.key) >= size
+    except CorruptSegment:
+        return True
 
 
 def require_known_tier(driver: TierDriver, metadata: MetadataStore, store: str) -> None:

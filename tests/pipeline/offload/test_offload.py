@@ -189,8 +189,9 @@ def test_what_tasks_wrote_before_the_driver_was_killed_is_adopted(world: Offload
 
 
 def test_a_tier_that_is_out_of_reach_ends_the_job_with_problems_and_the_next_run_goes_on(
-    world: OffloadWorld, monkeypatch: pytest.MonkeyPatch
+    any_world: OffloadWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world = any_world
     expected = world.messages()
     left = [7]
 
@@ -218,7 +219,8 @@ def test_an_index_that_is_left_for_later_is_completed_by_the_next_run(world: Off
         offload([world.place()], world.tier, index="never")
 
 
-def test_a_job_and_the_embedded_engine_take_turns(world: OffloadWorld) -> None:
+def test_a_job_and_the_embedded_engine_take_turns(any_world: OffloadWorld) -> None:
+    world = any_world
     world.offload()
     for turn in range(2):
         with world.tiered() as store:
@@ -244,7 +246,8 @@ def test_a_store_on_another_machine_that_holds_the_lease_is_named(world: Offload
     assert world.offload().done["messages"] == 400
 
 
-def test_a_job_whose_lease_was_taken_commits_nothing_more(world: OffloadWorld) -> None:
+def test_a_job_whose_lease_was_taken_commits_nothing_more(any_world: OffloadWorld) -> None:
+    world = any_world
     from tiermq.tier.metadata.broker_lease import BrokerLease
 
     def run(tasks: Any) -> Any:
@@ -258,7 +261,8 @@ def test_a_job_whose_lease_was_taken_commits_nothing_more(world: OffloadWorld) -
         world.offload()
 
 
-def test_a_task_whose_driver_lost_the_lease_writes_nothing(world: OffloadWorld) -> None:
+def test_a_task_whose_driver_lost_the_lease_writes_nothing(any_world: OffloadWorld) -> None:
+    world = any_world
     from tiermq.tier.metadata.broker_lease import BrokerLease
 
     def run(tasks: Any) -> Any:

@@ -20,8 +20,13 @@ from pipeline.offload.wire_world import fill as fill_broker
 from spark.replacing_runner import ReplacingRunner
 from tiermq.pipeline.offload import task as offload_task
 from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.spark import SparkRunner
+from tiermq.spark.attached_history import attach
 from tiermq.tier.dispatch.dispatch_step import execute
+from tiermq.tier.driver.contract import BundleUpkeep
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.names import BUNDLES_DIRECTORY, broker_directory
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +76,11 @@ class Faulty:
                 return number
 
 
-def test_executors_copy_running_brokers_and_leave_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    with wire_world(tmp_path, 2) as world:
+@pytest.mark.parametrize("suffix", ["", "?driver=object"], ids=["files", "objects"])
+def test_executors_copy_running_brokers_and_leave_the_same_bytes(
+    spark: SparkSession, tmp_path: Path, suffix: str
+) -> None:
+    with wire_world(tmp_path, 2, suffix) as world:
         for broker in world.brokers:
             fill_broker(broker, 200)
         report = world.offload(runner=SparkRunner(spark))
@@ -83,6 +91,30 @@ def test_executors_copy_running_brokers_and_leave_the_same_bytes(spark: SparkSes
         stores = [f"{broker.directory}={CLUSTER}/broker-{number}" for number, broker in enumerate(world.brokers)]
         offload(stores, other, settings=SMALL, config=TIER)
         assert world.segments() == wire
+
+
+def test_spark_reads_the_bundles_that_executors_wrote_and_that_others_merged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with wire_world(tmp_path, 1, "?driver=object") as world:
+        for turn in range(2):
+            fill_broker(world.broker, 100, seed=turn, first=100 * turn)
+            assert world.offload(runner=SparkRunner(spark), settings=OffloadSettings()).problems == []
+        assert list((tmp_path / "t").glob(f"*/*/{BUNDLES_DIRECTORY}/chunk-*"))
+        history = attach(spark, tier=world.tier)
+        for _ in range(2):
+            (row,) = history.sql("select count(*) as n, count(distinct body) as bodies from orders").collect()
+            (other,) = history.sql("select count(*) as n from payments").collect()
+            assert row["n"] + other["n"] == 200
+            driver: Any = open_driver(world.tier)
+            directory = broker_directory(CLUSTER, "broker-0")
+            driver.fence_bundles(directory, create=True)
+            driver.tend_bundles(directory, BundleUpkeep((0, len(bundles_in(tmp_path)) - 1), ()))
+        assert any("-" in name for name in bundles_in(tmp_path))
+
+
+def bundles_in(path: Path) -> list[str]:
+    return [found.name for found in (path / "t").glob(f"*/*/{BUNDLES_DIRECTORY}/0*")]
 
 
 def test_spark_and_the_embedded_engine_leave_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:

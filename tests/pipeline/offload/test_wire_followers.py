@@ -26,10 +26,13 @@ from tiermq.tier.tiered_store import TieredStore
 HOME = (CLUSTER, "broker-0")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[WireWorld]:
-    tier = (tmp_path / "t").as_uri()
-    with wire_world(tmp_path, tier=tier, tier_dispatch_enable=False, file_reserved_time=0, **TIER) as made:
+@pytest.fixture(params=["", "?driver=object"], ids=["files", "objects"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WireWorld]:
+    suffix = request.param
+    tier = (tmp_path / "t").as_uri() + suffix
+    with wire_world(
+        tmp_path, suffix=suffix, tier=tier, tier_dispatch_enable=False, file_reserved_time=0, **TIER
+    ) as made:
         yield made
 
 

@@ -146,6 +146,11 @@ Examples:
     help="Index keys in files that RocketMQ reads, too (now, default of --store), in small files while keys are few "
     "(small, default of --namesrv), or leave it to reindex.",
 )
+@click.option(
+    "--no-bundles",
+    is_flag=True,
+    help="Give each queue objects of its own. By default quiet queues of a broker share objects in an object store.",
+)
 @click.option("--recover", is_flag=True, help="Run crash recovery on the store first.")
 @click.option(
     "--forget-tier",
@@ -166,6 +171,7 @@ def offload(
     trigger: str | None,
     once: bool,
     index: str,
+    no_bundles: bool,
     recover: bool,
     forget_tier: bool,
     config: str | None,
@@ -178,6 +184,7 @@ def offload(
     **choice: Any,
 ) -> None:
     from tiermq.pipeline.offload import offload as run
+    from tiermq.pipeline.offload.plan import OffloadSettings
 
     if once and trigger:
         raise BadConfig("--once and --trigger exclude each other")
@@ -201,6 +208,7 @@ def offload(
             metrics_path=metrics,
             index=index or ("now" if fleet is None else "small"),
             trigger_s=None if trigger is None else seconds_of(trigger),
+            settings=OffloadSettings(packs=not no_bundles),
             recover=recover,
             forget_tier=forget_tier,
             dry_run=dry_run,

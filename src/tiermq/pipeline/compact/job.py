@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, SegmentMissing, StoreDamaged, TierError
 from tiermq.pipeline.broker_index import BrokerIndex
+from tiermq.pipeline.bundle_upkeep import tend_bundles
 from tiermq.pipeline.compact.merge import ITEMS_MAX_DEFAULT, plan_merges, run_merge_task
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.leased_broker import BrokerResult, LeasedBroker, Sleep, homes_of, lease_broker, refusals
@@ -24,7 +25,7 @@ from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.broker_lease import LeaseHeld
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
-from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType, broker_directory
 from tiermq.tier.repair.manifest_repair import sums_of
 
 SEAL_BUNDLE_BYTES = 256 * 1024 * 1024
@@ -101,6 +102,9 @@ def _compact_broker(held: LeasedBroker, tier: str, tasks: JobTasks, report: JobR
     if options.seal:
         _Sealing(held, tier, tasks, report, options).run()
         _PartMerging(held, tier, tasks, report, options).run()
+        if not report.dry_run:
+            directory = broker_directory(held.home.cluster, held.home.broker)
+            tend_bundles(tasks, tier, [directory])  # The listing has loaded them.
         _Summing(held, tier, tasks, report, options).run()
     if options.index:
         _Merging(held, tier, tasks, report, options).run()

@@ -24,13 +24,22 @@ from typing import Any
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.errors import CorruptRecord, ForkedHistory, RemotingError, StaleWriter, TierError, TierMQError
+from tiermq.errors import (
+    BundlesFenced,
+    CorruptRecord,
+    ForkedHistory,
+    RemotingError,
+    StaleWriter,
+    TierError,
+    TierMQError,
+)
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_told, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
 from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
+from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, is_manifest_behind
 from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
 from tiermq.tier.dispatch.local_source import require_same_history
 from tiermq.tier.dispatch.plan import Hold, LocalState, Nothing, Plan, QueueState, Reason, TopicFilter, Upload, plan
@@ -42,9 +51,10 @@ from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.manifest import ManifestCause, ManifestPolicy
+from tiermq.tier.metadata.manifest_changes import encode_note, grown
 from tiermq.tier.metadata.metadata_store import SegmentSize
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment, TopicStatus
-from tiermq.tier.names import QueueKey, QueueName, broker_directory
+from tiermq.tier.names import QueueKey, QueueName, SegmentKey, broker_directory
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_wiring import dispatch_config, state_copy, topic_filter
 
@@ -88,8 +98,10 @@ class OffloadBroker:
         step: Callable[[str], None] = lambda _name: None,
         counts: Counts | None = None,
         task_s: float = TASK_S,
+        packs: bool = True,
     ) -> None:
-        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task.
+        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `packs`: quiet queues share
+        objects, if the tier has objects.
 
         `step` is called with the name of each step before it; crash tests end the process there.
         """
@@ -114,6 +126,10 @@ class OffloadBroker:
         self._life = place.life
         self._runs: dict[QueueName, QueueDispatchState] = {}
         self._task_s = task_s
+        self.packs = packs and driver.packs_chunks
+        self.directory = broker_directory(place.cluster, place.broker)
+        self._not_quiet: set[QueueName] = set()
+        """Queues that had more than an estimate promised, until all of it is copied."""
         self._targets: dict[QueueName, int] | None = None
         self._late_topics: set[str] = set()
         self._paces: dict[QueueName, int] = {}
@@ -145,6 +161,7 @@ class OffloadBroker:
                     may_be_new=True,
                     forget_tier=self._forget_tier,
                     clock=clock,
+                    in_bundles=self.packs,
                 )
             )
             self._held = broker
@@ -174,6 +191,8 @@ class OffloadBroker:
                     broker, config, self._filter, name_topics=self._name_topics, step=self._step
                 )  # fmt: skip
                 self.index.open()
+            if self.packs:
+                self._note_bundle()  # Of a job before this one that could not publish its last one.
             self._open = undo.pop_all()
             self.is_open = True
 
@@ -188,9 +207,7 @@ class OffloadBroker:
             clock=self._clock,
             renew_ms=self._config.tier_lease_term // 3,
             epoch_min=broker.epoch_min,
-            fence=partial(
-                self._driver.fence_bundles, broker_directory(self.place.cluster, self.place.broker), create=False
-            ),
+            fence=partial(self._driver.fence_bundles, self.directory, create=self.packs),
         )
         assert broker.lease is not None
         with in_use_is_told(broker.home):
@@ -359,6 +376,8 @@ class OffloadBroker:
             before = file.commit_offset
             file.recover()
             assert self._held.manifests is not None
+            if self.packs and not self.writer.is_manifest_wrong(file) and self._held.manifests.held_rows(file.queue):
+                run.manifest_written_ms = self._clock.now_ms()  # Acquiring the queue has written it.
             self._held.manifests.forget_rows(file.queue)
             self.counts.adopted += max(0, file.commit_offset - max(0, before))
             if file.commit_offset != before:
@@ -460,7 +479,9 @@ class OffloadBroker:
     def _work(self, file: FlatMessageFile, local: LocalState) -> QueueWork:
         log, units = self._row_of(file.log.last), self._row_of(file.units.last)
         at, entry = file.commit_offset, self.metadata.last_time_entry(file.queue)
-        work = QueueWork(file.queue, file.topic, log, units, entry, at, local.max_offset, local.backlog_bytes)
+        size = local.backlog_bytes
+        is_packed = self.packs and size < QUIET_BYTES_MAX and file.queue.name not in self._not_quiet
+        work = QueueWork(file.queue, file.topic, log, units, entry, at, local.max_offset, size, is_packed)
         if (pace := self._paces.get(file.queue.name)) is not None:
             work = cut(work, min(pace, work.to_offset - at))
         target = self._target(file.queue.name)
@@ -470,9 +491,12 @@ class OffloadBroker:
 
     def _row_of(self, segment: FlatSegment) -> Segment:
         """The segment's row, with the checksums that its recovery completed: the task continues from them."""
-        row = self.metadata.segment(segment.key)
+        return replace(self._require_row(segment.key), crc32=segment.crc32, sums=segment.sums)
+
+    def _require_row(self, key: SegmentKey) -> Segment:
+        row = self.metadata.segment(key)
         assert row is not None, "a segment has its row before its first byte"
-        return replace(row, crc32=segment.crc32, sums=segment.sums)
+        return row
 
     # Committing
 
@@ -489,6 +513,7 @@ class OffloadBroker:
         assert self.lease is not None
         self.lease.check()
         done = [commit for commit in commits if commit.messages]
+        self._commit_chunks(done)
         self._step("commit")
         with self.metadata.transaction():
             for commit in done:
@@ -505,6 +530,30 @@ class OffloadBroker:
         self._quietly(self._held.publish)
         self._seal()
 
+    def _commit_chunks(self, commits: Sequence[QueueCommit]) -> None:
+        """Let the chunks of tasks count: one object, whatever the number of queues. Raises BundlesFenced, TierError."""
+        packed = [commit for commit in commits if commit.ranges]
+        if not packed:
+            return
+        self._step("chunks")
+        ranges = [entry for commit in packed for entry in commit.ranges]
+        notes = {
+            commit.queue.logical_path: encode_note(
+                commit.queue, [grown(self._require_row(size.key), size) for size in commit.sizes]
+            )
+            for commit in packed
+        }
+        try:
+            self._driver.commit_chunks(self.directory, ranges, notes)
+        except BundlesFenced:
+            self.writer.fence_again()  # The next wave goes on only if the lease is ours nevertheless.
+            raise
+        self._note_bundle()
+
+    def _note_bundle(self) -> None:
+        if self._held.changes is not None:
+            self._held.changes.note_bundle()
+
     def _validate(self, commit: QueueCommit) -> None:
         """A row must start exactly where the queue ends, and its parts must agree. Anything else is a defect."""
         file = self._file(commit)
@@ -515,6 +564,12 @@ class OffloadBroker:
             and [size.key for size in commit.sizes] == [file.log.last.key, file.units.last.key]
             and log - file.log.last.commit_position == commit.bytes >= 0
             and file.units.last.key.base + units == commit.to_offset * UNIT_BYTES
+            and all(
+                entry.position == part.last.commit_position and entry.position + entry.length == size.size
+                for part, size in zip((file.log, file.units), commit.sizes, strict=True)
+                for entry in commit.ranges
+                if entry.key == size.key
+            )
         )
         if not agrees:
             raise TierError(
@@ -527,7 +582,8 @@ class OffloadBroker:
         file, run = self._file(commit), self._run(self._file(commit))
         if commit.messages:
             file.take_rows()
-            run.causes.add(ManifestCause.COMMIT)
+            if is_manifest_behind(run, commit.bytes, is_bundled=bool(commit.ranges)):
+                run.causes.add(ManifestCause.COMMIT)
             run.commit_offset = file.commit_offset
             self.counts.messages += commit.messages
             self.counts.bytes += commit.bytes
@@ -537,6 +593,10 @@ class OffloadBroker:
         elif commit.stop is Stop.NO_RECORD and not commit.messages and self.place.wire is not None:
             self.problems[run.name] = f"the broker returned nothing that can be copied at {commit.from_offset}"
         self._set_pace(run.name, commit)
+        if commit.stop is Stop.NOT_QUIET:
+            self._not_quiet.add(run.name)
+        elif commit.stop is Stop.TARGET:
+            self._not_quiet.discard(run.name)
         if not commit.is_settled:
             file.doubt()
         elif commit.stop in (Stop.LOG_FULL, Stop.UNITS_FULL):

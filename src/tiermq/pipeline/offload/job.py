@@ -30,6 +30,7 @@ from typing import Any
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RemotingError, TierError, TierMQError
 from tiermq.history.scan_values import StorePlace
+from tiermq.pipeline.bundle_upkeep import tend_bundles
 from tiermq.pipeline.index_build import StagedKeys
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.leased_broker import LEASE_POLL_S, LeaseWait, in_use_is_told, job_lease
@@ -292,6 +293,7 @@ class OffloadJob:
             forget_tier=options.forget_tier,
             step=options.step,
             task_s=options.settings.task_s,
+            packs=options.settings.packs,
             counts=self._counts.setdefault((origin.cluster, origin.broker), Counts()),
         )
         self._brokers.append(broker)
@@ -583,6 +585,9 @@ class OffloadJob:
                 with edge(broker):
                     broker.commit(commits[path], *found)
         self._index.merge(brokers)
+        options.step("upkeep")
+        written = [broker.directory for broker in brokers if broker.packs and broker.writer.may_write()]
+        tend_bundles(self._tasks, self._tier, written)
         is_progress = copied > 0 or sum(broker.counts.rolled for broker in brokers) > before
         return _Waved(is_progress, len(tasks), copied, total, sum(result.cpu_s for result in results))
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from tiermq.pipeline.index_build import StagedKeys
 from tiermq.pipeline.offload.wire_source import BrokerPlace
+from tiermq.tier.driver.contract import ChunkRange
 from tiermq.tier.metadata.metadata_store import SegmentSize
 from tiermq.tier.metadata.metadata_values import Segment, TimeEntry, Topic
 from tiermq.tier.names import QueueKey
@@ -41,6 +42,7 @@ class OffloadSettings:
     task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB
     chunk_messages: int = 65_536
+    packs: bool = True  # Whether quiet queues share objects, where a tier has objects.
     task_s: float = TASK_S  # Over the wire a task ends then: its wave commits when all of its tasks have ended.
 
 
@@ -64,6 +66,7 @@ class QueueWork:
     from_offset: int
     to_offset: int
     bytes: int  # About.
+    is_packed: bool = False  # Whether its bytes share an object with other quiet queues.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +97,15 @@ class Stop(enum.Enum):
     NO_SOURCE = "the broker is out of reach, or refused"
     SLOW = "the time of its task is over"
     DAMAGED = "the next record is damaged at its source"
+    NOT_QUIET = "it has more than fits beside other quiet queues"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCommit:
-    """What a task did to a queue: messages [from_offset, to_offset) are durable in the tier, whole."""
+    """What a task did to a queue: messages [from_offset, to_offset) are durable in the tier, whole.
+
+    Where there are `ranges`, nothing of it counts before the driver has committed those.
+    """
 
     queue: QueueKey
     from_offset: int
@@ -110,6 +117,7 @@ class QueueCommit:
     error: str = ""
     took_s: float = field(default=0.0, compare=False)  # 0: the queue's turn did not come.
     seen: int = 0  # Messages behind `to_offset` that were read and not copied.
+    ranges: tuple[ChunkRange, ...] = field(default=(), compare=False)  # Each attempt has its own chunks.
 
     @property
     def messages(self) -> int:

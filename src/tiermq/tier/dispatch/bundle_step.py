@@ -35,6 +35,15 @@ QUIET_BYTES_MAX = 64 << 10  # A queue with more to upload writes its own objects
 BUNDLE_BYTES_MAX = 8 << 20
 
 
+def is_manifest_behind(run: QueueDispatchState, committed_bytes: int, *, is_bundled: bool) -> bool:
+    """Whether growth is worth a manifest: what is in bundles costs none, or PUTs would grow with queues again."""
+    run.bundled_bytes += committed_bytes
+    if is_bundled and run.manifest_written_ms is not None and run.bundled_bytes < QUIET_BYTES_MAX:
+        return False
+    run.bundled_bytes = 0
+    return True
+
+
 @dataclass(slots=True)
 class _Waiting:
     run: QueueDispatchState

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.errors import ForkedHistory, StaleWriter, StoreClosed, TierError, TierMQError, TierUnavailable
-from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, BundleStep
+from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, BundleStep, is_manifest_behind
 from tiermq.tier.dispatch.local_source import LocalSource, RecordReader, require_same_history
 from tiermq.tier.dispatch.plan import (
     DispatchConfig,
@@ -387,7 +387,8 @@ class DispatchStep:
         if outcome.messages:
             self._metrics.dispatched(*run.name, outcome.messages, outcome.bytes)
             run.average_bytes = outcome.bytes / outcome.messages
-            if self._is_manifest_behind(run, outcome.bytes):
+            was_bundled, run.is_bundled = run.is_bundled, False
+            if is_manifest_behind(run, outcome.bytes, is_bundled=was_bundled):
                 run.causes.add(ManifestCause.COMMIT)
             self._agenda.uploaded(run.name, file.commit_offset)
         if outcome.rolled:
@@ -398,15 +399,6 @@ class DispatchStep:
             self._metrics.gaps.add()
             self._metrics.gap_messages.add(outcome.gap.to_offset - outcome.gap.from_offset)
             _log.error("queue %s-%d has a gap in the tier: %r", *run.name, outcome.gap)
-
-    def _is_manifest_behind(self, run: QueueDispatchState, committed_bytes: int) -> bool:
-        """Whether growth is worth a manifest: what is in bundles costs none, or PUTs would grow with queues again."""
-        was_bundled, run.is_bundled = run.is_bundled, False
-        run.bundled_bytes += committed_bytes
-        if was_bundled and run.manifest_written_ms is not None and run.bundled_bytes < QUIET_BYTES_MAX:
-            return False
-        run.bundled_bytes = 0
-        return True
 
     def _write_due_manifest(self, run: QueueDispatchState, file: FlatMessageFile, now_ms: int) -> bool:
         due_ms = self._writer.manifest_due_ms(run)

@@ -2,6 +2,7 @@
 
     <cluster dir>/<broker>/bundles.tiermq/<20 digits: number>             what was written in one step
     <cluster dir>/<broker>/bundles.tiermq/<20 digits>-<20 digits>         merged: the bundles from first to last again
+    <cluster dir>/<broker>/bundles.tiermq/chunk-<32 hex digits>           bytes of a task, for a bundle that names them
 
     +----------------------------+--------------------------+--------+--------------+-----------+
     | bytes of the ranges        | directory: JSON, zlib    | magic  | CRC-32 of it | length    |
@@ -9,7 +10,10 @@
                                                               8 bytes  u32            u32           big-endian
 
 The directory names, for each range, its segment (path below the broker's directory), its position there, its length and
-where it begins in the bundle. A *cut* drops ranges of earlier bundles: all that end behind a position (a trim, a
+where it begins in the bundle, or in the *chunk* that has its bytes. Tasks of a job write chunks, each under a new
+name; no reader sees those before the job's driver has created a bundle that names them, for all of its tasks at once. A
+chunk that no bundle names is garbage. *Notes* of queues are the driver's, for brokers that follow it.
+A *cut* drops ranges of earlier bundles: all that end behind a position (a trim, a
 deletion), or (`is_floor`) all that end at it or before (they are stored in the segment's own objects now).
 
 Bundles are applied in the order of their numbers, in each the cuts before the ranges. A number is created only once: of
@@ -24,9 +28,10 @@ from __future__ import annotations
 import json
 import re
 import struct
+import uuid
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tiermq.errors import CorruptSegment
@@ -41,11 +46,13 @@ FOOTER = struct.Struct(
     "I"  # CRC-32 of the compressed directory
     "I"  # its length
 )
-DIRECTORY_VERSION = 1
+DIRECTORY_VERSION = 2  # That of bundles with chunks or notes; all others have 1.
 MERGE_RUN = 32  # Bundles at the end that are merged into one.
 MERGE_RATIO = 4  # A merged bundle is rewritten only with a quarter of its bytes or more.
 MERGE_BYTES_MAX = 64 << 20
+SUPERSEDED_BYTES = 1 << 20  # Of two bundles that were never merged: less is left to the next run of them.
 _NAME = re.compile(rf"([0-9]{{{BASE_DIGITS}}})(?:-([0-9]{{{BASE_DIGITS}}}))?", re.ASCII)
+_CHUNK_NAME = re.compile(r"chunk-[0-9a-f]{32}", re.ASCII)
 
 
 class Cut(NamedTuple):
@@ -67,6 +74,7 @@ class BundledRange(NamedTuple):
     length: int
     offset: int
     is_joined: bool = False
+    chunk: str = ""  # The name of the chunk that has the bytes; empty: the bundle has.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,16 @@ class Directory:
     is_fence: bool = False
     cuts: tuple[Cut, ...] = ()
     ranges: tuple[BundledRange, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)  # By queue; the driver knows nothing about them.
+
+    @property
+    def chunks(self) -> set[str]:
+        return {entry.chunk for entry in self.ranges if entry.chunk}
+
+    @property
+    def bytes(self) -> int:
+        """Of its ranges."""
+        return sum(entry.length for entry in self.ranges)
 
 
 class BundleObject(NamedTuple):
@@ -101,6 +119,14 @@ def bundles_directory(broker_directory: str) -> str:
     return f"{broker_directory}/{BUNDLES_DIRECTORY}"
 
 
+def new_chunk_name() -> str:
+    return f"chunk-{uuid.uuid4().hex}"
+
+
+def is_chunk_name(name: str) -> bool:
+    return _CHUNK_NAME.fullmatch(name) is not None
+
+
 def bundle_object(name: str, size: int, created_ms: int) -> BundleObject | None:
     """The bundle of this name, without its directory; None when it is another object."""
     found = _NAME.fullmatch(name)
@@ -119,22 +145,30 @@ class Writing(NamedTuple):
 
 
 def encode_bundle(
-    session: str, writings: Sequence[Writing], cuts: Sequence[Cut] = (), *, is_fence: bool = False
+    session: str,
+    writings: Sequence[Writing],
+    cuts: Sequence[Cut] = (),
+    *,
+    is_fence: bool = False,
+    in_chunks: Sequence[BundledRange] = (),
+    notes: Mapping[str, str] | None = None,
 ) -> tuple[bytes, Directory]:
     """The object, and its directory."""
-    ranges, offset = [], 0
+    ranges, offset = list(in_chunks), 0
     for writing in writings:
         length = len(writing.data)
         ranges.append(BundledRange(writing.segment, writing.position, length, offset, writing.is_joined))
         offset += length
-    directory = Directory(session, is_fence, tuple(cuts), tuple(ranges))
-    body = {
-        "version": DIRECTORY_VERSION,
+    directory = Directory(session, is_fence, tuple(cuts), tuple(ranges), notes or {})
+    body: dict[str, Any] = {
+        "version": 1,
         "session": session,
         "fence": is_fence,
         "cuts": [list(cut) for cut in cuts],
-        "ranges": [list(entry) for entry in ranges],
+        "ranges": [list(entry) if entry.chunk else list(entry[:5]) for entry in ranges],
     }
+    if in_chunks or notes:
+        body |= {"version": DIRECTORY_VERSION, "notes": notes or {}}
     packed = zlib.compress(json.dumps(body, separators=(",", ":")).encode(), 1)
     footer = FOOTER.pack(MAGIC, crc32(packed), len(packed))
     return b"".join([*(writing.data for writing in writings), packed, footer]), directory
@@ -168,6 +202,7 @@ def decode_directory(tail: bytes | memoryview, where: str) -> Directory:
         body["fence"],
         tuple(Cut(*cut) for cut in body["cuts"]),
         tuple(BundledRange(*entry) for entry in body["ranges"]),
+        body.get("notes", {}),
     )
 
 
@@ -187,17 +222,29 @@ class BundleSequence(NamedTuple):
 
 
 def bundle_sequence(objects: Iterable[BundleObject]) -> BundleSequence:
-    live: list[BundleObject] = []
-    superseded: list[BundleObject] = []
-    damage, end = None, 0
-    for found in sorted(objects, key=lambda bundle: (bundle.first, -bundle.last)):
-        if found.last < end:
-            superseded.append(found)
+    """Two processes may have merged groups that overlap: of the sequences without a hole one of long bundles counts."""
+    found = sorted(objects, key=lambda bundle: (bundle.first, -bundle.last))
+    end = max((bundle.last + 1 for bundle in found), default=0)
+    ways: dict[int, BundleObject] = {}  # By the first number: a bundle behind which the rest follows without a hole.
+    for bundle in reversed(found):
+        if bundle.last + 1 == end or bundle.last + 1 in ways:
+            ways[bundle.first] = bundle
+    if 0 in ways:
+        live, at = [], 0
+        while at < end:
+            live.append(ways[at])
+            at = ways[at].last + 1
+        chosen = set(live)
+        return BundleSequence(live, [bundle for bundle in found if bundle not in chosen], None)
+    live, superseded, damage, end = [], [], None, 0
+    for bundle in found:
+        if bundle.last < end:
+            superseded.append(bundle)
             continue
-        if found.first != end and damage is None:
-            damage = f"expected bundle {end}, found {found.first}"
-        live.append(found)
-        end = found.last + 1
+        if bundle.first != end and damage is None:
+            damage = f"expected bundle {end}, found {bundle.first}"
+        live.append(bundle)
+        end = bundle.last + 1
     return BundleSequence(live, superseded, damage)
 
 
@@ -209,6 +256,7 @@ class BundleIndex:
 
     def apply(self, directory: Directory, path: str) -> None:
         """The next bundle, whose object has that path."""
+        folder = path.rpartition("/")[0]
         for cut in directory.cuts:
             parts = self.ranges.get(cut.segment)
             if parts is not None:
@@ -218,11 +266,12 @@ class BundleIndex:
                 else:
                     del self.ranges[cut.segment]
         for entry in directory.ranges:
-            part = PartObject(entry.position, entry.length, entry.is_joined, path, entry.offset)
+            where = f"{folder}/{entry.chunk}" if entry.chunk else path
+            part = PartObject(entry.position, entry.length, entry.is_joined, where, entry.offset)
             self.ranges.setdefault(entry.segment, []).append(part)
 
     def live_bytes(self) -> dict[str, int]:
-        """Bytes that count, by the path of their bundle."""
+        """Bytes that count, by the path of the bundle or chunk that has them."""
         found: dict[str, int] = {}
         for parts in self.ranges.values():
             for part in parts:
@@ -230,11 +279,13 @@ class BundleIndex:
         return found
 
 
-def merge_group(live: Sequence[BundleObject], live_bytes: Sequence[int]) -> list[BundleObject]:
-    """The neighbours that are worth one object; none when there are too few. Pure.
+def merge_group(
+    live: Sequence[BundleObject], live_bytes: Sequence[int], stored_bytes: Sequence[int]
+) -> list[BundleObject]:
+    """The neighbours that are worth one object; none when there are too few. Pure. `stored_bytes` have chunks, too.
 
     The last ones, as soon as there are MERGE_RUN of them, with the merged ones before that have no more than
-    MERGE_RATIO times their bytes; or two neighbours of which more than half is superseded.
+    MERGE_RATIO times their bytes; or two neighbours of which more than half is superseded, if that is worth it.
     """
     run = len(live)
     while run and not live[run - 1].is_merged:
@@ -245,9 +296,10 @@ def merge_group(live: Sequence[BundleObject], live_bytes: Sequence[int]) -> list
             run -= 1
             total += live_bytes[run]
         return list(live[run:])
-    for at in range(run - 1):
-        left, size = sum(live_bytes[at : at + 2]), live[at].size + live[at + 1].size
-        if left <= MERGE_BYTES_MAX and left * 2 < size:
+    for at in range(len(live) - 1):
+        left, size = sum(live_bytes[at : at + 2]), sum(stored_bytes[at : at + 2])
+        is_worth_it = at < run - 1 or size - left >= SUPERSEDED_BYTES
+        if left <= MERGE_BYTES_MAX and left * 2 < size and is_worth_it:
             return list(live[at : at + 2])
     return []
 
@@ -259,6 +311,14 @@ def merged_cuts(directories: Iterable[Directory]) -> list[Cut]:
         known = cuts.get((cut.segment, cut.is_floor), cut.position)
         cuts[cut.segment, cut.is_floor] = max(known, cut.position) if cut.is_floor else min(known, cut.position)
     return [Cut(segment, position, is_floor) for (segment, is_floor), position in sorted(cuts.items())]
+
+
+def merged_notes(directories: Iterable[Directory]) -> dict[str, str]:
+    """The newest of each queue; they are given in the order of their numbers."""
+    notes: dict[str, str] = {}
+    for directory in directories:
+        notes |= directory.notes
+    return notes
 
 
 def joined_runs(parts: Sequence[PartObject]) -> list[list[PartObject]]:

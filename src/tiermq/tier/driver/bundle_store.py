@@ -5,7 +5,8 @@ is still under way either has its bundle seen by the load that follows, or finds
 its number taken by another process' fence or ranges gets BundlesFenced and writes no more ranges before it has fenced
 again. Cuts need no fence: their caller is the only writer of the segment, or its deleter.
 
-The index is loaded with one LIST and a GET for the directory of each bundle that is new to this process.
+The index is loaded with one LIST and a GET for the directory of each bundle that is new to this process. A chunk that
+the LIST lacks is damage of the segments that have ranges in it, and of no others.
 Threads: any; `lock` is held while bundles are written or listed.
 """
 
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tiermq.clock import Clock
 from tiermq.errors import BundlesFenced, CorruptSegment, TierUnavailable
 from tiermq.tier.driver.bundle import (
+    BundledRange,
     BundleIndex,
     BundleObject,
     Cut,
@@ -29,9 +31,12 @@ from tiermq.tier.driver.bundle import (
     decode_directory,
     directory_bytes,
     encode_bundle,
+    is_chunk_name,
     joined_runs,
     merge_group,
     merged_cuts,
+    merged_notes,
+    new_chunk_name,
 )
 from tiermq.tier.driver.object_requests import ObjectRequests, is_md5_of
 from tiermq.tier.driver.part_log import PartObject
@@ -67,6 +72,8 @@ class BundleStore:
         self._live: list[BundleObject] = []
         self._directories: dict[BundleObject, Directory] = {}
         self._superseded: list[BundleObject] = []
+        self._chunks: dict[str, int] = {}  # Those of the last load, and when each was created, in ms.
+        self._missing: set[str] = set()  # The paths of chunks that a live bundle names and the listing lacks.
         self._index = BundleIndex()
         self._is_loaded = False
         self._floors: dict[str, Cut] = {}
@@ -80,6 +87,23 @@ class BundleStore:
         with self.lock:
             return list(self._index.ranges.get(segment, ()))
 
+    def lost(self, segment: str) -> str | None:
+        """Why ranges of the segment cannot be read; None: they can, as of the last load."""
+        with self.lock:
+            gone = next((part for part in self._index.ranges.get(segment, ()) if part.bundle in self._missing), None)
+            return (
+                None if gone is None else f"{gone.bundle}: expected {gone.length} bytes of {segment}, found no object"
+            )
+
+    def has_ranges(self, segment: str) -> bool:
+        """Whether the segment is in the index, as far as this process knows: its mark exists then."""
+        return segment in self._index.ranges
+
+    def notes(self) -> dict[str, str]:
+        """The newest note of each queue, as of the last load."""
+        with self.lock:
+            return merged_notes(self._directories[bundle] for bundle in self._live)
+
     @property
     def modified_ms(self) -> int:
         """When the last bundle was created."""
@@ -89,24 +113,29 @@ class BundleStore:
         """Read what is new in the bucket."""
         with self.lock:
             prefix = self._directory + "/"
-            found = [
-                bundle
-                for stat in self._requests.list(self._directory)
-                if (bundle := bundle_object(stat.path.removeprefix(prefix), stat.size, stat.modified_ms)) is not None
-            ]
+            stats = {stat.path.removeprefix(prefix): stat for stat in self._requests.list(self._directory)}
+            rows = [bundle_object(name, stat.size, stat.modified_ms) for name, stat in stats.items()]
+            found = [bundle for bundle in rows if bundle is not None]
+            self._chunks = {name: stat.modified_ms for name, stat in stats.items() if is_chunk_name(name)}
             sequence = bundle_sequence(found)
-            known = {bundle.name: bundle for bundle in self._directories if self._path(bundle) not in self.damage}
+            known = {
+                (bundle.name, bundle.size): bundle
+                for bundle in self._directories
+                if self._path(bundle) not in self.damage
+            }
             last = self._live[-1].last if self._live else -1
             self.damage = {} if sequence.damage is None else {self._directory: sequence.damage}
-            missing = [bundle for bundle in sequence.live if bundle.name not in known]
+            missing = [bundle for bundle in sequence.live if (bundle.name, bundle.size) not in known]
             for bundle, directory in zip(missing, self._at_once(self._read_directory, missing), strict=True):
                 self._directories[bundle] = directory
                 if bundle.last > last and directory.session != self._session:
                     # Cuts of another process do no harm to this one's ranges.
                     self._is_fenced = self._is_fenced and not (directory.is_fence or directory.ranges)
-            live = [known.get(bundle.name, bundle) for bundle in sequence.live]
+            live = [known.get((bundle.name, bundle.size), bundle) for bundle in sequence.live]
             self._directories = {bundle: self._directories[bundle] for bundle in live}
             self._replay(live)
+            listed = {f"{prefix}{name}" for name in self._chunks} | {self._path(bundle) for bundle in live}
+            self._missing = self._index.live_bytes().keys() - listed
             self._superseded = sequence.superseded
             self._is_loaded = True
             self._checked_ms = self._clock.now_ms()
@@ -118,6 +147,9 @@ class BundleStore:
         for bundle in live[before:]:
             self._index.apply(self._directories[bundle], self._path(bundle))
         self._live = live
+
+    def _named_chunks(self) -> set[str]:
+        return {name for bundle in self._live for name in self._directories[bundle].chunks}
 
     def _read_directory(self, bundle: BundleObject) -> Directory:
         """The directory; an empty one, noted as damage, when the object has none."""
@@ -142,6 +174,10 @@ class BundleStore:
 
     def _path(self, bundle: BundleObject) -> str:
         return f"{self._directory}/{bundle.name}"
+
+    def _paths(self, bundle: BundleObject) -> list[str]:
+        """The bundle, and its chunks."""
+        return [self._path(bundle), *(f"{self._directory}/{name}" for name in self._directories[bundle].chunks)]
 
     def require_whole(self) -> None:
         """Raises CorruptSegment when a bundle is missing or damaged: what it had is not known."""
@@ -171,6 +207,20 @@ class BundleStore:
             self._require_fence()
             return self._append(writings, [])
 
+    def put_chunk(self, data: bytes) -> str:
+        """Store bytes for a bundle that names them later; the name. Needs no fence: it counts for no reader."""
+        name = new_chunk_name()
+        if self._requests.create(f"{self._directory}/{name}", data) is None:
+            raise TierUnavailable(f"{self._url}/{self._directory}/{name}: it exists already. Try again.")
+        return name
+
+    def commit_chunks(self, ranges: Sequence[BundledRange], notes: Mapping[str, str]) -> None:
+        """Make ranges of chunks count, all at once, with one bundle. Raises BundlesFenced."""
+        with self.lock:
+            if self._is_loaded:
+                self._require_fence()
+            self._append([], [], in_chunks=ranges, notes=notes)
+
     def cut(self, segment: str, position: int) -> None:
         """Drop the ranges of a segment that end behind a position."""
         with self.lock:
@@ -184,6 +234,11 @@ class BundleStore:
         with self.lock:
             self._floors[segment] = Cut(segment, position, True)
 
+    def forget(self) -> None:
+        """Another process has merged: load before the next bundle."""
+        with self.lock:
+            self._is_loaded = False
+
     def _require_fence(self) -> None:
         if not self._is_fenced:
             raise BundlesFenced(
@@ -192,15 +247,25 @@ class BundleStore:
             )
 
     def _append(
-        self, writings: Sequence[Writing], cuts: Sequence[Cut], *, is_fence: bool = False
+        self,
+        writings: Sequence[Writing],
+        cuts: Sequence[Cut],
+        *,
+        is_fence: bool = False,
+        in_chunks: Sequence[BundledRange] = (),
+        notes: Mapping[str, str] | None = None,
     ) -> tuple[list[PartObject], bool]:
         for _ in range(_TRIES_MAX):
             if not self._is_loaded or self._is_outdated():
                 self.load()
-                if writings:
+                if any(f"{self._directory}/{entry.chunk}" in self._index.live_bytes() for entry in in_chunks[:1]):
+                    return [], False  # An earlier try, whose response was lost.
+                if writings or in_chunks:
                     self._require_fence()
             floors = [floor for floor in self._floors.values() if floor.segment in self._index.ranges]
-            data, directory = encode_bundle(self._session, writings, [*cuts, *floors], is_fence=is_fence)
+            data, directory = encode_bundle(
+                self._session, writings, [*cuts, *floors], is_fence=is_fence, in_chunks=in_chunks, notes=notes
+            )
             number = self._live[-1].last + 1 if self._live else 0
             bundle = BundleObject(number, number, len(data), self._clock.now_ms())
             path = self._path(bundle)
@@ -246,27 +311,56 @@ class BundleStore:
 
     # Upkeep
 
-    def merge(self, kept_ms: int) -> list[str]:
-        """Put bundles into fewer ones, if it is time, and delete what was superseded `kept_ms` ago.
-
-        Returns the segments whose ranges have moved.
+    def due(self, unpacked_bytes: int) -> tuple[tuple[int, int] | None, list[str]]:
+        """What upkeep has to do, as of what is known: the first and last number that are to be merged, and the segments
+        that have so many bytes in bundles.
         """
         with self.lock:
             if not self._is_loaded:
+                return None, []
+            group = self._due_group()
+            large = [
+                segment
+                for segment, parts in self._index.ranges.items()
+                if sum(part.length for part in parts) >= unpacked_bytes and segment not in self._floors
+            ]
+            return (group[0].first, group[-1].last) if group else None, large
+
+    def _due_group(self) -> list[BundleObject]:
+        if self.damage or self._missing:
+            return []
+        sizes, live, stored = self._index.live_bytes(), [], []
+        for bundle in self._live:
+            directory = self._directories[bundle]
+            live.append(sum(sizes.get(path, 0) for path in self._paths(bundle)))
+            stored.append(bundle.size + sum(entry.length for entry in directory.ranges if entry.chunk))
+        return merge_group(self._live, live, stored)
+
+    def merge(self, kept_ms: int, numbers: tuple[int, int] | None = None) -> list[str]:
+        """Put bundles into fewer ones, if it is time, and delete what was superseded `kept_ms` ago.
+
+        `numbers`: those from the first to the last, if they are still there, whatever the time; two that do so at once
+        make the same object. Returns the segments whose ranges have moved.
+        """
+        with self.lock:
+            if not self._is_loaded or numbers is not None:
                 self.load()
-            if self.damage:
+            if self.damage or self._missing:
                 return []
-            sizes = self._index.live_bytes()
-            group = merge_group(self._live, [sizes.get(self._path(bundle), 0) for bundle in self._live])
+            group = self._due_group()
+            if numbers is not None:
+                group = [bundle for bundle in self._live if numbers[0] <= bundle.first and bundle.last <= numbers[1]]
+                if len(group) < 2 or (group[0].first, group[-1].last) != numbers:
+                    return []
             if not group:
                 return []
             moved = self._merge_group(group)
-            if moved:
-                self._delete_superseded(kept_ms)
+            self._delete_superseded(kept_ms)
             return moved
 
     def _merge_group(self, group: Sequence[BundleObject]) -> list[str]:
-        paths = {self._path(bundle) for bundle in group}
+        paths = {path for bundle in group for path in self._paths(bundle)}
+        paths &= self._index.live_bytes().keys()
         bodies = {path: self._whole(path) for path in paths}
         writings, segments = [], []
         for segment, parts in sorted(self._index.ranges.items()):
@@ -276,7 +370,8 @@ class BundleStore:
                 writings.append(Writing(segment, run[0].position, b"".join(chunks), is_joined))
                 segments.append(segment)
         cuts = [] if group[0].first == 0 else merged_cuts(self._directories[bundle] for bundle in group)
-        data, directory = encode_bundle(self._session, writings, cuts)
+        notes = merged_notes(self._directories[bundle] for bundle in group)
+        data, directory = encode_bundle(self._session, writings, cuts, notes=notes)
         made = BundleObject(group[0].first, group[-1].last, len(data), self._clock.now_ms())
         path = self._path(made)
         e_tag = self._requests.create(path, data)
@@ -307,6 +402,12 @@ class BundleStore:
         old = [bundle for bundle in self._superseded if bundle.created_ms < old_ms]
         self._requests.delete([self._path(bundle) for bundle in old])
         self._superseded = [bundle for bundle in self._superseded if bundle not in set(old)]
+        # Those that only superseded bundles name, and those of tasks that failed or were repeated.
+        named = self._named_chunks()
+        chunks = [name for name, created_ms in self._chunks.items() if created_ms < old_ms and name not in named]
+        self._requests.delete([f"{self._directory}/{name}" for name in chunks])
+        for name in chunks:
+            del self._chunks[name]
 
     def repair(self, aside: str) -> list[str]:
         """Replace missing and damaged bundles by empty ones; the paths of those, or of the damaged ones kept aside.
@@ -319,11 +420,30 @@ class BundleStore:
             for path in self.damage.keys() - {self._directory}:
                 self._requests.copy(path, f"{path}.{aside}")
                 made.append(self._put_empty(path))
+            for bundle in self._live:
+                made += self._without_missing(bundle)
             missing = [self._path(BundleObject(number, number, 0)) for number in _missing_numbers(self._live)]
             made += [self._put_empty(path) for path in missing]
             self._live, self._directories, self._index = [], {}, BundleIndex()
             self.load()
             return made
+
+    def _without_missing(self, bundle: BundleObject) -> list[str]:
+        """Take ranges in lost chunks out of a bundle; the paths of those chunks."""
+        directory = self._directories[bundle]
+        gone = [name for name in sorted(directory.chunks) if f"{self._directory}/{name}" in self._missing]
+        if gone:
+            left = [entry for entry in directory.ranges if entry.chunk not in gone]
+            data, _ = encode_bundle(
+                directory.session,
+                [],
+                directory.cuts,
+                is_fence=directory.is_fence,
+                in_chunks=left,
+                notes=directory.notes,
+            )
+            self._requests.put(self._path(bundle), data, None, check=False)
+        return [f"{self._directory}/{name}" for name in gone]
 
     def _put_empty(self, path: str) -> str:
         data, _ = encode_bundle(self._session, [])

@@ -22,12 +22,12 @@ Every method may raise TierUnavailable and TierCredentials.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from tiermq.errors import BadTierName, IllegalRange, SegmentConflict, SegmentSealed, StaleWriter
+from tiermq.errors import BadTierName, IllegalRange, IllegalTransition, SegmentConflict, SegmentSealed, StaleWriter
 from tiermq.tier.names import SegmentKey
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -63,6 +63,23 @@ class SegmentWrite:
     key: SegmentKey
     position: int
     data: Sequence[Buffer]
+
+
+class ChunkRange(NamedTuple):
+    """Bytes of a segment in a chunk."""
+
+    key: SegmentKey
+    position: int
+    length: int
+    chunk: str
+    offset: int
+
+
+class BundleUpkeep(NamedTuple):
+    """Bundles that are to be merged, by their numbers, and segments that have enough in bundles for own objects."""
+
+    numbers: tuple[int, int] | None
+    segments: tuple[SegmentKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,41 @@ class TierDriver(Protocol):
         To be called by each new owner of the broker's lease before it writes. Without `create` nothing is written where
         the broker has no bundles.
         """
+        ...
+
+    @property
+    def packs_chunks(self) -> bool:
+        """Whether bytes are stored in objects, so that `put_chunk` and what follows it are of use."""
+        ...
+
+    def put_chunk(self, directory: str, data: bytes) -> str:
+        """Store bytes of many segments of a broker under a name of their own, which is returned.
+
+        They count for no reader before `commit_chunks`; a chunk that is never committed is garbage.
+        """
+        ...
+
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:
+        """Append ranges of chunks to their segments, all or none, with one object. Each begins at its segment's end.
+
+        The caller is as that of `write_bundle`. The notes, one for each queue and the newest only, are kept with it.
+        """
+        ...
+
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:
+        """The newest note of each queue. One LIST, and a GET for each bundle that is new to this process."""
+        ...
+
+    def bundle_upkeep(self, directory: str) -> BundleUpkeep | None:
+        """What is to be done to the broker's bundles, by what this process knows; None: nothing. Sends no request."""
+        ...
+
+    def tend_bundles(self, directory: str, upkeep: BundleUpkeep) -> dict[SegmentKey, int]:
+        """Do it; up to where each of the segments has objects of its own then. Any process may, also twice at once."""
+        ...
+
+    def bundles_tended(self, directory: str, floors: Mapping[SegmentKey, int]) -> None:
+        """`tend_bundles` was done: the next bundle drops the ranges of segments up to there. Sends no request."""
         ...
 
     def repair_bundles(self, directory: str, aside: str) -> list[str]:
@@ -271,6 +323,42 @@ def sealed(key: SegmentKey) -> SegmentSealed:
     return SegmentSealed(f"{key}: expected an open segment, found a sealed one. Roll, and write to the next segment.")
 
 
+class NoBundles:
+    """Base of drivers whose segments are appended in place: nothing is bundled."""
+
+    @property
+    def packs_chunks(self) -> bool:
+        return False
+
+    def fence_bundles(self, directory: str, *, create: bool) -> None:
+        """There are none."""
+
+    def repair_bundles(self, directory: str, aside: str) -> list[str]:  # noqa: ARG002 - there are none
+        return []
+
+    def put_chunk(self, directory: str, data: bytes) -> str:  # noqa: ARG002 - refused
+        raise _no_chunks(directory)
+
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:  # noqa: ARG002
+        raise _no_chunks(directory)
+
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:  # noqa: ARG002 - there are none
+        return {}
+
+    def bundle_upkeep(self, directory: str) -> BundleUpkeep | None:  # noqa: ARG002 - there is none
+        return None
+
+    def tend_bundles(self, directory: str, upkeep: BundleUpkeep) -> dict[SegmentKey, int]:  # noqa: ARG002
+        raise _no_chunks(directory)
+
+    def bundles_tended(self, directory: str, floors: Mapping[SegmentKey, int]) -> None:
+        """There are none."""
+
+
+def _no_chunks(directory: str) -> IllegalTransition:
+    return IllegalTransition(f"{directory}: expected a tier of objects, found one of files, where nothing is bundled")
+
+
 Result = TypeVar("Result")
 
 
@@ -300,6 +388,28 @@ class ForwardingDriver:
 
     def fence_bundles(self, directory: str, *, create: bool) -> None:
         self.forward("fence_bundles", None, lambda: self.inner.fence_bundles(directory, create=create))
+
+    @property
+    def packs_chunks(self) -> bool:
+        return self.inner.packs_chunks
+
+    def put_chunk(self, directory: str, data: bytes) -> str:
+        return self.forward("put_chunk", None, lambda: self.inner.put_chunk(directory, data))
+
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:
+        self.forward("commit_chunks", None, lambda: self.inner.commit_chunks(directory, ranges, notes))
+
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:
+        return self.forward("bundle_notes", None, lambda: self.inner.bundle_notes(directory))
+
+    def bundle_upkeep(self, directory: str) -> BundleUpkeep | None:
+        return self.inner.bundle_upkeep(directory)
+
+    def tend_bundles(self, directory: str, upkeep: BundleUpkeep) -> dict[SegmentKey, int]:
+        return self.forward("tend_bundles", None, lambda: self.inner.tend_bundles(directory, upkeep))
+
+    def bundles_tended(self, directory: str, floors: Mapping[SegmentKey, int]) -> None:
+        self.inner.bundles_tended(directory, floors)
 
     def repair_bundles(self, directory: str, aside: str) -> list[str]:
         return self.forward("repair_bundles", None, lambda: self.inner.repair_bundles(directory, aside))
@@ -362,4 +472,6 @@ class ReadOnlyDriver(ForwardingDriver):
         return super().forward(operation, key, call)
 
 
-READS = frozenset({"read", "reread", "size", "is_sealed", "list_segments", "get_object", "list_objects"})
+READS = frozenset(
+    {"read", "reread", "size", "is_sealed", "list_segments", "get_object", "list_objects", "bundle_notes"}
+)

@@ -16,6 +16,7 @@ from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
     Expected,
+    NoBundles,
     SegmentInfo,
     SegmentWrite,
     StoredObject,
@@ -50,7 +51,7 @@ _places: dict[str, _Place] = {}
 _places_lock = threading.Lock()
 
 
-class MemoryDriver:
+class MemoryDriver(NoBundles):
     """`name=""` shares nothing; any other name is shared within the process until `forget(name)`."""
 
     def __init__(self, name: str = "", *, clock: Clock | None = None) -> None:
@@ -81,12 +82,6 @@ class MemoryDriver:
 
     def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
         return [self.write(write.key, write.position, write.data) for write in writes]
-
-    def fence_bundles(self, directory: str, *, create: bool) -> None:
-        """Nothing is bundled here."""
-
-    def repair_bundles(self, directory: str, aside: str) -> list[str]:  # noqa: ARG002 - nothing is bundled here
-        return []
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         check_read(key, position, length)

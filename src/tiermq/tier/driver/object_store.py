@@ -33,7 +33,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -44,11 +44,13 @@ from tiermq.clock import HOUR_MS, Clock, SystemClock
 from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierError, TierUnavailable
 from tiermq.message.crc import crc32
 from tiermq.tier.driver import contract, part_log
-from tiermq.tier.driver.bundle import BundleObject, Directory, Writing
+from tiermq.tier.driver.bundle import BundledRange, BundleObject, Directory, Writing
 from tiermq.tier.driver.bundle_store import BundleStore
 from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
+    BundleUpkeep,
+    ChunkRange,
     Expected,
     SegmentInfo,
     SegmentWrite,
@@ -444,8 +446,9 @@ class ObjectStoreDriver:
             if store not in loaded:
                 store.load()
                 loaded.add(store)
-            damage = next((f"{path}: {text}" for path, text in store.damage.items()), None)
-            return _Bundled(store.ranges(self._segment_in_bundles(key)), damage, store.modified_ms)
+            segment = self._segment_in_bundles(key)
+            damage = next((f"{path}: {text}" for path, text in store.damage.items()), None) or store.lost(segment)
+            return _Bundled(store.ranges(segment), damage, store.modified_ms)
 
         return iter(segments_of(self._below(prefix), prefix, bundled))
 
@@ -676,7 +679,7 @@ class ObjectStoreDriver:
             answer = self.requests.fetch(part.bundle, part.offset, part.length)
             if answer is not None:
                 self.requests.create(part_path(kept, part.position), bytes(answer.data))
-        return bool(ranges)
+        return store.has_ranges(self._segment_in_bundles(key))
 
     # -- bundles -------------------------------------------------------------------------------------------------------
 
@@ -722,6 +725,63 @@ class ObjectStoreDriver:
             self._merge_bundles(store)
             return confirmed
 
+    @property
+    def packs_chunks(self) -> bool:
+        return True
+
+    def put_chunk(self, directory: str, data: bytes) -> str:
+        return self._bundle_store(directory).put_chunk(data)
+
+    def commit_chunks(self, directory: str, ranges: Sequence[ChunkRange], notes: Mapping[str, str]) -> None:
+        """One object, and a mark for each segment that is in no bundle, as far as this process knows."""
+        store = self._bundle_store(directory)
+        entries = [
+            BundledRange(self._segment_in_bundles(each.key), each.position, each.length, each.offset, False, each.chunk)
+            for each in ranges
+        ]
+        unmarked = [
+            each.key.path for each, entry in zip(ranges, entries, strict=True) if not store.has_ranges(entry.segment)
+        ]
+        list(self._pool.map(lambda path: self.requests.put(bundled_path(path), b"", None, check=False), unmarked))
+        try:
+            store.commit_chunks(entries, notes)
+        finally:
+            for each in ranges:
+                self._forget(each.key)
+
+    def bundle_notes(self, directory: str) -> Mapping[str, str]:
+        store = self._bundle_store(directory)
+        store.load()
+        return store.notes()
+
+    def bundle_upkeep(self, directory: str) -> BundleUpkeep | None:
+        numbers, segments = self._bundle_store(directory).due(UNPACKED_BYTES)
+        keys = [key for segment in segments if (key := segment_at(f"{directory}/{segment}")) is not None]
+        return BundleUpkeep(numbers, tuple(keys)) if numbers or keys else None
+
+    def tend_bundles(self, directory: str, upkeep: BundleUpkeep) -> dict[SegmentKey, int]:
+        floors = {key: floor for key in upkeep.segments if (floor := self._unpack(key))}
+        if upkeep.numbers is not None:
+            self._merge_bundles(self._bundle_store(directory), upkeep.numbers)
+        return floors
+
+    def _unpack(self, key: SegmentKey) -> int:
+        """Store ranges of a segment as objects of its own; up to where it has no range any more."""
+        with self._lock(key):
+            view = self._look(key).view
+            if isinstance(view, PartLog) and not view.marked:
+                self._merge_parts(key, view, merge_groups(view.objects))
+                view = self._known(key)
+            if view is None or isinstance(view, Sealed):
+                return 0 if view is None else view.size
+            return next((part.position for part in view.objects if part.bundle), view.end)
+
+    def bundles_tended(self, directory: str, floors: Mapping[SegmentKey, int]) -> None:
+        store = self._bundle_store(directory)
+        for key, floor in floors.items():
+            store.note_floor(self._segment_in_bundles(key), floor)
+        store.forget()
+
     def _log_to_append(self, key: SegmentKey, position: int) -> PartLog:
         """The log of an open segment, listed if it is not known. The caller holds the segment's lock."""
         log = self._known(key)
@@ -734,10 +794,10 @@ class ObjectStoreDriver:
             log.checked_ms = self._clock.now_ms()
         return log
 
-    def _merge_bundles(self, store: BundleStore) -> None:
+    def _merge_bundles(self, store: BundleStore, numbers: tuple[int, int] | None = None) -> None:
         """The write is acknowledged whether this succeeds or not; it is tried again with the next one."""
         try:
-            moved = set(store.merge(SUPERSEDED_KEPT_MS))
+            moved = set(store.merge(SUPERSEDED_KEPT_MS, numbers))
         except TierError as error:
             _log.warning("%s/%s: its bundles are merged later: %s", self.url, store.broker_directory, error)
             return
@@ -840,6 +900,11 @@ class ObjectStoreDriver:
                 store = self._bundles_of(key)
                 store.load()
                 store.require_whole()
+                lost = store.lost(self._segment_in_bundles(key))
+                if lost is not None and last:
+                    raise _lost(f"{self.url}/{lost}")
+                if lost is not None:
+                    continue
                 rows += store.ranges(self._segment_in_bundles(key))
             sound = part_log.sound_prefix(rows)
             if canonical is not None or sound.damage is None or last:
@@ -883,6 +948,10 @@ def _unlike(where: str, expected: int, found: int) -> CorruptSegment:
         f"{where}: expected one object with the bytes that were written, checksum {expected:#010x}, found "
         f"{found:#010x}. No part was deleted; `tiermq tier verify` lists what is damaged."
     )
+
+
+def _lost(text: str) -> CorruptSegment:
+    return CorruptSegment(f"{text}. `tiermq tier repair --store` restores what it had from the local store.")
 
 
 def _merged(group: Sequence[PartObject]) -> PartObject:

@@ -226,12 +226,14 @@ class Sound:
 def sound_prefix(rows: Iterable[PartObject]) -> Sound:
     """The log of objects in any order, up to the first that does not fit."""
     log = PartLog()
-    merged_end = bundled_end = 0
+    merged_end = bundled_end = stale_end = 0
     for row in sorted(rows, key=_row_order):
         if row.position < merged_end and (not (row.is_merged or row.bundle) or row.end <= log.end):
             continue  # Superseded.
-        if row.position < bundled_end and not (row.is_merged or row.bundle):
-            continue  # Of a stale writer: the writer of bundles had taken over.
+        is_part = not (row.is_merged or row.bundle)
+        if is_part and (row.position < bundled_end or row.position == stale_end != log.end):
+            stale_end = row.end  # Of a stale writer, and what it wrote behind: the writer of bundles had taken over.
+            continue
         if log.marked:
             return Sound(log, f"expected nothing after the seal mark at {log.end}, found a part at {row.position}")
         overlaps = row.position < log.end < row.end and (row.position < merged_end if row.bundle else row.is_merged)

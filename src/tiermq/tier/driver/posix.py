@@ -48,6 +48,7 @@ from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
     Expected,
+    NoBundles,
     SegmentInfo,
     SegmentWrite,
     StoredObject,
@@ -192,7 +193,7 @@ _IMPOSSIBLE_NAME = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, er
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-class PosixDriver:
+class PosixDriver(NoBundles):
     """A directory. Used from any thread and any number of processes; file locks serialize writers."""
 
     def __init__(self, root: str | Path, *, calls: PosixCalls | None = None) -> None:
@@ -247,12 +248,6 @@ class PosixDriver:
 
     def write_bundle(self, writes: Sequence[SegmentWrite]) -> list[bool]:
         return [self.write(write.key, write.position, write.data) for write in writes]
-
-    def fence_bundles(self, directory: str, *, create: bool) -> None:
-        """Nothing is bundled here."""
-
-    def repair_bundles(self, directory: str, aside: str) -> list[str]:  # noqa: ARG002 - nothing is bundled here
-        return []
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         return self._read(key, position, length, from_disk=False)

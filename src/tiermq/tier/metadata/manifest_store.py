@@ -168,6 +168,11 @@ class ManifestStore:
             held = self._holds.get(queue)
             return None if held is None else held.manifest
 
+    def held_rows(self, queue: QueueKey) -> int:
+        """How many segments the manifest has that this writer took over."""
+        held = self.held(queue)
+        return 0 if held is None else len(held.segments)
+
     def forget_rows(self, queue: QueueKey) -> None:
         """Keep no segments of what the predecessor of this writer left: nothing will ask for them any more."""
         with self._lock_of(queue):
