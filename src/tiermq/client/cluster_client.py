@@ -40,7 +40,10 @@ from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.tls import ANY_SERVER, ClientTls
 
 MASTER = "0"
-ROUTE_CODES = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+ROUTE_CODES = (
+    RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+)  # fmt: skip
 """Every name server serves them."""
 TIMEOUT_S = 30.0
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
