@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -90,6 +91,8 @@ def test_a_shadow_copies_a_running_master_and_refuses_one_that_lost_its_tail(ver
             with Client(cluster.broker_address) as client, Following(tmp_path / "shadow", *words) as shadow:
                 assert ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC).code == ResponseCode.SUCCESS
                 send_many(client, 1_500)
+                group = json.dumps({"groupName": "CG"}).encode()
+                assert ask(client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group).code == 0
                 offset: dict[str, Any] = {"consumerGroup": "CG", "topic": "T", "queueId": 2, "commitOffset": 17}
                 assert ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, **offset).code == 0
                 shadow.kill()

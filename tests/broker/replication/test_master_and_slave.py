@@ -71,9 +71,12 @@ def test_a_slave_refuses_in_words_what_belongs_to_its_master(tmp_path: Path) -> 
     with master(tmp_path) as first, slave(tmp_path, first) as copy:
         with Producer(copy) as producer:
             answer = producer.send()
-            assert (answer.code, "send to the master" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+            assert (answer.code, "are changed at the master" in (answer.remark or "")) == (
+                ResponseCode.SYSTEM_BUSY,
+                True,
+            )
             batch = producer.client.request(send_command(batch=True, code=RequestCode.SEND_BATCH_MESSAGE))
-            assert "send to the master" in (batch.remark or "")
+            assert "are changed at the master" in (batch.remark or "")
         for code, ext in REFUSED:
             answer = ask(copy, code, b"{}" * 100_000 if not ext else b"", **ext)
             assert answer.code == ResponseCode.SYSTEM_ERROR, code
@@ -201,12 +204,15 @@ def test_a_role_that_the_settings_contradict_stops_the_start(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_slave_with_a_tier_is_refused(tmp_path: Path) -> None:
-    config = broker_config(broker_id=1, ha_master_address="h:1")
-    with (
-        pytest.raises(BadConfig, match="leave --tier out"),
-        running(tmp_path, config=config, broker_role="SLAVE", tier=(tmp_path / "tier").as_uri()),
-    ):
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"read_only": True}, "readOnly: expected a tier to read from"),
+        ({"ha_observer": True}, "haObserver: expected brokerRole=SLAVE and a tier"),
+    ],
+)
+def test_a_reader_and_an_observer_need_a_tier(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadConfig, match=words), running(tmp_path, config=broker_config(**settings)):
         pass
 
 
