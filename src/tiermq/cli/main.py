@@ -69,6 +69,9 @@ COMMANDS = {
     "demo": Entry("tiermq.cli.demo.command", "demo", "Run the end-to-end demo on this machine."),
     "dump": Entry("tiermq.cli.dump", "dump", "Print files of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients."),
+    "controller": Entry(
+        "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets."
+    ),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
