@@ -19,6 +19,7 @@ from campaign.simulation.lives import World
 from campaign.simulation.model import Broken
 from campaign.simulation.shrinking import simplest
 from campaign.simulation.steps import Life, Step, draw
+from simulation.simulated_election import simulate
 from tiermq import kernel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -138,7 +139,36 @@ class PureSimulation(Simulation):
         return subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout
 
 
-PARTS = [Simulation(), PureSimulation()]
+class Elections:
+    """Replicas of one broker elect their masters, and clients see one log."""
+
+    name = "elections"
+    title = (
+        "elections of masters, in-sync sets and epochs, with faults of clocks, network and bucket, by simulated time"
+    )
+    rounds = 1_000
+
+    def missing(self) -> str:
+        return ""
+
+    def round(self, seed: int, scratch: Path) -> Outcome:  # noqa: ARG002
+        outcome = Outcome(Counter({"rounds": 1}))
+        with _quiet():
+            try:
+                history = simulate(seed)
+            except AssertionError as error:
+                outcome.findings.append(Finding("the log of elected masters is linearizable", str(error), seed))
+                return outcome
+        outcome.counts["messages_checked"] = len(history.acknowledged) * history.reads
+        outcome.counts["puts"] = len(history.acknowledged)
+        outcome.counts["faults_injected"] = history.faults
+        return outcome
+
+    def shrink(self, seed: int, scratch: Path) -> Finding | None:  # noqa: ARG002
+        return None  # A run is told by its seed.
+
+
+PARTS = [Simulation(), PureSimulation(), Elections()]
 
 
 def main(what: str, seed: int) -> None:

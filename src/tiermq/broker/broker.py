@@ -39,7 +39,15 @@ from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, stat
 from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
-from tiermq.broker.replication.replication import NO_HA_SOCKET, HaSocket, Replication, Term, check_role, ha_socket
+from tiermq.broker.replication.replication import (
+    NO_HA_SOCKET,
+    Elected,
+    HaSocket,
+    Replication,
+    Term,
+    check_role,
+    ha_socket,
+)
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic.topic_table import TopicTable, with_retention
@@ -54,6 +62,7 @@ from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
+from tiermq.settings import settings_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
@@ -78,7 +87,8 @@ from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pull.cold_flow import ColdFlowProcessor
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.query_processor import QueryProcessor
-from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, HaProcessor
+from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, UNGATED, HaProcessor
+from tiermq.broker.replication.role_processor import RoleProcessor
 from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
 from tiermq.broker.send.send_back_processor import SendBackProcessor
@@ -101,6 +111,7 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     RecallProcessor,
     RelayProcessor,
     ReplyProcessor,
+    RoleProcessor,
     RuntimeProcessor,
     SendBackProcessor,
     SendProcessor,
@@ -111,6 +122,7 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
 """In the order of their names; each is made with the broker's context and declares what it serves (`@serves`)."""
 MASTER_ONLY = frozenset({PopProcessor, RecallProcessor, ReplyProcessor, SendBackProcessor})
 """What a slave does not run: it stores messages, and its master's log has them."""
+STORE_SETTINGS = frozenset(settings_of(StoreConfig))
 _log = logging.getLogger(__name__)
 TOLD_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
@@ -169,6 +181,10 @@ class Broker:
         self._hooks.on_stop(self._last_flush)
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
         self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
+        if term is not None and not self.replication.is_slave:
+            topics.begin_epoch(term.epoch)
+            if term.election is not None:
+                server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -210,6 +226,7 @@ class Broker:
         [ha] = (each for each in self.processors if isinstance(each, HaProcessor))
         self.parts.server.refuse(SLAVE_REFUSES, ha.refuse)
         self.metadata_sync = MetadataSync(self.parts, self.processors)
+        self.replication.sync_tables = self.metadata_sync.sync_now
         self._hooks.run(self.metadata_sync)
 
     @classmethod
@@ -227,19 +244,28 @@ class Broker:
         name_server_tls: ssl.SSLContext | None = None,
         settings_file: Path | None = None,
         accept_weaker: bool = False,
+        elected: Elected | None = None,
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
         `accept_weaker` opens it even if they ask for guarantees that TierMQ does not give.
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
+        `elected`: the role that an election gave, in place of `broker_role`. A slave does not open its tier.
 
         Raises OSError when the port cannot be had, BadConfig when the store has other names in its tier than `config`,
         and what opening the store raises.
         """
         config = config or BrokerConfig()
+        if elected is not None:
+            config = elected.applied_to(config)
+            settings["broker_role"] = elected.role
+            if elected.role is BrokerRole.SLAVE and tier is not None:
+                tier = None
+                settings = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
+                settings["with_tier"] = True  # A slave gives no numbers.
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
-        check_role(config, role, has_tier=tier is not None)
+        check_role(config, role, has_tier=tier is not None, is_elected=elected is not None)
         settings = {
             "message_delay_level": config.message_delay_level,
             "accept_weaker": accept_weaker,
@@ -264,8 +290,16 @@ class Broker:
 
                 settings["broker_name"] = config.broker_name
                 settings["broker_cluster_name"] = config.broker_cluster_name
+                if elected is not None:
+                    from tiermq.tier.open_tier import put_tables_aside, take_over_leases
+
+                    if elected.is_empty:
+                        put_tables_aside(path)
+                        settings["restore"] = True
+                    take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
                 store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
             undo.callback(store.close)
+            term = None if elected is None else elected.term(os.fspath(path))
             made = cls(
                 store,
                 config,
@@ -277,6 +311,7 @@ class Broker:
                 name_server_tls=name_server_tls,
                 listening=listening,
                 ha=ha,
+                term=term,
                 settings_file=settings_file,
             )
             undo.pop_all()
@@ -361,7 +396,7 @@ class Broker:
             credentials=self._credentials,
             tls=self._name_server_tls,
             on_order_topics=None if self.replication.is_slave else self.parts.topics.set_order,
-            on_master=self.replication.follow if self.replication.is_slave else None,
+            on_master=self.replication.follow if self.replication.finds_master_by_name else None,
         )
         self.parts.topics.listeners.append(self._registration.topics_changed)
         self._registration.start()
@@ -437,6 +472,10 @@ class Broker:
     # What watchers ask.
 
     @property
+    def metrics_port(self) -> int | None:
+        return None if self._endpoint is None else self._endpoint.port
+
+    @property
     def metrics_address(self) -> str | None:
         """Where /metrics, /health and /ready are, if they are."""
         if self._endpoint is None:
@@ -463,6 +502,10 @@ class Broker:
     def problems(self) -> dict[str, str]:
         """What keeps clients from being sent here; nothing when all is well."""
         found = {}
+        if self.replication.keeper is not None and self.replication.keeper.problem:
+            found["role"] = self.replication.keeper.problem
+        if (may_answer := self.parts.server.may_answer) is not None and not may_answer():
+            found["lease"] = "expected to hold the lease of the master, found that it has ended: nothing is answered"
         if self.replication.is_slave:
             if problem := self.replication.problem:
                 found["replication"] = f"expected to copy a master's log, found: {problem}"
@@ -487,9 +530,20 @@ class Broker:
             found["tier"] = str(trouble)
         elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
+        if self.replication.keeper is not None and (tails := self.replication.keeper.cut_tails()):
+            found["cut tails"] = (
+                f"bytes of replaced masters that no client was told of are kept in {', '.join(tails[-3:])}"
+                f"{f' and {len(tails) - 3} more' if len(tails) > 3 else ''}: look at them with `tiermq dump`, then "
+                "remove them"
+            )
         if self.metadata_sync is not None and self.metadata_sync.problem:
             found["tables"] = self.metadata_sync.problem
         return found
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a client waits for an answer that will come."""
+        return self._hooks.is_busy or self.parts.server.is_busy
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Leave the name servers, answer what was asked, close the store. Twice does no harm."""

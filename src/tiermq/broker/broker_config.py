@@ -192,6 +192,8 @@ class BrokerConfig(Configuration):
     ha_housekeeping_interval: int = whole(20_000, low=1)
     ha_transfer_batch_size: int = whole(32_768, low=1, high=4_000_000)
     ha_max_gap_not_in_sync: int = whole(268_435_456)
+    ha_max_time_slave_not_catchup: int = whole(15_000, low=1)
+    """Of an elected master: a replica that is behind for longer leaves the in-sync set."""
     sync_from_last_file: bool = False
     """Whether an empty slave gets only the newest file of the log, as from RocketMQ, and not all of it."""
     in_sync_replicas: int = whole(1, low=1)
@@ -200,6 +202,14 @@ class BrokerConfig(Configuration):
     """Of a SYNC_MASTER: with fewer replicas in sync, sends are refused."""
     enable_auto_in_sync_replicas: bool = False
     """Whether `in_sync_replicas` goes down to what is in sync, and at most to `min_in_sync_replicas`."""
+    master_lease_term: int = whole(10_000, low=100)
+    """Of a standby: the lease of the master lasts this long without a renewal."""
+    master_lease_renewal: int = whole(3_000, low=10)
+    """How often the master renews it."""
+    master_lease_margin: int = whole(2_000, low=10)
+    """How long before its end the master acknowledges nothing more: for clocks that do not run equally fast."""
+    master_lease_look: int = whole(1_000, low=10)
+    """How often the other replicas read it."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a slave."""
 
@@ -228,6 +238,11 @@ class BrokerConfig(Configuration):
             raise BadConfig(
                 f"minInSyncReplicas: expected at most inSyncReplicas ({self.in_sync_replicas}), found "
                 f"{self.min_in_sync_replicas}"
+            )
+        if self.master_lease_renewal + self.master_lease_margin >= self.master_lease_term:
+            raise BadConfig(
+                "masterLeaseTerm: expected more than masterLeaseRenewal and masterLeaseMargin together "
+                f"({self.master_lease_renewal + self.master_lease_margin}), found {self.master_lease_term}"
             )
         _ = self.allowed_slaves  # Parsed here so that errors are reported at start.
 

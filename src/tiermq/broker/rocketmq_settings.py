@@ -176,7 +176,6 @@ NAMES = frozenset(
     endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
     fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
     flushConsumerOffsetHistoryInterval forceRegister forwardTimeout globalColdReadThreshold haFlowControlEnable
-    haMaxTimeSlaveNotCatchup
     heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
     highSpeedMode indexFileReadEnable indexFileWriteEnable indexRocksDBEnable initAuthenticationUser
     initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials isolateLogEnable

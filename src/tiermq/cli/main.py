@@ -73,6 +73,7 @@ COMMANDS = {
         "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets."
     ),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
+    "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),

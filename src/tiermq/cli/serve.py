@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,8 @@ import click
 
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.elected_broker import ElectedBroker
+from tiermq.broker.replication.replication import Elected
 from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.conventions import EXIT_CANNOT_START
@@ -39,12 +42,14 @@ from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
+from tiermq.replication.election import Decision, Role
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
 
 REGISTERED_S = 5.0
+FIRST_ROLE_S = 5.0
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 USUAL_TLS = "TLS permissive"
 _REPORTED = {
@@ -70,6 +75,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
+@click.option("--standby", is_flag=True, help="Run as a replica; a lease in the tier decides which one is the master.")
+@click.option("--lease", metavar="URL", help="Where that lease is [the tier]: file:///shared/dir, s3://….")
 @click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
 @click.option(
     "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
@@ -94,6 +101,9 @@ def serve(security: SecurityOptions, **options: Any) -> None:
       tiermq serve ~/store --tier s3://bucket/history --metrics-port 5557
       tiermq serve -c /etc/rocketmq/broker.conf --namesrv 10.0.0.1:9876
       tiermq serve ~/store --port 0 --namesrv-port 0 --json
+      tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a --namesrv 10.0.0.1:9876
+
+    Replicas of one broker have its --name and tier in common, and a store each. See `tiermq broker --help`.
     """
     as_json: bool = options["as_json"]
     logging.basicConfig(
@@ -109,7 +119,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             handler.addFilter(rare := TierTroubleFilter())
             running.callback(handler.removeFilter, rare)
         try:
-            ready, reload = _start(options, security, running, left)
+            ready, reload, announce = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             _give_up(error)
         for name, words in _REPORTED.items():
@@ -118,6 +128,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         for each in ready["weaker"]:
             click.echo(f"tiermq serve: accepted although not provided: {each}", err=True)
         say_event(as_json, _ready_line(ready), event="ready", **ready)
+        announce()
         ending.wait(on_hangup=reload)
         say_event(as_json, "broker ending", event="ending")
     say_event(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
@@ -125,8 +136,9 @@ def serve(security: SecurityOptions, **options: Any) -> None:
 
 def _start(
     options: dict[str, Any], security: SecurityOptions, running: ExitStack, left: dict[str, Any]
-) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Start everything; `running` stops it in reverse order. Returns the ready line's values and what SIGHUP calls.
+) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None]]:
+    """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, and
+    what is called when the ready line was printed.
 
     `left` receives what the tier lacks when everything has ended.
     """
@@ -142,6 +154,10 @@ def _start(
         )
     if tier and not options["tier_later"]:
         _check_tier(tier, TierConfig(**file.tier), config)
+    if options["standby"] and not config.namesrv_addr:
+        raise BadConfig("--standby: expected --namesrv with name servers that all replicas share, found none")
+    if options["lease"] and not options["standby"]:
+        raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
     named_by = config.namesrv_addr
     own = None if named_by else _own_account()
     tls, acl = security.tls(), security.acl(also=own)
@@ -159,8 +175,10 @@ def _start(
         config = config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
     elif acl is not None and credentials is None:
         _log.warning("%s has no administrator: the broker registers at %s unsigned", acl.path, named_by)
-    with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
-        broker = Broker.open(
+    settings = {**(file.tier if tier else {}), **file.store}
+
+    def open_broker(config: BrokerConfig, elected: Elected | None = None) -> Broker:
+        return Broker.open(
             directory,
             tier=tier,
             config=config,
@@ -170,24 +188,93 @@ def _start(
             name_server_tls=tls.client_context() if tls.mode is TlsMode.ENFORCING else None,
             settings_file=options["config_file"],
             accept_weaker=options["accept_weaker"],
-            **{**(file.tier if tier else {}), **file.store},
+            elected=elected,
+            **settings,
         )
-        running.callback(lambda: left.update(_left(broker)))
-        running.callback(broker.stop)
-        broker.start()
-    servers.append(broker.parts.server)
+
+    with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
+        if options["standby"]:
+            keeper = _elected_broker(options, file, config, directory, tier, open_broker)
+            running.callback(lambda: left.update({} if keeper.last is None else _left(keeper.last)))
+            running.callback(keeper.stop)
+            keeper.start()
+            broker = keeper.wait_for_role(FIRST_ROLE_S + config.master_lease_term / 1000)
+            current: Callable[[], Broker | None] = lambda: keeper.broker  # noqa: E731
+            announce = partial(setattr, keeper, "on_role", partial(_say_role, options["as_json"]))
+        else:
+            broker = open_broker(config)
+            running.callback(lambda: left.update(_left(broker)))
+            running.callback(broker.stop)
+            broker.start()
+            current, announce = (lambda: broker), _nothing_to_announce
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
-    gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
+    if not options["standby"]:  # A change of roles lets go of the broker.
+        gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
     ready = _ready(broker, tier, security, acl)
-    return ready | {
-        "nameServer": named_by,
-        "store": directory,
-        "ignored": list(file.ignored),
-        "unknown": list(file.unknown),
-        "weaker": weaker,
-    }, lambda: reload_security(servers, acl, options["as_json"])
+    return (
+        ready
+        | {
+            "nameServer": named_by,
+            "store": directory,
+            "ignored": list(file.ignored),
+            "unknown": list(file.unknown),
+            "weaker": weaker,
+        },
+        lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
+        announce,
+    )
+
+
+def _server_of(broker: Broker | None) -> list[RemotingServer]:
+    return [] if broker is None else [broker.parts.server]
+
+
+def _nothing_to_announce() -> None:
+    """Of a broker whose role does not change."""
+
+
+def _say_role(as_json: bool, decision: Decision, broker: Broker) -> None:
+    of = f" of {decision.address}" if decision.role is Role.SLAVE else ""
+    words = f"broker {broker.config.broker_name}: {decision.role.value}{of}, epoch {decision.epoch}"
+    values = {"epoch": decision.epoch, "replicaId": decision.replica_id, "master": decision.address}
+    say_event(as_json, words, event="role", role=broker.replication.role.name, **values)
+
+
+def _elected_broker(
+    options: dict[str, Any],
+    file: FileSettings,
+    config: BrokerConfig,
+    directory: str,
+    tier: str | None,
+    open_broker: Callable[[BrokerConfig, Elected], Broker],
+) -> ElectedBroker:
+    """A replica whose role the lease gives. Raises BadConfig, BadTierUrl, TierCredentials."""
+    from tiermq.replication.bucket_election import BucketElection, LeaseTimes
+    from tiermq.tier.driver.tier_url import open_driver
+
+    url = options["lease"] or tier
+    if not url:
+        raise BadConfig(
+            "--standby: expected --tier, or --lease with a directory that all replicas share, found neither"
+        )
+    role = StoreConfig(**file.store).broker_role
+    if role is BrokerRole.SLAVE or config.broker_id:
+        raise BadConfig(
+            f"--standby: expected no brokerRole and brokerId, which the lease gives, found {role.name} and "
+            f"{config.broker_id}: leave them out"
+        )
+    times = LeaseTimes(
+        term_s=config.master_lease_term / 1000,
+        renew_s=config.master_lease_renewal / 1000,
+        margin_s=config.master_lease_margin / 1000,
+        look_s=config.master_lease_look / 1000,
+    )
+    driver = open_driver(url, retry=None, request_timeout_s=times.renew_s)  # So that a renewal can be tried again.
+    election = BucketElection(driver, config.broker_cluster_name, config.broker_name, directory, times=times)
+    store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
+    return ElectedBroker(election, config, store, open_broker)
 
 
 def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:
@@ -198,6 +285,7 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
         "vipAddress": None if broker.fast_port is None else f"{config.broker_ip1}:{broker.fast_port}",
         "whyNoVip": broker.why_no_fast_port or None,
         "role": broker.replication.role.name,
+        "replicaId": None if broker.replication.keeper is None else broker.replication.keeper.status()["replicaId"],
         "haAddress": broker.replication.ha_address or None,
         "tier": tier,
         **_retention(broker),

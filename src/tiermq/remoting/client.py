@@ -45,6 +45,7 @@ class RemotingClient:
     plain_allowed = True
     fast_path: FastSendPath | None = None
     take_sends: TakeSends | None = None
+    may_answer: Callable[[], bool] | None = None
 
     def __init__(self, header_type: int = HeaderType.JSON, credentials: Credentials | None = None) -> None:
         # The answer to a batch has an id for each message in its header.

@@ -162,6 +162,11 @@ class RequestCode(enum.IntEnum):
     GET_LITE_GROUP_INFO = 200_078
     TRIGGER_LITE_DISPATCH = 200_079
     BATCH_ACK_MESSAGE = 200_151
+    # TierMQ's own.
+    GET_BROKER_ROLE = 210_000
+    DEMOTE_BROKER = 210_001
+    PROMOTE_BROKER = 210_002
+    SYNC_BROKER_TABLES = 210_003
 
 
 class ResponseCode(enum.IntEnum):

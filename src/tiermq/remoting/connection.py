@@ -92,6 +92,8 @@ class ConnectionOwner(Protocol):
     fast_path: FastSendPath | None
     take_sends: TakeSends | None
     round_robin: RoundRobin
+    may_answer: Callable[[], bool] | None
+    """Asked whenever answers leave: they are dropped, and the connection closed, when they may not."""
 
     def now_s(self) -> float: ...
 
@@ -299,6 +301,16 @@ class Connection(asyncio.Protocol):
             self._flush_is_due = True
             self.loop.call_soon(self._flush)
 
+    def send_at_once(self, command: RemotingCommand) -> None:
+        """Send what may leave although `may_answer` forbids answers: a refusal, or a status."""
+        answers_wait = bool(self._out)
+        self._out.append(encode_frame(command))
+        self._out_bytes += len(self._out[-1])
+        if answers_wait:
+            self._flush()
+        else:
+            self._write_out()
+
     def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
         """Ask the peer. The future gets the answer, whatever its code, or PeerGone or RequestTimedOut."""
         future: asyncio.Future[RemotingCommand] = self.loop.create_future()
@@ -420,6 +432,16 @@ class Connection(asyncio.Protocol):
             # The peer's first byte shows whether it uses TLS: until then everything waits.
             if self._out_bytes > self._owner.limits.write_bytes_max:
                 self.abort()
+            return
+        may_answer = self._owner.may_answer
+        if may_answer is not None and not may_answer():
+            _log.info("%s: closed: this process may not answer now", self)
+            self.abort()
+            return
+        self._write_out()
+
+    def _write_out(self) -> None:
+        if self.closing or self._transport is None:
             return
         out, self._out = self._out, []
         out_bytes, self._out_bytes = self._out_bytes, 0

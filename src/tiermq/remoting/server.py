@@ -189,6 +189,8 @@ class RemotingServer:
         self._send_handler: SendHandler | None = None
         self.fast_path: FastSendPath | None = None
         self.take_sends: TakeSends | None = None
+        self.may_answer: Callable[[], bool] | None = None
+        self._ungated: frozenset[int] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
         self._waiting_blocking = 0
         self.round_robin = RoundRobin()
@@ -260,6 +262,26 @@ class RemotingServer:
             self.fast_path = taker
         else:
             self.take_sends = taker
+
+    def answer_while(self, may_answer: Callable[[], bool], *, also: Iterable[int]) -> None:
+        """Serve requests only while `may_answer` returns True, which is asked again when an answer leaves: one that may
+        not is dropped with its connection. The requests of the codes `also` are answered nevertheless.
+        """
+        self.may_answer, self._ungated = may_answer, frozenset(map(int, also))
+
+    def _is_gated(self, connection: Connection, command: RemotingCommand) -> bool:
+        """Whether a request is refused, because answers may not leave now."""
+        if self.may_answer is None or self.may_answer() or command.code in self._ungated:
+            return False
+        if not command.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
+            connection.send_at_once(
+                command.respond(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    "this broker is not known to be the master now: its lease has ended, or another replica has it; "
+                    "ask a name server for the route again",
+                )
+            )
+        return True
 
     @property
     def codes(self) -> frozenset[int]:
@@ -475,6 +497,8 @@ class RemotingServer:
         if handler is None or self.acl is not None:
             self.take_request(connection, command_of_send(request))
             return
+        if self.may_answer is not None and self._is_gated(connection, command_of_send(request)):
+            return
         try:
             answer = handler(connection, request)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
@@ -486,6 +510,8 @@ class RemotingServer:
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None:
         code = command.code
+        if self.may_answer is not None and self._is_gated(connection, command):
+            return
         try:
             if self.acl is not None:
                 self._require_access(self.acl, connection, command)
@@ -506,6 +532,12 @@ class RemotingServer:
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
             response = self._refusal_of(command, error)
         if response is not None and not command.flag & FLAG_ONEWAY:
+            self._send(connection, command, response)
+
+    def _send(self, connection: Connection, command: RemotingCommand, response: RemotingCommand) -> None:
+        if self.may_answer is not None and command.code in self._ungated:
+            connection.send_at_once(response)
+        else:
             connection.send(response)
 
     def _require_access(self, acl: AccessCheck, connection: Connection, command: RemotingCommand) -> None:
@@ -605,7 +637,7 @@ class RemotingServer:
     ) -> None:
         self._waiting_blocking -= 1
         if response is not None and not command.flag & FLAG_ONEWAY:
-            connection.send(response)
+            self._send(connection, command, response)
 
     def _refusal_of(self, command: RemotingCommand, error: Exception) -> RemotingCommand | None:
         if isinstance(error, RequestRefused):

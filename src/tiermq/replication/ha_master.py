@@ -32,6 +32,7 @@ from tiermq.replication.auto_switch_stream import Answer, Handshake, decode_slav
 from tiermq.replication.epoch_file import EpochFile, entry_at
 from tiermq.replication.ha_stream import BODY_BYTES_MAX, HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import Replica, ReplicaRules, ReplicaState, state_of
+from tiermq.replication.sync_set import SyncSet
 from tiermq.settings import LONG_MAX
 
 _log = logging.getLogger(__name__)
@@ -91,16 +92,20 @@ class HaMaster:
         listening: socket.socket,
         clock: Clock,
         epochs: EpochFile | None = None,
+        sync: SyncSet | None = None,
     ) -> None:
         """`listening` is a bound socket, and this object's from now on. `epochs`: of this log, whose last one is this
-        master's; None for the default dialect.
+        master's; None for the default dialect. `sync`: the in-sync set of an elected master, with `rules.by_set`.
         """
         self.epochs = epochs
+        self.sync = sync
+        self.propose: Callable[[frozenset[int]], None] = lambda _members: None
+        """Called on the thread of the port with the in-sync set to be recorded; `note_recorded` follows."""
         self.rules = rules
         self.settings = settings
         self.log = log
         self.clock = clock
-        self.state = state_of(rules, log.max_physical_offset, (), log.max_physical_offset)
+        self.state = state_of(rules, log.max_physical_offset, (), log.max_physical_offset)  # All of it is committed.
         self.listeners: list[Callable[[ReplicaState], None]] = []
         """Called on the thread of the port when `state` has changed."""
         self.refused_count = 0
@@ -136,7 +141,18 @@ class HaMaster:
     def replicated_where(self) -> int:
         """Where the log ends that enough replicas have; everything, while none but the master is needed."""
         state = self.state
-        return LONG_MAX if state.needed <= 1 else state.confirmed
+        is_alone = state.needed <= 1 and (self.sync is None or self.sync.is_alone)
+        return LONG_MAX if is_alone else state.confirmed
+
+    def note_recorded(self, members: frozenset[int]) -> None:
+        """The election has recorded this in-sync set. Any thread may call."""
+        if self._loop is not None and self.sync is not None:
+            with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile: this master's time is over.
+                self._loop.call_soon_threadsafe(self._note_recorded, self.sync, members)
+
+    def _note_recorded(self, sync: SyncSet, members: frozenset[int]) -> None:
+        sync.note_recorded(members)
+        self.update()
 
     def wake(self) -> None:
         """The log has grown."""
@@ -229,14 +245,31 @@ class HaMaster:
     def update(self) -> None:
         """Derive `state` from what the slaves have reported."""
         before, end = self.state, self.log.max_physical_offset
-        confirmed = end if before.needed <= 1 else before.confirmed
-        replicas = [Replica(each.name, each.ack) for each in self._slaves if each.ack >= 0 and each.counts]
-        self.state = state = state_of(self.rules, end, replicas, confirmed)
+        slaves = [each for each in self._slaves if each.ack >= 0 and each.counts]
+        if self.sync is not None:
+            self.state = state = self._state_by_set(self.sync, slaves)
+        else:
+            confirmed = end if before.needed <= 1 else before.confirmed
+            replicas = [Replica(each.name, each.ack) for each in slaves]
+            self.state = state = state_of(self.rules, end, replicas, confirmed)
         if state != before:
             for listener in self.listeners:
                 listener(state)
             if self.epochs is not None:
                 self._wake_slaves()  # They show what is confirmed, and need not wait for the next bytes to hear of it.
+
+    def _state_by_set(self, sync: SyncSet, slaves: Sequence[_Slave]) -> ReplicaState:
+        """Every member of the in-sync set has what is confirmed."""
+        acks: dict[int, int] = {}
+        for each in slaves:
+            acks[each.replica_id] = max(each.ack, acks.get(each.replica_id, 0))
+        log, needed = self.log, self.rules.in_sync_replicas
+        in_sync, confirmed, wanted = sync.advance(
+            acks, self.state.confirmed, lambda: log.max_physical_offset, self.clock.monotonic(), needed=needed
+        )
+        if wanted is not None:
+            self.propose(wanted)
+        return ReplicaState(in_sync, needed, confirmed)
 
     def readable_end(self) -> int:
         """Up to where slaves may have the log."""
@@ -250,6 +283,8 @@ class _Slave:
         self.connection = connection
         self.name = host
         """What makes it a replica of its own."""
+        self.replica_id = 0
+        """The number that a handshake gave."""
         self.counts = True
         self.from_last_file = master.settings.from_last_file
         self.address = address
@@ -398,7 +433,7 @@ class _EpochSlave(_Slave):
     def _shake_hands(self, handshake: Handshake) -> None:
         if self.position >= 0:
             raise EOFError("it began a handshake in the middle of the log")
-        self.name = f"id {handshake.replica_id}"
+        self.name, self.replica_id = f"id {handshake.replica_id}", handshake.replica_id
         self.counts = not handshake.is_learner
         self.from_last_file = self.from_last_file or handshake.from_last_file
         self._unanswered = True

@@ -51,11 +51,13 @@ class SlaveLog(Protocol):
 class HaSlaveSettings:
     """Intervals are seconds. `source`: the address that connections come from; empty: the system's choice.
 
-    With epochs: `replica_id` is this broker's, and `from_last_file` asks for the newest file only, with an empty log.
+    With epochs: `replica_id` is this broker's, `epoch` the least that its master has, and `from_last_file` asks for the
+    newest file only, with an empty log.
     """
 
     flushes: bool = False
     replica_id: int = 0
+    epoch: int = 0
     from_last_file: bool = False
     heartbeat_s: float = 5.0
     housekeeping_s: float = 20.0
@@ -73,6 +75,8 @@ class HaSlave:
         self.problem = ""
         """Why nothing is copied, as text; empty while all is well."""
         self.epochs = epochs
+        self.epoch_min = settings.epoch
+        """With epochs: a master of an earlier one is not followed."""
         self.needs_cut: Callable[[int], None] = lambda _offset: None
         """Called with the physical offset at which this log must be cut before it can follow its master. On this
         slave's thread, at each try: it must not stop the slave there.
@@ -104,12 +108,15 @@ class HaSlave:
         if self._thread.is_alive():
             self._thread.join()
 
-    def set_master(self, address: str) -> None:
-        """Follow the master at this HA address from now on; none with an empty text. Any thread may call."""
+    def set_master(self, address: str, epoch: int = 0) -> None:
+        """Follow the master at this HA address from now on; none with an empty text. Any thread may call.
+
+        With epochs: it is the master of `epoch`.
+        """
         with self._changed:
-            if address == self.master:
+            if address == self.master and epoch <= self.epoch_min:
                 return
-            self.master = address
+            self.master, self.epoch_min = address, max(epoch, self.epoch_min)
             self._rest_s = REST_FIRST_S
             self._disconnect()
 
@@ -234,6 +241,12 @@ class HaSlave:
     def fit(self, answer: Answer, epochs: EpochFile) -> None:
         """Compare this log with the master's, by epoch. Raises ReplicationError when they cannot go on together."""
         end = self._log.max_physical_offset
+        newest = answer.entries[-1].epoch if answer.entries else 0
+        if newest < self.epoch_min:
+            raise ReplicationError(
+                f"expected a master of epoch {self.epoch_min} or later, found one of {newest}: it was replaced, and "
+                "nothing is reported to it"
+            )
         common = consistent_end(epochs.entries, end, answer.entries, answer.log_end)
         if common is None:
             raise ReplicationError(

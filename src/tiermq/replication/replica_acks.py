@@ -25,11 +25,15 @@ class ReplicaRules:
     min_in_sync_replicas: int = 1
     auto: bool = False
     gap_bytes_max: int = 256 << 20
+    by_set: bool = False
+    """Of a master that was elected: every member of its in-sync set must have a message (`sync_set`), and
+    `in_sync_replicas` is the least number of members.
+    """
 
     @property
     def waits(self) -> bool:
         """Whether a message ever waits for a slave."""
-        return self.in_sync_replicas > 1
+        return self.in_sync_replicas > 1 or self.by_set
 
 
 @dataclass(frozen=True, slots=True)

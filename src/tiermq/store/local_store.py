@@ -421,11 +421,17 @@ class LocalStore(StoreLifecycle):
 
     def set_few_replicas(self, detail: str) -> None:
         """Refuse puts while fewer replicas are in sync than required, with this detail; accept them without one."""
-        flags = self._parts.flags
+        self._refuse_puts(Flag.FEW_REPLICAS, detail)
+
+    def set_draining(self, detail: str) -> None:
+        """Refuse puts before the role changes, with this detail; accept them without one."""
+        self._refuse_puts(Flag.DRAINING, detail)
+
+    def _refuse_puts(self, flag: Flag, detail: str) -> None:
         if detail:
-            flags.set(Flag.FEW_REPLICAS, detail)
+            self._parts.flags.set(flag, detail)
         else:
-            flags.clear(Flag.FEW_REPLICAS)
+            self._parts.flags.clear(flag)
 
     def add_growth_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` soon after puts, on any thread; once for many. It must not block."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Flag(enum.IntFlag):
-    """A reason. The store is writable when only NOT_READABLE is set, or none. The last two are TierMQ's own."""
+    """A reason. The store is writable when only NOT_READABLE is set, or none. The last three are TierMQ's own."""
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 1 << 1
@@ -19,6 +19,7 @@ class Flag(enum.IntFlag):
     LOGIC_DISK_FULL = 1 << 6
     SLAVE = 1 << 16
     FEW_REPLICAS = 1 << 17
+    DRAINING = 1 << 18
 
 
 _FORBIDS_WRITING = (
@@ -30,6 +31,7 @@ _FORBIDS_WRITING = (
     | Flag.LOGIC_DISK_FULL
     | Flag.SLAVE
     | Flag.FEW_REPLICAS
+    | Flag.DRAINING
 )
 
 
@@ -43,6 +45,7 @@ _WORDS = {
     Flag.LOGIC_DISK_FULL: "the disk of its consume queues is full",
     Flag.SLAVE: "it is a slave, which copies its master: send to the master",
     Flag.FEW_REPLICAS: "fewer replicas are in sync than minInSyncReplicas",
+    Flag.DRAINING: "its role is about to change",
 }
 
 

@@ -15,21 +15,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tiermq.clock import Clock
+from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, StoreDamaged, StoreLocked
+from tiermq.errors import BadConfig, StoreDamaged, StoreLocked, TierUnavailable
+from tiermq.files.config_file import BACKUP_SUFFIX
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.settings import did_you_mean
 from tiermq.store.local_store import LocalStore
+from tiermq.store.table_journal import SUFFIX as JOURNAL_SUFFIX
 from tiermq.store.tier_continuation import METADATA_DATABASE, NAMED_MAX, Names, broker_names
 from tiermq.tier.dispatch.writer import TierLock
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_store import IndexSettings
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld, LeaseRole
-from tiermq.tier.metadata.broker_state import CHOSEN_FILE
+from tiermq.tier.metadata.broker_state import CHOSEN_FILE, KINDS
 from tiermq.tier.metadata.database import damage_of, discard, is_put_away, note_replaced, put_away, put_back
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import broker_directory
@@ -122,6 +125,40 @@ def broker_lease(config: TierConfig, driver: TierDriver, clock: Clock, role: Lea
 def lease_owner(config: TierConfig) -> str:
     """The lease holder as text: one store directory on one machine."""
     return f"{socket.gethostname()}:{os.path.abspath(config.root_path)}"
+
+
+def take_over_leases(url: str, root: str | os.PathLike[str], cluster: str, broker: str) -> None:
+    """Of a broker that was elected master: end the terms in which an earlier master, or a job, writes its tier.
+
+    What they still write is fenced by the epoch. A tier that does not answer is left to the store's opening.
+    """
+    config = TierConfig(store_path_root_dir=str(root), broker_cluster_name=cluster, broker_name=broker)
+    driver = open_driver(url)
+    try:
+        for role in LeaseRole:
+            lease = broker_lease(config, driver, SystemClock(), role)
+            try:
+                lease.require_free()
+            except LeaseHeld as error:
+                _log.warning("this broker was elected master, and takes its tier over: %s", error)
+                lease.take_over()
+    except TierUnavailable as error:
+        _log.warning("whether an earlier master writes the tier is not known: %s", error)
+    finally:
+        driver.close()
+
+
+def put_tables_aside(root: str | os.PathLike[str]) -> None:
+    """Of a store without messages that is about to be restored: its tables are those of a broker that never had any,
+    and would be kept in place of the tier's.
+    """
+    directory = Path(root) / "config"
+    aside = directory / "before-restore"
+    names = [kind.file + end for kind in KINDS for end in ("", BACKUP_SUFFIX, JOURNAL_SUFFIX)]
+    for path in (directory / name for name in names):
+        if path.is_file():
+            aside.mkdir(exist_ok=True)
+            path.rename(aside / path.name)
 
 
 def open_local(

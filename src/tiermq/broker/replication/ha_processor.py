@@ -42,6 +42,21 @@ SLAVE_REFUSES = (
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
 )
 
+UNGATED = (
+    RequestCode.EXCHANGE_BROKER_HA_INFO,
+    RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_BROKER_ROLE,
+    RequestCode.DEMOTE_BROKER,
+    # What a slave copies, also in the last moments of a master that hands over.
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_TIMER_CHECK_POINT,
+)
+"""What an elected master answers also while its lease is not valid."""
+
 
 class HaProcessor:
     """See the module."""

@@ -15,6 +15,8 @@ Cost: seven requests every `masterSyncInterval`. Threads: everything happens on 
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable
 
 from tiermq.broker.broker_context import BrokerContext, config_directory
@@ -35,6 +37,7 @@ from tiermq.store.delay_offsets import FILE as DELAY_FILE
 from tiermq.store.delay_offsets import decode_delay_offsets, encode_delay_offsets
 
 REST_WITHOUT_MASTER_S = 0.2
+SYNC_LOOK_S = 0.05
 
 
 class MetadataSync(Service):
@@ -43,6 +46,7 @@ class MetadataSync(Service):
     def __init__(self, parts: BrokerContext, processors: Iterable[object]) -> None:
         super().__init__("metadata-sync")
         self.round_count = 0
+        self._rounds = threading.Condition()
         self.problem = ""
         """Why the last round failed, as text; empty if it did not."""
         self._parts = parts
@@ -69,8 +73,24 @@ class MetadataSync(Service):
             if str(error) != self.problem:
                 self._note(error)
             self.problem = str(error)
-        self.round_count += 1
+        with self._rounds:
+            self.round_count += 1
+            self._rounds.notify_all()
         return self._parts.config.master_sync_interval / 1000
+
+    def sync_now(self, timeout_s: float) -> str:
+        """Wait for a whole round that begins after this call; why it failed, as text. Any thread may call."""
+        with self._rounds:
+            wanted = self.round_count + 2  # One may be under way.
+            deadline_s = time.monotonic() + timeout_s
+            while self.round_count < wanted:
+                self.wake()
+                if time.monotonic() > deadline_s:
+                    return self.problem or f"it took longer than {timeout_s:g} s"
+                self._rounds.wait(SYNC_LOOK_S)
+            if self._delivered:
+                return "its log is behind what the master has delivered"
+            return self.problem
 
     def finish(self) -> None:
         self._disconnect()

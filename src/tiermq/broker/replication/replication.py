@@ -4,38 +4,99 @@
     SYNC_MASTER    HA port; sends are committed once `inSyncReplicas` replicas have them, the master included
     SLAVE          copies log and tables of its master; takes no messages
 
-Roles do not change while a broker runs. What would change them (a controller, elections, acting masters) is refused at
-the start: see `rocketmq_settings`.
+The role of an open broker never changes. Where an election gives roles (`Term`), `ElectedBroker` stops the broker and
+opens it again in the other role. What else would change them (a controller, acting masters) is refused at the start:
+see `rocketmq_settings`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.listen_address import bound_socket
 from tiermq.clock import Clock
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import BadConfig
+from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.hosts import LOOPBACK
 from tiermq.metrics import Registry
 from tiermq.namesrv.route_table import MASTER_ID
+from tiermq.replication.election import Decision, Election, Role
+from tiermq.replication.epoch_file import FILE as EPOCH_FILE
 from tiermq.replication.epoch_file import EpochFile
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
+from tiermq.replication.sync_set import SyncSet
 from tiermq.store.local_store import LocalStore
 
 
 class Term(NamedTuple):
-    """A role that an election gave, with the log's epochs: brokers in terms speak the auto-switch dialect."""
+    """A role that an election gave, with the log's epochs: brokers in terms speak the auto-switch dialect.
+
+    With an `election` every member of its in-sync set must have a message, and answers leave only while it says that
+    this broker is the master. Without one, replicas are counted as the settings say.
+    """
 
     epoch: int
     epochs: EpochFile
     replica_id: int
+    election: Election | None = None
+
+
+class Elected(NamedTuple):
+    """What an election has decided for a broker that is about to be opened."""
+
+    decision: Decision
+    election: Election
+    is_empty: bool = False
+    """Of a master that was not in sync: its log is empty, so that everything comes from the tier."""
+
+    @property
+    def role(self) -> BrokerRole:
+        return BrokerRole.SYNC_MASTER if self.decision.role is Role.MASTER else BrokerRole.SLAVE
+
+    def applied_to(self, config: BrokerConfig) -> BrokerConfig:
+        """The settings with the broker's id, and a slave's master."""
+        if self.decision.role is Role.MASTER:
+            return config.with_settings(broker_id=MASTER_ID)
+        return config.with_settings(
+            broker_id=self.decision.replica_id,
+            ha_master_address=self.decision.ha_address,
+            master_address=self.decision.address,
+        )
+
+    def term(self, root: str) -> Term:
+        """With the epochs of the store in `root`. Raises StoreDamaged."""
+        epochs = EpochFile(OsFileAccess(), os.path.join(root, EPOCH_FILE))
+        return Term(self.decision.epoch, epochs, self.decision.replica_id, self.election)
+
+
+class RoleKeeper(Protocol):
+    """The owner of a broker whose role changes, for requests of operators. Any thread may call."""
+
+    @property
+    def problem(self) -> str: ...
+
+    def status(self) -> dict[str, object]:
+        """As JSON."""
+
+    def cut_tails(self) -> list[str]:
+        """Files with bytes of replaced masters."""
+
+    def demote(self, successor: int, timeout_s: float) -> None:
+        """Of a master: hand over to another replica, without loss. Raises RequestRefused."""
+
+    def accept_loss(self) -> None:
+        """Let this replica become the master although it may lack acknowledged messages."""
+
+    def look_soon(self) -> None:
+        """The master has resigned."""
 
 
 class HaSocket(NamedTuple):
@@ -48,8 +109,10 @@ class HaSocket(NamedTuple):
 NO_HA_SOCKET = HaSocket(None, "no port was bound")
 
 
-def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool) -> None:
+def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_elected: bool = False) -> None:
     """Raises BadConfig for a role that cannot be served with these settings."""
+    if is_elected:
+        return
     if role is BrokerRole.SLAVE:
         if config.broker_id == MASTER_ID:
             raise BadConfig("brokerRole=SLAVE: expected a brokerId above 0, found 0, which is the master's")
@@ -116,6 +179,12 @@ class Replication:
         self.slave: HaSlave | None = None
         self.master_address = config.master_address
         """Of a slave: its master's address for clients; empty while it is not known."""
+        self.election = None if term is None else term.election
+        self._epochs = None if term is None else term.epochs
+        self.keeper: RoleKeeper | None = None
+        """Who changes this broker's role; None where the settings give it."""
+        self.sync_tables: Callable[[float], str] = lambda _timeout_s: "this broker is no slave"
+        """Of a slave: copies the master's tables now, and waits for it; why it did not work, as text."""
         self._local = local
         self._config = config
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -127,6 +196,7 @@ class Replication:
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
                 source="" if source in (LOOPBACK, "localhost") else source,
                 replica_id=0 if term is None else term.replica_id,
+                epoch=0 if term is None else term.epoch,
                 from_last_file=config.sync_from_last_file,
             )
             self.slave = slave = HaSlave(local, settings, clock, None if term is None else term.epochs)
@@ -137,17 +207,18 @@ class Replication:
         elif ha.socket is not None:
             if term is not None:
                 term.epochs.begin(term.epoch, max(0, local.min_physical_offset), local.max_physical_offset)
-            self.master = self._make_master(ha.socket, flushes, clock, None if term is None else term.epochs)
+            self.master = self._make_master(ha.socket, flushes, clock, term)
         self._register_metrics(metrics)
 
-    def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock, epochs: EpochFile | None) -> HaMaster:
-        config, local = self._config, self._local
+    def _make_master(self, listening: socket.socket, flushes: bool, clock: Clock, term: Term | None) -> HaMaster:
+        config, local, election = self._config, self._local, self.election
         is_sync = self.role is BrokerRole.SYNC_MASTER
         rules = ReplicaRules(
             in_sync_replicas=config.in_sync_replicas if is_sync else 1,
             min_in_sync_replicas=config.min_in_sync_replicas if is_sync else 1,
             auto=is_sync and config.enable_auto_in_sync_replicas,
             gap_bytes_max=config.ha_max_gap_not_in_sync,
+            by_set=election is not None,
         )
         settings = HaMasterSettings(
             file_bytes=local.config.mapped_file_size_commit_log,
@@ -158,7 +229,13 @@ class Replication:
             from_last_file=config.sync_from_last_file,
             allowed=config.allowed_slaves,
         )
-        master = HaMaster(local, rules, settings, listening, clock, epochs)
+        epochs = None if term is None else term.epochs
+        sync = None
+        if term is not None and election is not None:
+            sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000)
+        master = HaMaster(local, rules, settings, listening, clock, epochs, sync)
+        if term is not None and election is not None:
+            master.propose = functools.partial(election.propose, term.epoch)
         if rules.waits:
             local.require_replicas(master.replicated_where)
             master.listeners.append(self._replicas_changed)
@@ -175,6 +252,16 @@ class Replication:
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch in the log; 0 without an election."""
+        return 0 if self._epochs is None else self._epochs.last_epoch
+
+    @property
+    def finds_master_by_name(self) -> bool:
+        """Whether a slave's master is the one that the name server knows."""
+        return self.is_slave and self.election is None
 
     @property
     def waiting_master(self) -> HaMaster | None:
@@ -195,6 +282,14 @@ class Replication:
         if self.slave is None or self.slave.is_connected:
             return ""
         return self.slave.problem or ("" if self.slave.master else "no name server knows the address of a master")
+
+    def take_decision(self, decision: Decision) -> None:
+        """What an election has decided, of a broker that has this role already. Any thread may call."""
+        if self.master is not None and decision.role is Role.MASTER:
+            self.master.note_recorded(decision.members)
+        elif self.slave is not None and decision.role is not Role.MASTER:
+            self.slave.set_master(decision.ha_address, decision.epoch)
+            self.master_address = decision.address
 
     def follow(self, ha_address: str, address: str) -> None:
         """What a name server knows of the master; settings take precedence. Any thread may call."""

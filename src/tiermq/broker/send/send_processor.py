@@ -162,7 +162,8 @@ class SendProcessor:
     def take_sends(self, connection: Connection, frames: list[Frame | SendRequest]) -> int:
         """Take plain sends at the head of a read, which are answered once they are durable; how many."""
         room = self._config.send_thread_pool_queue_capacity - self.waiting
-        if room <= 0:
+        may_answer = self._parts.server.may_answer
+        if room <= 0 or (may_answer is not None and not may_answer()):
             return 0
         taken, answers = self.fast_path.take_all(frames if len(frames) <= room else frames[:room], connection.born_host)
         if taken:

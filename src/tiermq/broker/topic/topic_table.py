@@ -209,6 +209,12 @@ class TopicTable(StoredTable[TopicConfig]):
             self._tell(gone)
         return gone
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Of an elected master: name servers prefer what it registers to what masters of earlier epochs do."""
+        with self._lock:
+            if self.data_version.state_version != epoch:
+                self._take_over(self._table, self.data_version.next(self._clock.now_ms(), epoch))
+
     def follow(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
         """Take the table of a master, with its version; this broker's own system topics stay. Raises OSError."""
         with self._lock:

@@ -108,12 +108,13 @@ def open_driver(
     retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - it is a frozen value
     clock: Clock | None = None,
     chance: Callable[[], float] = random.random,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> TierDriver:
     """The driver of a URL, retrying, and metered when there are metrics; bare when `retry` is None. Sends no request.
 
     `environment` replaces the environment of the process. Raises BadTierUrl, TierCredentials.
     """
-    driver = bare_driver(url, os.environ if environment is None else environment)
+    driver = bare_driver(url, os.environ if environment is None else environment, request_timeout_s)
     if retry is None:
         return driver
     return RetryingDriver(driver, retry, metrics=metrics, clock=clock, chance=chance)
@@ -148,7 +149,7 @@ def _ask(driver: TierDriver, name: str, writes: bool) -> None:
         driver.delete_object(probe)
 
 
-def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
+def bare_driver(url: str, environment: Mapping[str, str], request_timeout_s: float = REQUEST_TIMEOUT_S) -> TierDriver:
     """The back end alone, without wrappers."""
     parts = _split(url)
     setting = _setting(parts)
@@ -164,10 +165,10 @@ def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
     shown = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
     if setting != _INSTANCE:
         _require_credentials(parts.scheme, shown, environment)
-    makers: dict[str, Callable[[str, str | None, Mapping[str, str]], Store]]
+    makers: dict[str, Callable[[str, str | None, Mapping[str, str], float], Store]]
     makers = {"s3": _s3_store, "gs": _gcs_store, "az": _azure_store}
     try:
-        store = makers[parts.scheme](parts.netloc, prefix or None, environment)
+        store = makers[parts.scheme](parts.netloc, prefix or None, environment, request_timeout_s)
     except BaseError as error:
         ours = our_error(error, "open the tier", shown, "")
         raise (BadTierUrl(f"{shown}: {cleaned(str(error))}") if isinstance(ours, PastTheEnd) else ours) from None
@@ -251,24 +252,24 @@ def _memory_store(name: str) -> MemoryStore:
         return _memory_stores.setdefault(name, MemoryStore()) if name else MemoryStore()
 
 
-def _s3_store(bucket: str, prefix: str | None, environment: Mapping[str, str]) -> S3Store:
+def _s3_store(bucket: str, prefix: str | None, environment: Mapping[str, str], timeout_s: float) -> S3Store:
     endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT")
     allow_http = _allow_http("AWS", endpoint, environment)
     config: dict[str, Any] = _settings(_S3_SETTINGS, environment)
     if endpoint:
         config["endpoint"] = endpoint
-    return S3Store(bucket, prefix=prefix, config=config, **_client(allow_http))  # type: ignore[arg-type]
+    return S3Store(bucket, prefix=prefix, config=config, **_client(allow_http, timeout_s))  # type: ignore[arg-type]
 
 
-def _gcs_store(bucket: str, prefix: str | None, _environment: Mapping[str, str]) -> GCSStore:
-    return GCSStore(bucket, prefix=prefix, **_client(False))
+def _gcs_store(bucket: str, prefix: str | None, _environment: Mapping[str, str], timeout_s: float) -> GCSStore:
+    return GCSStore(bucket, prefix=prefix, **_client(False, timeout_s))
 
 
-def _azure_store(container: str, prefix: str | None, environment: Mapping[str, str]) -> AzureStore:
+def _azure_store(container: str, prefix: str | None, environment: Mapping[str, str], timeout_s: float) -> AzureStore:
     endpoint = environment.get("AZURE_STORAGE_ENDPOINT")
     allow_http = _allow_http("AZURE", endpoint, environment)
     config: dict[str, Any] = _settings(_AZURE_SETTINGS, environment)
-    return AzureStore(container, prefix=prefix, config=config, **_client(allow_http))  # type: ignore[arg-type]
+    return AzureStore(container, prefix=prefix, config=config, **_client(allow_http, timeout_s))  # type: ignore[arg-type]
 
 
 def _settings(names: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -287,13 +288,13 @@ def _allow_http(cloud: str, endpoint: str | None, environment: Mapping[str, str]
     )
 
 
-def _client(allow_http: bool) -> dict[str, Any]:
+def _client(allow_http: bool, timeout_s: float) -> dict[str, Any]:
     """No retries in the client: our wrappers count, time and retry each request."""
     return {
         "client_options": {
             "allow_http": allow_http,
-            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-            "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+            "timeout": timedelta(seconds=timeout_s),
+            "connect_timeout": timedelta(seconds=min(CONNECT_TIMEOUT_S, timeout_s)),
         },
-        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)},
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)},
     }

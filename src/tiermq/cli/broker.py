@@ -1,0 +1,179 @@
+"""`tiermq broker`: roles of the replicas of a broker: status, promote, demote."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import click
+
+from tiermq.cli.cluster_command import cluster_options
+from tiermq.client.cluster_client import Access, ClusterClient
+from tiermq.errors import RemotingError
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.json_dialect import decode_object
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_TIMEOUT = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait."
+)
+POLL_S = 0.05
+ASK_S = 3.0
+
+
+@click.group()
+def broker() -> None:
+    """Show and change the roles of the replicas of a broker.
+
+    Replicas are started with `tiermq serve --standby`. A lease in the tier, or in a shared directory, decides which
+    of them is the master. When a master dies, a replica in sync takes over by itself.
+
+    \b
+    Examples:
+      tiermq broker status orders-a
+      tiermq broker demote orders-a              hand over before maintenance of the master
+      tiermq broker promote 10.0.0.12:10911      make this replica the master
+    """
+
+
+@broker.command()
+@click.argument("name", metavar="NAME|HOST:PORT")
+@cluster_options
+@_JSON
+def status(access: Access, name: str, as_json: bool) -> None:
+    """Show role, epoch, lease, replicas and cut tails of the broker NAME, or of one replica.
+
+    A cut tail is a file with messages of a replaced master that were never acknowledged as safe. Look at it with
+    `tiermq dump`, then remove it.
+
+    Exit code: 0 if a replica is the master and may acknowledge, 1 otherwise.
+    """
+    found = access.run(lambda cluster: _statuses(cluster, name))
+    has_master = any(each.get("role") == "master" and each.get("mayAcknowledge") for each in found)
+    if as_json:
+        click.echo(json.dumps({"broker": name, "hasMaster": has_master, "replicas": found}))
+    else:
+        for each in found:
+            click.echo(_words(each))
+        if not has_master:
+            click.echo("no replica is known to be the master")
+    raise SystemExit(0 if has_master else 1)
+
+
+@broker.command()
+@click.argument("address", metavar="HOST:PORT")
+@cluster_options
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Take over although this replica was not in sync, once no other holds the lease: what it lacks is lost.",
+)
+@_TIMEOUT
+@_JSON
+def promote(access: Access, address: str, accept_loss: bool, timeout_s: float, as_json: bool) -> None:
+    """Make the replica at HOST:PORT the master.
+
+    The master hands over: it refuses sends, waits until the replicas in sync have everything, and releases the lease.
+    Nothing is lost. If it does not answer, the replica takes over by itself once the lease has ended.
+    """
+
+    async def change(cluster: ClusterClient) -> dict[str, Any]:
+        await cluster.ask(
+            address, RequestCode.PROMOTE_BROKER, timeout_s=20.0, acceptLoss="true" if accept_loss else None
+        )
+        return await _wait_for_role(cluster, address, "master", timeout_s)
+
+    _change(access, change, as_json)
+
+
+@broker.command()
+@click.argument("name", metavar="NAME|HOST:PORT")
+@cluster_options
+@click.option("--successor", type=click.IntRange(1), help="Id of the replica that takes over [any in sync].")
+@_TIMEOUT
+@_JSON
+def demote(access: Access, name: str, successor: int | None, timeout_s: float, as_json: bool) -> None:
+    """Let the master of the broker NAME hand over to another replica, and follow it.
+
+    Use it before maintenance. The master refuses sends, waits until the replicas in sync have everything, and releases
+    the lease. It stays the master, with an error, if no other replica is in sync.
+    """
+
+    async def change(cluster: ClusterClient) -> dict[str, Any]:
+        address = name if _is_address(name) else (await cluster.masters()).get(name)
+        if address is None:
+            raise RemotingError(f"expected a master of broker {name} at the name server, found none")
+        await cluster.ask(address, RequestCode.DEMOTE_BROKER, timeout_s=20.0, successor=successor)
+        return await _wait_for_role(cluster, address, "slave", timeout_s)
+
+    _change(access, change, as_json)
+
+
+def _change(access: Access, change: Any, as_json: bool) -> None:
+    began_s = time.monotonic()
+    found = access.run(change)
+    seconds = round(time.monotonic() - began_s, 3)
+    click.echo(json.dumps({**found, "seconds": seconds}) if as_json else f"{_words(found)}, after {seconds:.1f} s")
+
+
+def _is_address(name: str) -> bool:
+    return name.rpartition(":")[2].isdigit() and ":" in name
+
+
+async def _statuses(cluster: ClusterClient, name: str) -> list[dict[str, Any]]:
+    if _is_address(name):
+        addresses = [name]
+    else:
+        answer = await cluster.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        known = decode_object(answer.body).get("brokerAddrTable") or {}
+        if name not in known:
+            raise RemotingError(
+                f"expected broker {name} at the name server, found {', '.join(sorted(known)) or 'none'}"
+            )
+        addresses = [str(each) for _, each in sorted(known[name]["brokerAddrs"].items())]
+    return list(await asyncio.gather(*(_status(cluster, each) for each in addresses)))
+
+
+async def _status(cluster: ClusterClient, address: str) -> dict[str, Any]:
+    try:
+        answer = await cluster.ask(address, RequestCode.GET_BROKER_ROLE, timeout_s=ASK_S)
+        return decode_object(answer.body)
+    except RemotingError as error:
+        return {"address": address, "role": "unknown", "problem": str(error)}
+
+
+async def _wait_for_role(cluster: ClusterClient, address: str, role: str, timeout_s: float) -> dict[str, Any]:
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        found = await _status(cluster, address)
+        if found["role"] == role and (role != "master" or found["mayAcknowledge"]):
+            return found
+        if time.monotonic() > deadline_s:
+            raise RemotingError(
+                f"{address}: expected it to be the {role} within {timeout_s:g} s, found {found['role']}: "
+                f"{found.get('problem') or (found.get('election') or {}).get('whyNotMaster') or 'no reason is known'}"
+            )
+        await asyncio.sleep(POLL_S)
+
+
+def _words(found: dict[str, Any]) -> str:
+    if found["role"] == "unknown":
+        return f"{found['address']}: does not answer: {found['problem']}"
+    election = found["election"]
+    parts = [f"{found['address']}: {found['role']}, replica {found['replicaId']}, epoch {found['epoch']}"]
+    if election.get("isMine"):
+        parts.append(f"may acknowledge for {election['leftMs'] / 1000:.1f} s unless it renews")
+        parts.append(f"in sync: {', '.join(map(str, election['inSync']))}")
+    elif election.get("holder"):
+        parts.append(f"replica {election['holder']} at {election['address']} has the lease")
+        if election.get("whyNotMaster"):
+            parts.append(f"not the master: {election['whyNotMaster']}")
+    elif election.get("whyNotMaster"):
+        parts.append(f"the lease is free; not taken: {election['whyNotMaster']}")
+    parts.append(f"log up to {found['logEnd']}, confirmed up to {found['confirmedOffset']}")
+    parts += [f"slave {each['address']} is {each['behindBytes']} bytes behind" for each in found["slaves"]]
+    parts += [f"cut tail {each['path']}" for each in found["cutTails"]]
+    parts += [f"problem: {each}" for each in (found["problem"], election.get("problem")) if each]
+    return ", ".join(parts)

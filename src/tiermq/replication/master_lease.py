@@ -1,0 +1,154 @@
+"""MasterLease: who is the master of a broker, as an object in its bucket or in a shared directory.
+
+    <cluster dir>/<broker>/lease-master.tiermq.json
+
+    {"epoch": 7, "holder": 2, "address": …, "haAddress": …, "termMs": 10000, "renewals": 41, "confirmedOffset": 81920,
+     "inSync": [1, 2], "successor": 0, "replicas": {"1": {"token": …, "address": …}, "2": {…}}}
+
+It is an object beside the leases of uploads (`tier/metadata/broker_lease.py`), and not a part of them: a broker lends
+those to jobs, and remains the master. It is only ever replaced by compare-and-set, and never removed.
+
+Its times are durations. The holder counts its term from before it sent the renewal, by its own clock, less a margin; a
+candidate counts it from after it first read this version of the object, by its own. So the holder's term is over before
+a candidate takes the lease, whatever the clocks of the two machines show, as long as they run equally fast to within
+the margin.
+
+`holder` 0: free, because its holder released it; `successor` is whom it would like to see next. `replicas`: each store
+directory has a random token; a directory that was emptied has a new one, and so a new id which is not in sync.
+Pure: bytes and values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiermq.tier.metadata.document import (
+    natural_field,
+    open_document,
+    refuse_document,
+    seal_document,
+    text_field,
+)
+from tiermq.tier.names import OBJECT_SUFFIX, broker_directory
+
+VERSION = 1
+SUCCESSOR_MS = 5_000
+"""For how long a released lease is left to the successor that it names."""
+REMEDY = "its holder rewrites it; without one, `tiermq broker promote --accept-loss` begins a new one"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A store directory that takes part."""
+
+    token: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterLease:
+    """See the module."""
+
+    epoch: int = 0
+    holder: int = 0
+    address: str = ""
+    ha_address: str = ""
+    term_ms: int = 0
+    renewals: int = 0
+    confirmed: int = 0
+    members: frozenset[int] = frozenset()
+    successor: int = 0
+    replicas: Mapping[int, Replica] = field(default_factory=dict)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the broker never had a master."""
+        return self.epoch == 0
+
+    def id_of(self, token: str) -> int:
+        """The id of the replica with this token; 0 when it has none yet."""
+        return next((number for number, each in self.replicas.items() if each.token == token), 0)
+
+
+def master_lease_name(cluster: str, broker: str) -> str:
+    return f"{broker_directory(cluster, broker)}/lease-master{OBJECT_SUFFIX}"
+
+
+def encode_master_lease(lease: MasterLease) -> bytes:
+    body = {
+        "address": lease.address,
+        "confirmedOffset": lease.confirmed,
+        "epoch": lease.epoch,
+        "haAddress": lease.ha_address,
+        "holder": lease.holder,
+        "inSync": sorted(lease.members),
+        "renewals": lease.renewals,
+        "replicas": {
+            str(number): {"address": each.address, "token": each.token} for number, each in lease.replicas.items()
+        },
+        "successor": lease.successor,
+        "termMs": lease.term_ms,
+    }
+    return seal_document(body, VERSION)
+
+
+def decode_master_lease(data: bytes, name: str) -> MasterLease:
+    """Raises FutureManifest or CorruptManifest."""
+    body = open_document(data, name, VERSION, REMEDY)
+    try:
+        return MasterLease(
+            epoch=natural_field(body, "epoch"),
+            holder=natural_field(body, "holder"),
+            address=text_field(body, "address"),
+            ha_address=text_field(body, "haAddress"),
+            term_ms=natural_field(body, "termMs"),
+            renewals=natural_field(body, "renewals"),
+            confirmed=natural_field(body, "confirmedOffset"),
+            members=frozenset(int(each) for each in body["inSync"]),
+            successor=natural_field(body, "successor"),
+            replicas={int(number): _replica(each) for number, each in body["replicas"].items()},
+        )
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        refuse_document(name, f"a body that is no lease of a master ({error})", REMEDY)
+
+
+def _replica(fields: Any) -> Replica:
+    return Replica(text_field(fields, "token"), text_field(fields, "address"))
+
+
+def why_not_take(lease: MasterLease, own: int, end: int, epoch: int, *, seen_ms: int, accept_loss: bool = False) -> str:
+    """Why replica `own`, whose log ends at `end` in `epoch`, may not take this lease, which it has seen unchanged for
+    `seen_ms`; empty when it may.
+    """
+    if lease.is_new and not lease.members:
+        if epoch > 0 and not accept_loss:
+            return (
+                f"expected the lease of a broker whose log has epoch {epoch}, found none: whether this replica has all "
+                "that was acknowledged is not known; if it has, or the rest is lost: "
+                "`tiermq broker promote --accept-loss`"
+            )
+        if end == 0 and seen_ms < lease.term_ms:
+            return "a replica that has messages goes first"
+        return ""
+    if lease.holder not in (0, own) and seen_ms < lease.term_ms:
+        return f"replica {lease.holder} holds the lease for another {(lease.term_ms - seen_ms) / 1000:.1f} s at most"
+    if accept_loss:
+        return ""
+    if own not in lease.members:
+        return (
+            f"this replica, {own}, is not in sync: {_named(lease.members)} may have acknowledged messages that it lacks"
+        )
+    if end < lease.confirmed:
+        return (
+            f"this log ends at physical offset {end}, and messages up to {lease.confirmed} were acknowledged: it lost "
+            "its tail, such as by a power cut under ASYNC_FLUSH"
+        )
+    if lease.holder == 0 and lease.successor not in (0, own) and seen_ms < SUCCESSOR_MS:
+        return f"it was released for replica {lease.successor}"
+    return ""
+
+
+def _named(members: frozenset[int]) -> str:
+    return f"{'replica' if len(members) == 1 else 'replicas'} {', '.join(map(str, sorted(members)))}"

@@ -1,0 +1,137 @@
+"""SyncSet: the replicas that must have a message before it is committed, of a master that was elected.
+
+    away ──has all that is committed──► joining ──has all that was acknowledged without it──► proposed ──► recorded
+                                                                                                             │
+    away ◄── recorded without it ◄── proposed without it ◄── disconnected, or behind for too long ◄──────────┘
+
+`effective` is everything that is recorded, proposed or joining: a message waits for all of them. So a set that is
+recorded late, or whose recording is not known to have failed, never covers less than the election believes.
+
+Invariants: a replica is proposed only once it has the log up to where it ended after the replica became effective: what
+was acknowledged without it is below. Only a recording takes a recorded member out of `effective`.
+Pure: the thread of the HA port is the only one that changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SAMPLE_S = 0.5
+
+
+@dataclass(slots=True)
+class _Progress:
+    """When a member last had everything that the log had at the look before."""
+
+    end: int
+    caught_up_s: float
+
+
+class Progress(NamedTuple):
+    """How many replicas must have a message, up to where all of them have the log, and the set to be recorded next."""
+
+    in_sync: int
+    confirmed: int
+    wanted: frozenset[int] | None
+
+
+class SyncSet:
+    """See the module."""
+
+    def __init__(self, own: int, behind_s: float) -> None:
+        """`behind_s`: for how long a connected member may be behind."""
+        self.own = own
+        self._behind_s = behind_s
+        self.recorded: frozenset[int] = frozenset((own,))
+        self._proposed: frozenset[int] | None = None
+        self._unsettled: frozenset[int] = frozenset()  # Members of proposals of which none is known to have failed.
+        self._joining: dict[int, int] = {}
+        self._progress: dict[int, _Progress] = {}
+        self.effective: frozenset[int] = self.recorded
+        self._sampled_s = -SAMPLE_S
+        self._older_end = self._newer_end = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other replica must have a message."""
+        return len(self.effective) == 1
+
+    def note_recorded(self, members: frozenset[int]) -> None:
+        """The election has this set: the newest that was proposed, or an earlier one."""
+        self.recorded = members | {self.own}
+        if self._proposed in (None, self.recorded):
+            self._proposed, self._unsettled = None, frozenset()
+        self._joining = {each: end for each, end in self._joining.items() if each not in members}
+        self._refresh()
+
+    def advance(
+        self, acks: Mapping[int, int], confirmed: int, log_end: Callable[[], int], now_s: float, *, needed: int
+    ) -> Progress:
+        """Take what replicas that are connected have reported, after everything up to `confirmed` was.
+
+        `needed`: the least number of members with which anything is confirmed.
+        """
+        was_alone = self.is_alone and needed <= 1
+        self.welcome(acks, self._end_before(log_end(), now_s) if was_alone else confirmed)
+        end = log_end()  # Behind everything that was acknowledged without a replica that joins now.
+        wanted = self.look(acks, end, now_s)
+        in_sync = len(self.effective)
+        if was_alone:
+            confirmed = max(confirmed, end)
+        elif in_sync >= needed:
+            confirmed = max(confirmed, min(end, confirmed_by(self.effective, self.own, acks, end)))
+        return Progress(in_sync, confirmed, wanted)
+
+    def _end_before(self, end: int, now_s: float) -> int:
+        """Where the log ended a moment ago: under load, no replica ever has it up to the very end."""
+        if now_s - self._sampled_s >= SAMPLE_S:
+            self._older_end, self._newer_end, self._sampled_s = self._newer_end, end, now_s
+        return self._older_end
+
+    def welcome(self, acks: Mapping[int, int], confirmed: int) -> bool:
+        """Let replicas join that have all that is committed; whether one does. `look` follows, with the end of the
+        log that is read after this call.
+        """
+        new = [each for each, ack in acks.items() if each not in self.effective and ack >= confirmed]
+        for each in new:
+            self._joining[each] = -1
+        if new:
+            self._refresh()
+        return bool(new)
+
+    def look(self, acks: Mapping[int, int], end: int, now_s: float) -> frozenset[int] | None:
+        """The set to be recorded next; None when that is the one that is recorded or proposed."""
+        for each in list(self._joining):
+            if each not in acks and each not in self._unsettled:
+                del self._joining[each]  # It never counted for anyone else.
+            elif self._joining[each] < 0:
+                self._joining[each] = end
+        self._refresh()
+        wanted = {self.own}
+        for each in self.recorded - {self.own}:
+            if each in acks and not self._is_behind(each, acks[each], end, now_s):
+                wanted.add(each)
+        wanted |= {each for each, needs in self._joining.items() if acks.get(each, -1) >= needs}
+        self._progress = {each: found for each, found in self._progress.items() if each in acks}
+        found = frozenset(wanted)
+        if found == (self.recorded if self._proposed is None else self._proposed):
+            return None
+        self._proposed, self._unsettled = found, self._unsettled | found
+        self._refresh()
+        return found
+
+    def _is_behind(self, replica: int, ack: int, end: int, now_s: float) -> bool:
+        progress = self._progress.setdefault(replica, _Progress(end, now_s))
+        if ack >= progress.end:
+            progress.end, progress.caught_up_s = end, now_s
+        return now_s - progress.caught_up_s > self._behind_s
+
+    def _refresh(self) -> None:
+        self.effective = self.recorded | self._unsettled | self._joining.keys()
+
+
+def confirmed_by(members: frozenset[int], own: int, acks: Mapping[int, int], end: int) -> int:
+    """Up to where every member has a log that ends at `end`; 0 while one of them is away."""
+    return min((acks.get(each, 0) for each in members if each != own), default=end)

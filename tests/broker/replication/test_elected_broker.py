@@ -1,0 +1,191 @@
+"""Brokers whose roles change while their processes run."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from broker.brokers import Producer, send_command, stored
+from broker.replication.elections import Member, member
+from tiermq.broker.elected_broker import cut_tails
+from tiermq.errors import RemotingError
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_object
+from waiting import until
+
+
+def send(to: Member, *bodies: bytes) -> list[int]:
+    """The queue offsets of messages that were acknowledged."""
+    with Producer(to.broker) as producer:
+        answers = [producer.send(body=body) for body in bodies]
+    assert {each.code for each in answers} == {ResponseCode.SUCCESS}, [each.remark for each in answers]
+    return [int(each.ext["queueOffset"]) for each in answers]
+
+
+def bodies(of: Member) -> list[bytes]:
+    return [each.body for each in stored(of.broker)]
+
+
+def in_sync(of: Member, *ids: int) -> None:
+    until(lambda: of.election.decision.members == frozenset(ids))
+
+
+def test_roles_change_and_every_message_stays_at_its_offset(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first, member(tmp_path, 2) as second:
+        first.lead(1)
+        second.follow(first)
+        in_sync(first, 1, 2)
+        assert send(first, b"0", b"1") == [0, 1]
+        address = first.keeper.address
+
+        first.follow(second)
+        second.lead(2)
+        first.follow(second)
+        assert send(second, b"2") == [2], "numbers go on"
+        in_sync(second, 1, 2)
+        assert send(second, b"3") == [3]
+
+        second.follow(first)
+        first.lead(3)
+        second.follow(first)
+        in_sync(first, 1, 2)
+        assert send(first, b"4") == [4]
+        assert first.keeper.address == address, "the ports stay"
+        assert bodies(first) == [b"0", b"1", b"2", b"3", b"4"]
+        until(lambda: bodies(second) == [b"0", b"1", b"2", b"3", b"4"])
+        assert cut_tails(tmp_path / "replica1") == cut_tails(tmp_path / "replica2") == []
+
+
+def test_a_replaced_master_loses_its_own_tail_and_keeps_it_aside(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first, member(tmp_path, 2) as second:
+        first.lead(1)
+        second.follow(first)
+        in_sync(first, 1, 2)
+        send(first, b"both")
+        first.election.records = False  # The election is not there to record a smaller set.
+        second.lead(2)
+        with Producer(first.broker) as producer:
+            producer.client.oneway(send_command(body=b"only the first"))
+            until(lambda: first.broker.parts.local.max_physical_offset > second.broker.parts.local.max_physical_offset)
+        begin = second.broker.parts.local.max_physical_offset
+        end = first.broker.parts.local.max_physical_offset
+        assert [each.body for each in first.broker.parts.local.get("T", 0, 0).messages] == [b"both"], "not shown either"
+        assert send(second, b"second") == [1]
+
+        first.follow(second)
+        in_sync(second, 1, 2)
+        until(lambda: bodies(first) == [b"both", b"second"])
+        [tail] = cut_tails(tmp_path / "replica1")
+        assert (tail.epoch, tail.begin, tail.end) == (1, begin, end)
+        assert b"only the first" in Path(tail.path).read_bytes()
+
+
+def test_nothing_is_answered_by_a_master_that_may_not_acknowledge(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        first.lead(1)
+        send(first, b"0")
+        with Producer(first.broker) as producer:
+            first.election.is_valid = False
+            answer = producer.send(body=b"1")
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "not known to be the master" in (answer.remark or "")
+            first.election.is_valid = True
+            assert producer.send(body=b"2").code == ResponseCode.SUCCESS
+        assert bodies(first) == [b"0", b"2"], "what was refused is not stored"
+
+
+def test_an_answer_is_dropped_when_the_right_to_acknowledge_ends_before_it_leaves(tmp_path: Path) -> None:
+    with member(tmp_path, 1, in_sync_replicas=2) as first, member(tmp_path, 2, in_sync_replicas=2) as second:
+        first.lead(1)
+        second.follow(first)
+        in_sync(first, 1, 2)
+        send(first, b"0")
+        slave = second.broker.replication.slave
+        assert slave is not None
+        first.election.records = False
+        slave.set_master("")
+        with Producer(first.broker) as producer:
+            seen: list[BaseException | int] = []
+
+            def ask() -> None:
+                try:
+                    seen.append(int(producer.send(body=b"1").code))
+                except RemotingError as error:
+                    seen.append(error)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            until(lambda: first.broker.parts.local.max_physical_offset > second.broker.parts.local.max_physical_offset)
+            first.election.is_valid = False
+            second.follow(first)
+            slave.set_master(first.keeper.ha_address)
+            asking.join()
+        [found] = seen
+        assert isinstance(found, RemotingError), "the connection was closed without an answer"
+
+
+def test_with_two_needed_a_lone_master_stores_and_does_not_confirm(tmp_path: Path) -> None:
+    with member(tmp_path, 1, in_sync_replicas=2) as first, member(tmp_path, 2) as second:
+        first.lead(1)
+        with Producer(first.broker) as producer:
+            assert producer.send(body=b"0").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert bodies(first) == []
+        second.follow(first)
+        in_sync(first, 1, 2)
+        until(lambda: bodies(first) == [b"0"])
+
+
+def test_a_replica_that_goes_away_leaves_the_set_and_sends_go_on(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        with member(tmp_path, 2) as second:
+            first.lead(1)
+            second.follow(first)
+            in_sync(first, 1, 2)
+        in_sync(first, 1)
+        assert send(first, b"alone") == [0]
+
+
+def test_the_name_server_gives_the_master_id_to_the_newer_epoch(tmp_path: Path) -> None:
+    with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names:
+        place = {"namesrv_addr": f"127.0.0.1:{names.port}", "register_name_server_period": 100}
+        with member(tmp_path, 1, **place) as first, member(tmp_path, 2, **place) as second:
+            first.lead(1)
+            second.follow(first)
+            until(lambda: _addresses(names) == {0: first.keeper.address, 2: second.keeper.address})
+            second.lead(2)  # The first still believes that it is the master, and registers as such.
+            until(lambda: _addresses(names).get(0) == second.keeper.address)
+            registration = first.broker.registration
+            assert registration is not None
+            before = registration.status()[0]
+            until(lambda: (now := registration.status()[0]).accepted_count + now.failed_count
+                  > before.accepted_count + before.failed_count + 2)  # fmt: skip
+            assert _addresses(names)[0] == second.keeper.address
+            first.follow(second)
+            until(lambda: _addresses(names) == {0: second.keeper.address, 1: first.keeper.address})
+
+
+def _addresses(names: NameServer) -> dict[int, str]:
+    with BlockingClient("127.0.0.1", names.port) as client:
+        answer = client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    found = decode_object(answer.body)["brokerAddrTable"].get("b1", {"brokerAddrs": {}})
+    return {int(key): str(value) for key, value in found["brokerAddrs"].items()}
+
+
+def test_a_broker_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        opens = first.keeper._open_broker
+        failures = [OSError("no"), OSError("no")]
+
+        def failing(*values: object) -> object:
+            if failures:
+                raise failures.pop()
+            return opens(*values)  # type: ignore[arg-type]
+
+        first.keeper._open_broker = failing  # type: ignore[assignment]
+        first.lead(1)
+        assert not failures
+        assert send(first, b"0") == [0]

@@ -1,0 +1,259 @@
+"""Replicas of a broker as processes: a master dies, stops, hands over or loses its bucket, and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.brokers import send_command
+from cli.standbys import Sending, check, messages, replicas
+from servers.seaweedfs import SeaweedFS, Unavailable
+from servers.serving import SIZES
+from tiermq.cli.main import cli
+from tiermq.errors import RemotingError
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.tier.tiered_store import TieredStore
+from waiting import until
+
+
+def test_a_killed_master_is_replaced_and_returns_as_a_slave(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        assert (a.ready["role"], b.ready["role"]) == ("SYNC_MASTER", "SLAVE")
+        with Sending(cluster) as sending:
+            sending.more()
+            until(lambda: cluster.in_sync(a) == [1, 2])
+            masters = [a, b]
+            for epoch in (2, 3, 4):
+                master, other = masters
+                sending.more()
+                master.kill()
+                until(lambda other=other: cluster.is_master(other))
+                assert cluster.status(other)["epoch"] == epoch
+                sending.more()
+                master.start()
+                assert master.ready["role"] == "SLAVE"
+                until(lambda other=other: cluster.in_sync(other) == [1, 2])
+                masters.reverse()
+        assert max(sending.gaps_s) < 60, "a master that was killed is replaced"
+        check(sending, messages(masters[0].address))
+        found = cluster.run("broker", "status", "b1")
+        assert found["hasMaster"]
+        assert sorted(each["role"] for each in found["replicas"]) == ["master", "slave"]
+
+
+def test_a_stopped_master_acknowledges_nothing_after_the_take_over(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        with Sending(cluster) as sending:
+            sending.more()
+            until(lambda: cluster.in_sync(a) == [1, 2])
+            assert a.process is not None
+            with BlockingClient("127.0.0.1", a.port, timeout_s=120.0) as early:
+                assert early.request(send_command("T", b"early")).code == ResponseCode.SUCCESS
+                a.process.send_signal(signal.SIGSTOP)
+                waiting = [early.request_later(send_command("T", b"stopped")) for _ in range(50)]
+                until(lambda: cluster.is_master(b))
+                sending.more()
+                a.process.send_signal(signal.SIGCONT)
+                answers = []
+                for each in waiting:
+                    try:
+                        answers.append(int(each.result().code))
+                    except RemotingError:
+                        answers.append(-1)
+            assert int(ResponseCode.SUCCESS) not in answers
+            until(lambda: cluster.status(a)["role"] == "slave")
+            until(lambda: cluster.in_sync(b) == [1, 2])
+            sending.more()
+        found = messages(b.address)
+        assert b"stopped" not in found.values()
+        # One message of another producer is among them.
+        assert not sending.conflicts
+        assert {offset: found.get(offset) for offset in sending.acknowledged} == sending.acknowledged
+        assert sorted(found) == list(range(len(found)))
+
+
+def test_the_tail_of_a_replaced_master_is_cut_and_reported(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        with Sending(cluster) as sending:
+            sending.more()
+        until(lambda: cluster.in_sync(a) == [1, 2])
+        assert b.process is not None
+        end = cluster.status(a)["logEnd"]
+        b.process.send_signal(signal.SIGSTOP)
+        with BlockingClient("127.0.0.1", a.port) as client:
+            client.oneway(send_command("T", b"only the first has it"))
+            until(lambda: cluster.status(a)["logEnd"] > end)
+        a.kill()
+        b.process.send_signal(signal.SIGCONT)
+        until(lambda: cluster.is_master(b))
+        a.start()
+        until(lambda: cluster.in_sync(b) == [1, 2])
+        [tail] = cluster.status(a)["cutTails"]
+        assert (tail["epoch"], tail["begin"]) == (1, end)
+        assert b"only the first has it" in Path(tail["path"]).read_bytes()
+        found = messages(b.address)
+        assert b"only the first has it" not in found.values()
+        check(sending, found)
+
+
+def test_of_two_standbys_one_takes_over_and_the_other_follows_it(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease", in_sync_replicas=2) as cluster:
+        a, b, c = (cluster.start(name) for name in "abc")
+        with Sending(cluster) as sending:
+            until(lambda: cluster.in_sync(a) == [1, 2, 3])
+            sending.more()
+            a.kill()
+            until(lambda: cluster.is_master(b) or cluster.is_master(c))
+            first, second = (b, c) if cluster.is_master(b) else (c, b)
+            sending.more()
+            assert cluster.status(second)["role"] == "slave"
+        check(sending, messages(first.address))
+
+
+def test_a_handover_by_command_loses_nothing_and_is_quick(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease", master_sync_interval=600_000) as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        with Sending(cluster) as sending:
+            sending.more()
+            until(lambda: cluster.in_sync(a) == [1, 2])
+            cluster.run("topic", "create", "fresh")
+            promoted = cluster.run("broker", "promote", b.address)
+            assert (promoted["role"], promoted["epoch"]) == ("master", 2)
+            with BlockingClient("127.0.0.1", b.port) as client:
+                topics = client.request(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG))
+            assert b"fresh" in bytes(topics.body), "tables are handed over, too"
+            sending.more()
+            until(lambda: cluster.in_sync(b) == [1, 2])
+            demoted = cluster.run("broker", "demote", "b1")
+            assert demoted["role"] == "slave"
+            until(lambda: cluster.is_master(a))
+            sending.more()
+        check(sending, messages(a.address))
+        assert cluster.status(a)["cutTails"] == cluster.status(b)["cutTails"] == [], "nothing had to be cut"
+        b.terminate()
+        until(lambda: cluster.in_sync(a) == [1])
+        refused = cluster.run("broker", "demote", "b1", code=1)
+        assert "expected another replica in sync" in refused["said"]
+        with Sending(cluster) as sending:
+            sending.more(5)
+
+
+def test_a_master_that_ends_cleanly_is_replaced_long_before_its_lease_ends(tmp_path: Path) -> None:
+    term = {"master_lease_term": 6_000}
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease", **term) as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        until(lambda: cluster.in_sync(a) == [1, 2])
+        a.terminate()
+        found = cluster.status(b)
+        assert found["election"]["holder"] in (0, 2), "it was released"
+        until(lambda: cluster.is_master(b))
+
+
+def test_a_take_over_with_a_tier_goes_on_where_the_bucket_ends(tmp_path: Path) -> None:
+    tier = f"file://{tmp_path}/tier"
+    with replicas(tmp_path, "--tier", tier, tiered_store_group_commit_timeout=100) as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        with Sending(cluster) as sending:
+            sending.more(50)
+            until(lambda: cluster.in_sync(a) == [1, 2])
+            until(lambda: list((tmp_path / "tier").rglob("*")))
+            a.kill()
+            until(lambda: cluster.is_master(b))
+            sending.more(50)
+            a.start()
+            until(lambda: cluster.in_sync(b) == [1, 2])
+            promoted = cluster.run("broker", "promote", a.address)
+            assert promoted["role"] == "master"
+            sending.more(50)
+        check(sending, messages(a.address))
+        b.terminate()
+        a.terminate()
+    with TieredStore.open(
+        tmp_path / "restored", tier=tier, restore=True, broker_name="b1", broker_cluster_name="DefaultCluster", **SIZES
+    ) as store:
+        found = {}
+        while page := store.get("T", 0, len(found), 1_000).messages:
+            found.update({each.queue_offset: each.body for each in page})
+    check(sending, found)
+
+
+def test_an_empty_machine_takes_over_what_the_bucket_has(tmp_path: Path) -> None:
+    tier = f"file://{tmp_path}/tier"
+    with replicas(tmp_path, "--tier", tier, tiered_store_group_commit_timeout=100) as cluster:
+        a = cluster.start("a")
+        with Sending(cluster) as sending:
+            sending.more(50)
+        a.terminate()  # Uploads everything.
+        uploaded = len(sending.acknowledged)
+        a.start()
+        until(lambda: cluster.is_master(a))
+        a.kill()
+        shutil.rmtree(tmp_path / "a")
+        c = cluster.start("c")
+        assert c.ready["role"] == "SLAVE"
+        refused = cluster.run("broker", "promote", c.address, code=1)
+        assert "is not in sync" in refused["said"] or "does not answer" in refused["said"]
+        promoted = cluster.run("broker", "promote", c.address, "--accept-loss")
+        assert promoted["role"] == "master"
+        assert promoted["restored"]["messages"] >= uploaded
+        assert promoted["election"]["lost"]["fromOffset"] == 0
+        check(sending, messages(c.address))
+        with BlockingClient("127.0.0.1", c.port) as client:
+            answer = client.request(send_command("T", b"next"))
+        assert (answer.code, int(answer.ext["queueOffset"])) == (ResponseCode.SUCCESS, uploaded)
+
+
+def test_a_master_without_its_bucket_stops_and_goes_on_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        server = SeaweedFS(tmp_path / "weed")
+    except Unavailable as reason:
+        pytest.skip(f"no real S3 server here: {reason}")
+    with server:
+        server.create_bucket("leases")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        with replicas(tmp_path, "--lease", "s3://leases/pair") as cluster:
+            a, b = cluster.start("a"), cluster.start("b")
+            with Sending(cluster) as sending:
+                sending.more()
+                until(lambda: cluster.in_sync(a) == [1, 2])
+                server.kill()
+                until(lambda: not cluster.status(a)["mayAcknowledge"])
+                with BlockingClient("127.0.0.1", a.port) as client:
+                    answer = client.request(send_command("T", b"without a lease"))
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                before = len(sending.acknowledged)
+                assert cluster.status(a)["role"] == "master"
+                server.start()
+                until(lambda: cluster.is_master(a) or cluster.is_master(b))
+                sending.more()
+                assert len(sending.acknowledged) > before
+            master = a if cluster.is_master(a) else b
+            found = messages(master.address)
+            assert b"without a lease" not in found.values()
+            check(sending, found)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--standby", "--namesrv", "127.0.0.1:1"], "expected --tier, or --lease"),
+        (["--standby", "--lease", "file:///tmp/x"], "expected --namesrv"),
+        (["--lease", "file:///tmp/x"], "expected --standby"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, words: list[str], expected: str) -> None:
+    result = CliRunner().invoke(cli, ["serve", str(tmp_path / "s"), "--port", "0", *words])
+    assert result.exit_code == 2
+    assert expected in result.output

@@ -1,0 +1,303 @@
+"""Elections by a lease in a bucket, with moved clocks: who is the master when, and who may acknowledge."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulation.manual_clock import ManualClock
+from tiermq.errors import TierUnavailable
+from tiermq.replication.bucket_election import BucketElection, LeaseTimes
+from tiermq.replication.election import Candidate, Decision, LogEnds, Role
+from tiermq.replication.master_lease import (
+    MasterLease,
+    Replica,
+    decode_master_lease,
+    encode_master_lease,
+    master_lease_name,
+)
+from tiermq.tier.driver.contract import ForwardingDriver, StoredObject
+from tiermq.tier.driver.memory import MemoryDriver
+
+TIMES = LeaseTimes(term_s=10.0, renew_s=3.0, margin_s=2.0, look_s=1.0)
+_numbers = itertools.count()
+
+
+class Away(ForwardingDriver):
+    """A bucket that does not answer while `is_away`; `loses_answers`: it takes puts, and does not say so."""
+
+    is_away = False
+    loses_answers = False
+
+    def get_object(self, name: str) -> StoredObject | None:
+        self._require()
+        return super().get_object(name)
+
+    def put_object(self, name: str, data: bytes, **options: object) -> str:  # type: ignore[override]
+        self._require()
+        version = super().put_object(name, data, **options)  # type: ignore[arg-type]
+        if self.loses_answers:
+            raise TierUnavailable("the answer was lost")
+        return version
+
+    def _require(self) -> None:
+        if self.is_away:
+            raise TierUnavailable("away")
+
+
+class Node:
+    """One replica: its clock, which begins anywhere, its driver, and what it was told."""
+
+    def __init__(self, path: Path, bucket: str, name: str, begins_s: float = 0.0) -> None:
+        self.clock = ManualClock()
+        self.clock.advance_ms(int(begins_s * 1000))
+        self.driver = Away(MemoryDriver(bucket))
+        self.end, self.confirmed, self.epoch = 100, 100, 0
+        self.decisions: list[Decision] = []
+        self.election = BucketElection(self.driver, "c", "b", str(path / name), times=TIMES, clock=self.clock)
+        self.election.join()
+        self.election._candidate = Candidate(
+            address=f"{name}:1",
+            ha_address=f"{name}:2",
+            ends=lambda: LogEnds(self.end, self.confirmed, self.epoch),
+            on_change=self.decisions.append,
+        )
+
+    def step(self, after_s: float = 0.0) -> Role:
+        self.clock.advance_ms(round(after_s * 1000))
+        self.election.run_once()
+        decision = self.election.decision
+        if decision.role is Role.MASTER:
+            self.epoch = decision.epoch
+        return decision.role
+
+    @property
+    def may_acknowledge(self) -> bool:
+        return self.election.may_acknowledge(self.election.decision.epoch)
+
+
+Make = Callable[..., Node]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Make:
+    bucket = f"election{next(_numbers)}"
+    return lambda name, begins_s=0.0: Node(tmp_path, bucket, name, begins_s)
+
+
+def pair(node: Make) -> tuple[Node, Node]:
+    """A master and a replica in sync."""
+    first, second = node("first"), node("second", begins_s=86_400.0)
+    assert first.step() is Role.MASTER
+    assert second.step() is Role.SLAVE
+    first.election.propose(1, frozenset((1, 2)))
+    first.step()
+    second.epoch = 1
+    second.step()
+    return first, second
+
+
+def test_the_first_replica_is_the_master_and_the_second_follows_it(node: Make) -> None:
+    first, second = pair(node)
+    assert (first.election.own, second.election.own) == (1, 2)
+    assert first.election.decision.members == {1, 2}
+    decided = second.election.decision
+    assert (decided.role, decided.epoch, decided.address, decided.ha_address) == (Role.SLAVE, 1, "first:1", "first:2")
+    assert first.may_acknowledge
+    assert not second.may_acknowledge
+
+
+def test_a_master_that_cannot_renew_stops_before_another_one_takes_over(node: Make) -> None:
+    first, second = pair(node)
+    first.driver.is_away = True
+    waited = 0.0
+    while second.step(0.5) is not Role.MASTER:
+        waited += 0.5
+        first.step(0.5)
+        assert waited < 11.0
+    assert 9.5 <= waited <= 10.5
+    assert not first.may_acknowledge
+    assert second.election.decision.epoch == 2
+    first.driver.is_away = False
+    assert first.step(1.0) is Role.SLAVE
+    assert first.election.decision.address == "second:1"
+
+
+@pytest.mark.parametrize("rate", [0.85, 1.0, 1.15])
+def test_one_may_acknowledge_at_a_time_although_clocks_run_unequally(node: Make, rate: float) -> None:
+    first, second = pair(node)
+    first.driver.is_away = True
+    for _ in range(300):
+        first.clock.advance_ms(100)
+        role = second.step(0.1 * rate)
+        assert not (first.may_acknowledge and role is Role.MASTER)
+    assert role is Role.MASTER
+
+
+def test_a_lease_that_ended_is_renewed_when_no_other_replica_took_it(node: Make) -> None:
+    first, _second = pair(node)
+    first.driver.is_away = True
+    first.step(9.0)
+    assert not first.may_acknowledge
+    assert first.election.decision.role is Role.MASTER
+    first.driver.is_away = False
+    assert first.step(60.0) is Role.MASTER
+    assert first.may_acknowledge
+    assert first.election.decision.epoch == 1, "there was no other master"
+
+
+def test_of_two_replicas_that_take_over_at_once_one_wins(node: Make) -> None:
+    first, second = pair(node)
+    third = node("third")
+    first.election.propose(1, frozenset((1, 2, 3)))
+    first.step(0.1)
+    for each in (second, third):
+        each.epoch = 1
+        each.step(0.1)
+    roles = [each.step(10.1) for each in (second, third)]
+    assert roles == [Role.MASTER, Role.SLAVE]
+    assert third.election.decision.address == "second:1"
+
+
+def test_a_replica_that_is_not_in_sync_never_takes_over(node: Make) -> None:
+    first, second = pair(node)
+    first.election.propose(1, frozenset((1,)))
+    first.step(0.1)
+    assert second.step(1.0) is Role.SLAVE
+    assert second.step(100.0) is not Role.MASTER
+    assert "not in sync" in second.election.why_not
+    second.election.accept_loss()
+    assert second.step(1.0) is Role.MASTER
+
+
+def test_a_replica_that_lost_its_tail_does_not_take_over(node: Make) -> None:
+    first, second = pair(node)
+    first.end = first.confirmed = 500
+    first.step(3.0)
+    second.step(0.1)
+    second.end = 499
+    second.step(11.0)
+    assert second.election.decision.role is not Role.MASTER
+    assert "499" in second.election.why_not
+    second.end = 500
+    assert second.step(1.0) is Role.MASTER
+
+
+def test_a_released_lease_is_taken_at_once_by_the_successor_first(node: Make) -> None:
+    first, second = pair(node)
+    third = node("third")
+    first.election.propose(1, frozenset((1, 2, 3)))
+    first.step(0.1)
+    for each in (second, third):
+        each.epoch = 1
+        each.step(0.1)
+    first.election.resign(3)
+    assert first.step(0.1) is Role.NONE
+    assert not first.may_acknowledge
+    assert second.step(0.1) is not Role.MASTER
+    assert third.step(0.1) is Role.MASTER
+    assert third.election.decision.epoch == 2
+    assert first.step(0.1) is Role.SLAVE
+
+
+def test_a_released_lease_is_not_left_to_a_successor_that_is_gone(node: Make) -> None:
+    first, second = pair(node)
+    first.election.propose(1, frozenset((1, 2, 3)))
+    first.step(0.1)
+    first.election.resign(3)
+    first.step(0.1)
+    second.step(0.1)
+    assert second.step(5.1) is Role.MASTER
+
+
+def test_the_holder_takes_its_lease_again_after_a_restart(node: Make) -> None:
+    first, _second = pair(node)
+    again = node("first")
+    again.epoch = 1
+    assert again.election.own == 1
+    assert again.step() is Role.MASTER
+    assert again.election.decision.epoch == 2
+    first.step(3.1)
+    assert first.election.decision.role is not Role.MASTER
+    assert not first.may_acknowledge
+
+
+def test_a_take_over_whose_answer_was_lost_is_repeated_with_another_epoch(node: Make) -> None:
+    first, second = pair(node)
+    second.driver.loses_answers = True
+    assert second.step(10.1) is not Role.MASTER
+    assert not second.may_acknowledge
+    second.driver.loses_answers = False
+    assert second.step(0.1) is Role.MASTER
+    assert second.election.decision.epoch == 3
+    assert not first.election.may_acknowledge(3)
+
+
+def test_a_renewal_whose_answer_was_lost_keeps_the_lease(node: Make) -> None:
+    first, second = pair(node)
+    first.driver.loses_answers = True
+    first.election.propose(1, frozenset((1,)))
+    first.step(3.1)
+    assert first.election.decision.members == {1, 2}, "it is not known"
+    first.driver.loses_answers = False
+    assert first.step(1.1) is Role.MASTER
+    assert first.election.decision.members == {1}
+    assert second.step(1.0) is Role.SLAVE
+
+
+def test_what_a_master_of_an_earlier_epoch_proposes_is_not_recorded(node: Make) -> None:
+    first, _second = pair(node)
+    first.election.propose(0, frozenset((1,)))
+    first.step(0.1)
+    assert first.election.lease.members == {1, 2}
+
+
+def test_an_empty_replica_lets_one_with_messages_go_first(node: Make) -> None:
+    empty, full = node("empty"), node("full")
+    empty.end = empty.confirmed = 0
+    assert empty.step(1.0) is Role.NONE
+    assert full.step(1.0) is Role.MASTER
+    assert empty.step(1.0) is Role.SLAVE
+
+
+def test_a_missing_lease_is_not_begun_again_by_a_replica_with_epochs(node: Make) -> None:
+    _first, second = pair(node)
+    second.driver.delete_object(master_lease_name("c", "b"))
+    second.step(1.0)
+    second.step(100.0)
+    assert second.election.decision.role is Role.NONE
+    assert "accept-loss" in second.election.why_not
+
+
+def test_a_lease_that_was_damaged_or_removed_is_rewritten_by_its_holder(node: Make) -> None:
+    first, second = pair(node)
+    name = master_lease_name("c", "b")
+    first.driver.put_object(name, b"{damaged")
+    second.step(1.0)
+    assert "expected a document" in second.election.problem
+    assert first.step(3.1) is Role.MASTER
+    assert second.step(1.0) is Role.SLAVE
+    first.driver.delete_object(name)
+    assert first.step(3.1) is Role.MASTER
+    assert first.election.lease.members == {1, 2}
+    assert second.step(1.0) is Role.SLAVE
+
+
+def test_an_emptied_directory_gets_another_id(node: Make, tmp_path: Path) -> None:
+    _first, second = pair(node)
+    (tmp_path / "second" / "config" / "replicaIdentity.json").unlink()
+    for each in (tmp_path / "second" / "config").iterdir():
+        each.unlink()
+    again = node("second")
+    assert (second.election.own, again.election.own) == (2, 3)
+
+
+def test_a_lease_survives_its_encoding() -> None:
+    lease = MasterLease(
+        epoch=7, holder=2, address="a:1", ha_address="a:2", term_ms=10, renewals=4, confirmed=9,
+        members=frozenset((1, 2)), successor=1, replicas={1: Replica("x", "a:1"), 2: Replica("y")},
+    )  # fmt: skip
+    assert decode_master_lease(encode_master_lease(lease), "n") == lease
