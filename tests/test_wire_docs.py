@@ -11,6 +11,8 @@ from broker.brokers import running
 from simulation.manual_clock import ManualClock
 from tiermq.cli.namesrv import namesrv
 from tiermq.cli.serve import serve
+from tiermq.controller.controller import Controller
+from tiermq.controller.controller_config import ControllerConfig
 from tiermq.namesrv.kv_config import (
     KEYS_MAX,
     NAME_BYTES_MAX,
@@ -27,6 +29,7 @@ from tiermq.remoting.limits import SLICE_S, ServerLimits
 from tiermq.remoting.permissions import AccessTable, Permission
 from tiermq.remoting.server import RemotingServer
 from tiermq.settings import settings_of
+from tiermq.tier.driver.memory import MemoryDriver
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
@@ -61,7 +64,8 @@ def test_the_table_of_requests_is_what_the_handlers_declare(tmp_path: Path) -> N
     names = RemotingServer()
     names.serve(NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(ManualClock()), KvConfig()))
     with running(tmp_path) as broker:
-        table = table_of({"broker": broker.parts.server, "name server": names})
+        controller = Controller(ControllerConfig(), MemoryDriver("table")).server
+        table = table_of({"broker": broker.parts.server, "name server": names, "controller": controller})
     assert table in TEXT, f"docs/wire.md: expected this table:\n{table}"
 
 

@@ -70,6 +70,9 @@ COMMANDS = {
     "demo": Entry("tiermq.cli.demo.command", "demo", "Run the end-to-end demo on this machine."),
     "dump": Entry("tiermq.cli.dump", "dump", "Print files of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients."),
+    "controller": Entry(
+        "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets."
+    ),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
     "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
     "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),

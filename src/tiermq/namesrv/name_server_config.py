@@ -30,7 +30,9 @@ FIXED_WHILE_RUNNING = frozenset({"listen_port", "bind_address", "kv_config_path"
 """What a running name server does not change: where it listens and where it keeps its file."""
 _LISTED = "lists of topics would be given to every client"
 PROMISES = {
-    "enableControllerInNamesrv": Promise(is_true, "there is no controller, so no replica takes over", "leave it out"),
+    "enableControllerInNamesrv": Promise(
+        is_true, "a name server here has no controller, so no replica takes over", "run `tiermq controller` beside it"
+    ),
     "enableAllTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
     "enableTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
 }
