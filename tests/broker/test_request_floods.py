@@ -79,8 +79,10 @@ TABLES = {21: ("Topic", "topicConfigTable"), 201: ("Group", "subscriptionGroupTa
 def page(peer: Peer, code: int, begin: int, most: int, version: object = None) -> tuple[dict[str, Any], int]:
     """The answer to a request for a part of a table, and how many entries it says there are."""
     noun, _ = TABLES[code]
-    asked: dict[str, object] = {f"{noun.lower()}Seq": begin, f"max{noun}Num": most}
-    answer = peer.ask(code, **asked, **({} if version is None else {"dataVersion": json.dumps(version)}))
+    asked: dict[str, Any] = {f"{noun.lower()}Seq": begin, f"max{noun}Num": most}
+    if version is not None:
+        asked["dataVersion"] = json.dumps(version)
+    answer = peer.ask(code, **asked)
     assert answer.code == 0
     return json.loads(bytes(answer.body)), int(answer.ext[f"total{noun}Num"])
 

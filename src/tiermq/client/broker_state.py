@@ -57,7 +57,7 @@ class TablePages:
         self.body = b""
 
     @property
-    def fields(self) -> dict[str, str]:
+    def fields(self) -> dict[str, Any]:
         if not self._name:
             return {}
         known = self._document.get(self._name, {})

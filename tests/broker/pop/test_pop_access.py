@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def read_by_every_request(broker: Broker, peer: PopPeer, group: str) -> dict[str
     """What an account gets of the shared retry topic, by request."""
     own = {"consumerGroup": group, "topic": SHARED}
     plain = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
-    asked = {"topic": SHARED, "key": "k1", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}
+    asked: dict[str, Any] = {"topic": SHARED, "key": "k1", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}
     viewed = [
         bodies_of(answer)
         for each in broker.parts.local.get(SHARED, 0, 0).messages
@@ -103,7 +104,7 @@ def test_another_group_s_copy_is_not_sent_back_to_an_account_s_own_group(
 ) -> None:
     with peers(tmp_path, manual_clock) as (broker, made):
         copy, own = broker.parts.local.get(SHARED, 0, 0).messages
-        asked = {"group": "another", "delayLevel": -1}
+        asked: dict[str, Any] = {"group": "another", "delayLevel": -1}
         end = broker.parts.local.max_physical_offset
         refused = made["namesake"].ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=copy.physical_offset, **asked)
         assert refused.code == ResponseCode.NO_PERMISSION

@@ -88,8 +88,6 @@ def export(
     Examples:
       tiermq pipeline export --tier s3://history --topic orders \\
           --to parquet:/lake/orders --dry-run
-      tiermq pipeline export --tier s3://history --store ~/store \\
-          --to delta:s3://lake/all --trigger 60s
       tiermq pipeline export --store ~/store --to iceberg:lake.orders \\
           --catalog sqlite:////lake/catalog.db
       tiermq pipeline export --tier s3://history --topic orders \\
