@@ -181,10 +181,7 @@ class Broker:
         self._hooks.on_stop(self._last_flush)
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
         self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
-        if term is not None and not self.replication.is_slave:
-            topics.begin_epoch(term.epoch)
-            if term.election is not None:
-                server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
+        _begin_term(self.replication, term, topics, server)
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -258,12 +255,10 @@ class Broker:
         """
         config = config or BrokerConfig()
         if elected is not None:
-            config = elected.applied_to(config)
-            settings["broker_role"] = elected.role
-            if elected.role is BrokerRole.SLAVE and tier is not None:
-                tier = None
-                settings = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
-                settings["with_tier"] = True  # A slave gives no numbers.
+            config, settings["broker_role"] = elected.applied_to(config), elected.role
+            if elected.role is BrokerRole.SLAVE and tier is not None:  # A slave gives no numbers.
+                settings = {each: value for each, value in settings.items() if each in STORE_SETTINGS}
+                tier, settings["with_tier"] = None, True
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None, is_elected=elected is not None)
         settings = {
@@ -281,23 +276,7 @@ class Broker:
             ha = ha_socket(config, role, port, is_guarded=is_guarded)
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
-            store: Store
-            if tier is None:
-                broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
-                store = LocalStore.open(path, clock=clock, store_host=host, **settings)
-            else:
-                from tiermq.tier.tiered_store import TieredStore
-
-                settings["broker_name"] = config.broker_name
-                settings["broker_cluster_name"] = config.broker_cluster_name
-                if elected is not None:
-                    from tiermq.tier.open_tier import put_tables_aside, take_over_leases
-
-                    if elected.is_empty:
-                        put_tables_aside(path)
-                        settings["restore"] = True
-                    take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
-                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
+            store = _opened_store(path, tier, config, elected, {**settings, "clock": clock, "store_host": host})
             undo.callback(store.close)
             term = None if elected is None else elected.term(os.fspath(path))
             made = cls(
@@ -587,6 +566,38 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _begin_term(replication: Replication, term: Term | None, topics: TopicTable, server: RemotingServer) -> None:
+    """Of an elected master: name servers prefer it, and it answers while it is the master for certain."""
+    if term is None or replication.is_slave:
+        return
+    topics.begin_epoch(term.epoch)
+    if term.election is not None:
+        server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
+
+
+def _opened_store(
+    path: str | os.PathLike[str],
+    tier: str | None,
+    config: BrokerConfig,
+    elected: Elected | None,
+    settings: dict[str, Any],
+) -> Store:
+    """The store of a broker, with its tier if it has one. Raises what opening it raises."""
+    if tier is None:
+        broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
+        return LocalStore.open(path, **settings)
+    from tiermq.tier.open_tier import put_tables_aside, take_over_leases
+    from tiermq.tier.tiered_store import TieredStore
+
+    names = {"broker_name": config.broker_name, "broker_cluster_name": config.broker_cluster_name}
+    if elected is not None:
+        if elected.is_empty:
+            put_tables_aside(path)
+            settings = {**settings, "restore": True}
+        take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
+    return TieredStore.open(path, tier=tier, **{**settings, **names})
 
 
 def _note_flush(_result: object, failure: Exception | None) -> None:

@@ -147,17 +147,9 @@ def _start(
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config.namesrv_addr))
-    if weaker and not options["accept_weaker"]:
-        raise BadConfig(
-            "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
-            + "\nTo start without it: --accept-weaker"
-        )
+    _check_options(options, config, weaker)
     if tier and not options["tier_later"]:
         _check_tier(tier, TierConfig(**file.tier), config)
-    if options["standby"] and not config.namesrv_addr:
-        raise BadConfig("--standby: expected --namesrv with name servers that all replicas share, found none")
-    if options["lease"] and not options["standby"]:
-        raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
     named_by = config.namesrv_addr
     own = None if named_by else _own_account()
     tls, acl = security.tls(), security.acl(also=own)
@@ -175,38 +167,20 @@ def _start(
         config = config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
     elif acl is not None and credentials is None:
         _log.warning("%s has no administrator: the broker registers at %s unsigned", acl.path, named_by)
-    settings = {**(file.tier if tier else {}), **file.store}
-
-    def open_broker(config: BrokerConfig, elected: Elected | None = None) -> Broker:
-        return Broker.open(
-            directory,
-            tier=tier,
-            config=config,
-            tls=tls,
-            acl=acl,
-            credentials=credentials,
-            name_server_tls=tls.client_context() if tls.mode is TlsMode.ENFORCING else None,
-            settings_file=options["config_file"],
-            accept_weaker=options["accept_weaker"],
-            elected=elected,
-            **settings,
-        )
-
+    open_broker = partial(
+        Broker.open,
+        directory,
+        tier=tier,
+        tls=tls,
+        acl=acl,
+        credentials=credentials,
+        name_server_tls=tls.client_context() if tls.mode is TlsMode.ENFORCING else None,
+        settings_file=options["config_file"],
+        accept_weaker=options["accept_weaker"],
+        **{**(file.tier if tier else {}), **file.store},
+    )
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
-        if options["standby"]:
-            keeper = _elected_broker(options, file, config, directory, tier, open_broker)
-            running.callback(lambda: left.update({} if keeper.last is None else _left(keeper.last)))
-            running.callback(keeper.stop)
-            keeper.start()
-            broker = keeper.wait_for_role(FIRST_ROLE_S + config.master_lease_term / 1000)
-            current: Callable[[], Broker | None] = lambda: keeper.broker  # noqa: E731
-            announce = partial(setattr, keeper, "on_role", partial(_say_role, options["as_json"]))
-        else:
-            broker = open_broker(config)
-            running.callback(lambda: left.update(_left(broker)))
-            running.callback(broker.stop)
-            broker.start()
-            current, announce = (lambda: broker), _nothing_to_announce
+        broker, current, announce = _started(options, file, config, directory, tier, open_broker, running, left)
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
@@ -227,12 +201,49 @@ def _start(
     )
 
 
+def _started(
+    options: dict[str, Any],
+    file: FileSettings,
+    config: BrokerConfig,
+    directory: str,
+    tier: str | None,
+    open_broker: Callable[..., Broker],
+    running: ExitStack,
+    left: dict[str, Any],
+) -> tuple[Broker, Callable[[], Broker | None], Callable[[], None]]:
+    """The broker, how to find the one that runs later, and what is called when the ready line was printed."""
+    if not options["standby"]:
+        broker = open_broker(config=config)
+        running.callback(lambda: left.update(_left(broker)))
+        running.callback(broker.stop)
+        broker.start()
+        return broker, lambda: broker, lambda: None
+    keeper = _elected_broker(
+        options, file, config, directory, tier, lambda config, elected: open_broker(config=config, elected=elected)
+    )
+    running.callback(lambda: left.update({} if keeper.last is None else _left(keeper.last)))
+    running.callback(keeper.stop)
+    keeper.start()
+    broker = keeper.wait_for_role(FIRST_ROLE_S + config.master_lease_term / 1000)
+    announce = partial(setattr, keeper, "on_role", partial(_say_role, options["as_json"]))
+    return broker, lambda: keeper.broker, announce
+
+
+def _check_options(options: dict[str, Any], config: BrokerConfig, weaker: list[str]) -> None:
+    """Raises BadConfig."""
+    if weaker and not options["accept_weaker"]:
+        raise BadConfig(
+            "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
+            + "\nTo start without it: --accept-weaker"
+        )
+    if options["standby"] and not config.namesrv_addr:
+        raise BadConfig("--standby: expected --namesrv with name servers that all replicas share, found none")
+    if options["lease"] and not options["standby"]:
+        raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
+
+
 def _server_of(broker: Broker | None) -> list[RemotingServer]:
     return [] if broker is None else [broker.parts.server]
-
-
-def _nothing_to_announce() -> None:
-    """Of a broker whose role does not change."""
 
 
 def _say_role(as_json: bool, decision: Decision, broker: Broker) -> None:
