@@ -154,8 +154,7 @@ class Broker:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
         self.store = store
-        self._credentials, self._name_server_tls = credentials, name_server_tls
-        self._listening = listening
+        self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
         self._endpoint: HttpEndpoint | None = None
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
