@@ -244,7 +244,6 @@ CALLED_BY_OTHERS = {
     # The demo's child process, by the text of its program; its process id is for its tests.
     "serve_while_wanted",
     # Whoever owns a store that changes its role: closes it, cuts it, opens it again.
-    "cut_log",
     # The campaign reports it when an index does not catch up.
     "hole_count",
     # Spark calls a data source.

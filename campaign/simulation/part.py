@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from campaign.part import Finding, Outcome
+from campaign.part import Finding, Outcome, Part
 from campaign.simulation.lives import World
 from campaign.simulation.model import Broken
 from campaign.simulation.shrinking import simplest
@@ -168,7 +168,7 @@ class Elections:
         return None  # A run is told by its seed.
 
 
-PARTS = [Simulation(), PureSimulation(), Elections()]
+PARTS: list[Part] = [Simulation(), PureSimulation(), Elections()]
 
 
 def main(what: str, seed: int) -> None:

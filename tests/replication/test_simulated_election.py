@@ -11,7 +11,7 @@ import pytest
 from simulation.simulated_election import simulate
 from tiermq.replication import bucket_election
 from tiermq.replication.bucket_election import BucketElection
-from tiermq.replication.master_lease import MasterLease
+from tiermq.replication.master_lease import MasterLease, why_not_take
 from tiermq.replication.sync_set import SyncSet
 
 SEEDS = range(40)
@@ -57,7 +57,7 @@ def test_the_simulation_finds_an_election_of_replicas_that_are_not_in_sync(monke
 
 
 def test_the_simulation_finds_a_lease_that_is_taken_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_election, "why_not_take", _early(bucket_election.why_not_take))
+    monkeypatch.setattr(bucket_election, "why_not_take", _early(why_not_take))
     assert fails()
 
 

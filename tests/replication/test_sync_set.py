@@ -12,13 +12,32 @@ def test_a_replica_joins_once_it_has_what_was_acknowledged_without_it() -> None:
     assert sync.is_alone
     assert not sync.welcome({2: 50}, confirmed=100)
     assert sync.welcome({2: 100}, confirmed=100)
-    assert sync.effective == {1, 2}, "from now on every message waits for it"
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    ), "from now on every message waits for it"
     assert sync.look({2: 100}, end=130, now_s=0.0) is None, "it lacks what was acknowledged a moment ago"
     assert sync.look({2: 129}, end=140, now_s=0.0) is None
-    assert sync.look({2: 130}, end=150, now_s=0.0) == {1, 2}
-    assert sync.recorded == {1}
+    assert sync.look({2: 130}, end=150, now_s=0.0) == frozenset(
+        (
+            1,
+            2,
+        )
+    )
+    assert sync.recorded == frozenset((1,))
     sync.note_recorded(frozenset((1, 2)))
-    assert sync.recorded == sync.effective == {1, 2}
+    assert (
+        sync.recorded
+        == sync.effective
+        == frozenset(
+            (
+                1,
+                2,
+            )
+        )
+    )
     assert sync.look({2: 150}, end=150, now_s=1.0) is None
 
 
@@ -30,11 +49,27 @@ def recorded(*ids: int) -> SyncSet:
 
 def test_a_member_that_is_gone_counts_until_a_set_without_it_is_recorded() -> None:
     sync = recorded(1, 2, 3)
-    assert sync.look({3: 10}, end=10, now_s=0.0) == {1, 3}
-    assert sync.effective == {1, 2, 3}
+    assert sync.look({3: 10}, end=10, now_s=0.0) == frozenset(
+        (
+            1,
+            3,
+        )
+    )
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+            3,
+        )
+    )
     assert sync.look({3: 10}, end=10, now_s=0.5) is None, "it was proposed"
     sync.note_recorded(frozenset((1, 3)))
-    assert sync.effective == {1, 3}
+    assert sync.effective == frozenset(
+        (
+            1,
+            3,
+        )
+    )
 
 
 def test_a_member_that_is_behind_for_too_long_leaves() -> None:
@@ -43,17 +78,32 @@ def test_a_member_that_is_behind_for_too_long_leaves() -> None:
     assert sync.look({2: 60}, end=200, now_s=10.0) is None
     assert sync.look({2: 100}, end=300, now_s=14.0) is None, "it has what the log had at the first look"
     assert sync.look({2: 100}, end=400, now_s=28.0) is None
-    assert sync.look({2: 100}, end=400, now_s=29.1) == {1}
+    assert sync.look({2: 100}, end=400, now_s=29.1) == frozenset((1,))
 
 
 def test_a_set_whose_recording_is_not_known_counts_until_a_newer_one_is_recorded() -> None:
     sync = SyncSet(1, BEHIND_S)
     sync.welcome({2: 0}, confirmed=0)
-    assert sync.look({2: 0}, end=0, now_s=0.0) == {1, 2}
-    assert sync.look({}, end=0, now_s=1.0) == {1}, "it went away while that was recorded"
-    assert sync.effective == {1, 2}, "the election may have it"
+    assert sync.look({2: 0}, end=0, now_s=0.0) == frozenset(
+        (
+            1,
+            2,
+        )
+    )
+    assert sync.look({}, end=0, now_s=1.0) == frozenset((1,)), "it went away while that was recorded"
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    ), "the election may have it"
     sync.note_recorded(frozenset((1, 2)))  # It did; the newer one is on its way.
-    assert sync.effective == {1, 2}
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    )
     sync.note_recorded(frozenset((1,)))
     assert sync.is_alone
 
@@ -87,11 +137,16 @@ def test_a_replica_that_is_a_moment_behind_joins_a_master_under_load() -> None:
         _, confirmed, wanted = sync.advance(acks, confirmed, grown, tenth / 10, needed=1)
         proposed = proposed or wanted
         assert confirmed <= end
-    assert proposed == {1, 2}
+    assert proposed == frozenset(
+        (
+            1,
+            2,
+        )
+    )
 
 
 def test_below_the_least_number_of_members_nothing_more_is_confirmed() -> None:
     sync = SyncSet(1, BEHIND_S)
     assert sync.advance({}, 70, lambda: 100, 0.0, needed=2) == (1, 70, None)
     assert sync.advance({2: 70}, 70, lambda: 100, 0.0, needed=2) == (2, 70, None), "it joins"
-    assert sync.advance({2: 100}, 70, lambda: 100, 0.0, needed=2) == (2, 100, {1, 2})
+    assert sync.advance({2: 100}, 70, lambda: 100, 0.0, needed=2) == (2, 100, frozenset((1, 2)))

@@ -155,8 +155,7 @@ class Broker:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
         self.store = store
-        self._credentials, self._name_server_tls = credentials, name_server_tls
-        self._listening = listening
+        self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
         self._endpoint: HttpEndpoint | None = None
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
@@ -182,10 +181,7 @@ class Broker:
         self._hooks.on_stop(self._last_flush)
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
         self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
-        if term is not None and not self.replication.is_slave:
-            topics.begin_epoch(term.epoch)
-            if term.election is not None:
-                server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
+        _begin_term(self.replication, term, topics, server)
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -266,12 +262,10 @@ class Broker:
         """
         config = config or BrokerConfig()
         if elected is not None:
-            config = elected.applied_to(config)
-            settings["broker_role"] = elected.role
-            if elected.role is BrokerRole.SLAVE and tier is not None:
-                tier = None
-                settings = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
-                settings["with_tier"] = True  # A slave gives no numbers.
+            config, settings["broker_role"] = elected.applied_to(config), elected.role
+            if elected.role is BrokerRole.SLAVE and tier is not None:  # A slave gives no numbers.
+                settings = {each: value for each, value in settings.items() if each in STORE_SETTINGS}
+                tier, settings["with_tier"] = None, True
         if not config.takes_messages:
             config = config.with_settings(auto_create_topic_enable=False)
             settings["broker_role"] = BrokerRole.SLAVE
@@ -292,24 +286,9 @@ class Broker:
             ha = ha_socket(config, role, port, is_guarded=is_guarded)
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
-            store: Store
-            if tier is None:
-                broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
-                store = LocalStore.open(path, clock=clock, store_host=host, **settings)
-            else:
-                from tiermq.tier.tiered_store import TieredStore
-
-                settings["broker_name"] = config.broker_name
-                settings["broker_cluster_name"] = config.broker_cluster_name
-                if elected is not None:
-                    from tiermq.tier.open_tier import put_tables_aside, take_over_leases
-
-                    if elected.is_empty:
-                        put_tables_aside(path)
-                        settings["restore"] = True
-                    take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
-                reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
-                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, reader=reads, **settings)
+            reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
+            opening = {**settings, "clock": clock, "store_host": host}
+            store = _opened_store(path, tier, config, elected, opening, reads=reads)
             undo.callback(store.close)
             term = None if elected is None else elected.term(os.fspath(path))
             made = cls(
@@ -599,6 +578,42 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _begin_term(replication: Replication, term: Term | None, topics: TopicTable, server: RemotingServer) -> None:
+    """Of an elected master: name servers prefer it, and it answers while it is the master for certain."""
+    if term is None or replication.is_slave:
+        return
+    topics.begin_epoch(term.epoch)
+    if term.election is not None:
+        server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
+
+
+def _opened_store(
+    path: str | os.PathLike[str],
+    tier: str | None,
+    config: BrokerConfig,
+    elected: Elected | None,
+    settings: dict[str, Any],
+    *,
+    reads: bool,
+) -> Store:
+    """The store of a broker, with its tier if it has one; `reads`: which it does not write. Raises what opening it
+    raises.
+    """
+    if tier is None:
+        broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
+        return LocalStore.open(path, **settings)
+    from tiermq.tier.open_tier import put_tables_aside, take_over_leases
+    from tiermq.tier.tiered_store import TieredStore
+
+    names = {"broker_name": config.broker_name, "broker_cluster_name": config.broker_cluster_name}
+    if elected is not None:
+        if elected.is_empty:
+            put_tables_aside(path)
+            settings = {**settings, "restore": True}
+        take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
+    return TieredStore.open(path, tier=tier, reader=reads, **{**settings, **names})
 
 
 def _note_flush(_result: object, failure: Exception | None) -> None:

@@ -19,7 +19,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _TIMEOUT = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait."
 )
-POLL_S = 0.05
+ROLE_LOOK_S = 0.05
 ASK_S = 3.0
 
 
@@ -155,7 +155,7 @@ async def _wait_for_role(cluster: ClusterClient, address: str, role: str, timeou
                 f"{address}: expected it to be the {role} within {timeout_s:g} s, found {found['role']}: "
                 f"{found.get('problem') or (found.get('election') or {}).get('whyNotMaster') or 'no reason is known'}"
             )
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(ROLE_LOOK_S)
 
 
 def _words(found: dict[str, Any]) -> str:

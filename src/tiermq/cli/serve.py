@@ -151,7 +151,7 @@ def _start(
     for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
         if options[option] is not None:
             file.broker[name] = options[option]
-    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:  # type: ignore[arg-type]
+    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:
         from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
 
         prepare_reader(options, file, running)
@@ -159,23 +159,10 @@ def _start(
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config))
-    if weaker and not options["accept_weaker"]:
-        raise BadConfig(
-            "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
-            + "\nTo start without it: --accept-weaker"
-        )
+    _check_options(options, config, weaker)
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
         _check_tier(tier, TierConfig(**file.tier), config, reads=reads)
-    how = "--standby" if options["standby"] else "enableControllerMode" if config.enable_controller_mode else ""
-    if how and not config.takes_messages:
-        raise BadConfig(f"{how}: expected a broker that takes messages, found one that only reads or follows")
-    if how and not config.namesrv_addr:
-        raise BadConfig(f"{how}: expected --namesrv with name servers that all replicas share, found none")
-    if options["standby"] and config.enable_controller_mode:
-        raise BadConfig("--standby: expected no enableControllerMode, found true: a lease or a controller gives roles")
-    if options["lease"] and not options["standby"]:
-        raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
     named_by = config.namesrv_addr
     own = None if named_by else _own_account()
     tls, acl = security.tls(), security.acl(also=own)
@@ -193,46 +180,29 @@ def _start(
         config = config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
     elif acl is not None and credentials is None:
         _log.warning("%s has no administrator: the broker registers at %s unsigned", acl.path, named_by)
-    settings = {**(file.tier if tier else {}), **file.store}
-
     peers_tls = tls.client_context() if tls.mode is TlsMode.ENFORCING else None
-
-    def open_broker(config: BrokerConfig, elected: Elected | None = None) -> Broker:
-        return Broker.open(
-            directory,
-            tier=tier,
-            config=config,
-            tls=tls,
-            acl=acl,
-            credentials=credentials,
-            name_server_tls=peers_tls,
-            settings_file=options["config_file"],
-            accept_weaker=options["accept_weaker"],
-            elected=elected,
-            **settings,
-        )
-
+    open_broker = partial(
+        Broker.open,
+        directory,
+        tier=tier,
+        tls=tls,
+        acl=acl,
+        credentials=credentials,
+        name_server_tls=peers_tls,
+        settings_file=options["config_file"],
+        accept_weaker=options["accept_weaker"],
+        **{**(file.tier if tier else {}), **file.store},
+    )
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
+        election: Election | None = None
         if options["standby"] or config.enable_controller_mode:
             _require_no_role(file, config)
-            if config.enable_controller_mode:
-                election: Election = controller_election(config, directory, credentials, peers_tls)
-            else:
-                election = _bucket_election(options["lease"] or tier, config, directory)
-            store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
-            keeper = ElectedBroker(election, config, store, open_broker)
-            running.callback(lambda: left.update({} if keeper.last is None else _left(keeper.last)))
-            running.callback(keeper.stop)
-            keeper.start()
-            broker = keeper.wait_for_role(FIRST_ROLE_S + config.master_lease_term / 1000)
-            current: Callable[[], Broker | None] = lambda: keeper.broker  # noqa: E731
-            announce: Callable[[], None] = partial(setattr, keeper, "on_role", partial(_say_role, options["as_json"]))
-        else:
-            broker = open_broker(config)
-            running.callback(lambda: left.update(_left(broker)))
-            running.callback(broker.stop)
-            broker.start()
-            current, announce = (lambda: broker), _nothing_to_announce
+        if config.enable_controller_mode:
+            election = controller_election(config, directory, credentials, peers_tls)
+        elif options["standby"]:
+            election = _bucket_election(options["lease"] or tier, config, directory)
+        store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
+        broker, current, announce = _started(options["as_json"], config, store, election, open_broker, running, left)
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
@@ -253,12 +223,50 @@ def _start(
     )
 
 
+def _started(
+    as_json: bool,
+    config: BrokerConfig,
+    store: StoreConfig,
+    election: Election | None,
+    open_broker: Callable[..., Broker],
+    running: ExitStack,
+    left: dict[str, Any],
+) -> tuple[Broker, Callable[[], Broker | None], Callable[[], None]]:
+    """The broker, how to find the one that runs later, and what is called when the ready line was printed."""
+    if election is None:
+        broker = open_broker(config=config)
+        running.callback(lambda: left.update(_left(broker)))
+        running.callback(broker.stop)
+        broker.start()
+        return broker, lambda: broker, lambda: None
+    keeper = ElectedBroker(election, config, store, lambda config, elected: open_broker(config=config, elected=elected))
+    running.callback(lambda: left.update({} if keeper.last is None else _left(keeper.last)))
+    running.callback(keeper.stop)
+    keeper.start()
+    broker = keeper.wait_for_role(FIRST_ROLE_S + config.master_lease_term / 1000)
+    return broker, lambda: keeper.broker, partial(setattr, keeper, "on_role", partial(_say_role, as_json))
+
+
+def _check_options(options: dict[str, Any], config: BrokerConfig, weaker: list[str]) -> None:
+    """Raises BadConfig."""
+    if weaker and not options["accept_weaker"]:
+        raise BadConfig(
+            "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
+            + "\nTo start without it: --accept-weaker"
+        )
+    how = "--standby" if options["standby"] else "enableControllerMode" if config.enable_controller_mode else ""
+    if how and not config.takes_messages:
+        raise BadConfig(f"{how}: expected a broker that takes messages, found one that only reads or follows")
+    if how and not config.namesrv_addr:
+        raise BadConfig(f"{how}: expected --namesrv with name servers that all replicas share, found none")
+    if options["standby"] and config.enable_controller_mode:
+        raise BadConfig("--standby: expected no enableControllerMode, found true: a lease or a controller gives roles")
+    if options["lease"] and not options["standby"]:
+        raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
+
+
 def _server_of(broker: Broker | None) -> list[RemotingServer]:
     return [] if broker is None else [broker.parts.server]
-
-
-def _nothing_to_announce() -> None:
-    """Of a broker whose role does not change."""
 
 
 def _say_role(as_json: bool, decision: Decision, broker: Broker) -> None:

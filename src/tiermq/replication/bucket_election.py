@@ -288,7 +288,7 @@ class BucketElection(Service):
             if self._has_twin
             else why_not_take(lease, self.own, ends.end, ends.epoch, seen_ms=seen_ms, accept_loss=self._accepts_loss)
         )
-        if not self.why_not and now_s >= self._rests_until_s:
+        if not self.why_not and (now_s >= self._rests_until_s or lease.successor == self.own):
             self._take(candidate, lease, max(lease.epoch, ends.epoch) + 1, ends.confirmed)
             return
         known = lease.replicas.get(self.own)
