@@ -196,8 +196,10 @@ class Broker:
         self._make_processors()
 
     def _make_processors(self) -> None:
-        self.metadata_sync: MetadataSync | TierTables | None = None
-        """Of a slave: copies the master's tables, from the master or the tier."""
+        self.metadata_sync: MetadataSync | None = None
+        """Of a slave: copies the master's tables."""
+        self.tier_tables: TierTables | None = None
+        """Of a read-only broker: copies them from the tier."""
         is_slave = self.replication.is_slave
         kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
         self.processors: list[object] = [kind(self.parts) for kind in kinds]
@@ -213,9 +215,9 @@ class Broker:
         if self.config.read_only and self.parts.tiered is not None:
             from tiermq.broker.replication.tier_tables import TierTables
 
-            self.metadata_sync = TierTables(self.parts, self.parts.tiered, self.processors)
-            self.metadata_sync.look()  # Clients that come at once find the topics.
-            self._hooks.run(self.metadata_sync)
+            self.tier_tables = TierTables(self.parts, self.parts.tiered, self.processors)
+            self.tier_tables.look()  # Clients that come at once find the topics.
+            self._hooks.run(self.tier_tables)
             return
         self.metadata_sync = MetadataSync(self.parts, self.processors)
         self._hooks.run(self.metadata_sync)
@@ -246,9 +248,7 @@ class Broker:
         and what opening the store raises.
         """
         config = config or BrokerConfig()
-        if not config.takes_messages:
-            config = config.with_settings(auto_create_topic_enable=False)
-            settings["broker_role"] = BrokerRole.SLAVE
+        config = _without_sends(config, settings)
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None)
         settings = {
@@ -499,8 +499,9 @@ class Broker:
             found["tier"] = str(trouble)
         elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
-        if self.metadata_sync is not None and self.metadata_sync.problem:
-            found["tables"] = self.metadata_sync.problem
+        for tables in (self.metadata_sync, self.tier_tables):
+            if tables is not None and tables.problem:
+                found["tables"] = tables.problem
         return found
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
@@ -545,6 +546,14 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _without_sends(config: BrokerConfig, settings: dict[str, Any]) -> BrokerConfig:
+    """The settings of a broker that takes no messages at all; `settings` of its store are changed."""
+    if config.takes_messages:
+        return config
+    settings["broker_role"] = BrokerRole.SLAVE
+    return config.with_settings(auto_create_topic_enable=False)
 
 
 def _note_flush(_result: object, failure: Exception | None) -> None:

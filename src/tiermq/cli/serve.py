@@ -135,13 +135,7 @@ def _start(
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
-    for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
-        if options[option] is not None:
-            file.broker[name] = options[option]
-    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:  # type: ignore[arg-type]
-        from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
-
-        prepare_reader(options, file, running)
+    _take_options(options, file, running)
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
@@ -200,6 +194,17 @@ def _start(
         "unknown": list(file.unknown),
         "weaker": weaker,
     }, lambda: reload_security(servers, acl, options["as_json"])
+
+
+def _take_options(options: dict[str, Any], file: FileSettings, running: ExitStack) -> None:
+    """Let options override the file, and fill in what a read-only broker leaves open. Raises TierMQError."""
+    for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
+        if options[option] is not None:
+            file.broker[name] = options[option]
+    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:
+        from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
+
+        prepare_reader(options, file, running)
 
 
 def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:
