@@ -20,6 +20,7 @@ from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_object
 from waiting import until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
@@ -184,7 +185,7 @@ def test_a_reader_at_the_clusters_name_server_is_one_more_slave(
         as_reader(seaweedfs, monkeypatch)
         words = ("--read-only", "--tier", url, "--broker-id", "7", "--namesrv", writer.name_server)
         with Serving(tmp_path / "reader", *words, **FAST) as reader:
-            info = json.loads(ask(writer.name_server, RequestCode.GET_BROKER_CLUSTER_INFO).body)
+            info = decode_object(ask(writer.name_server, RequestCode.GET_BROKER_CLUSTER_INFO).body)
             assert info["brokerAddrTable"]["b1"]["brokerAddrs"] == {"0": writer.address, "7": reader.address}
             answer = pull(reader.address, 0)
             assert (answer.code, answer.ext["suggestWhichBrokerId"]) == (ResponseCode.SUCCESS, "7")

@@ -14,10 +14,12 @@ import pytest
 from broker.brokers import send_command
 from interop.official import Official
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Cluster, Distribution, Unavailable, fetch
-from interop.test_offload_with_accounts import OLD, fetched, servers_of, with_own_network
+from interop.rocketmq import fetch_servers as servers_of
+from interop.test_offload_with_accounts import OLD, fetched
 from interop.test_replication import QUEUES, Client, ask, send_many
 from interop.two_brokers import await_registered
 from servers.following import Following
+from servers.loopback import with_own_network
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.tier.driver.tier_url import open_driver
@@ -51,6 +53,10 @@ def in_its_world(version: str, home: Path, work: Callable[[Distribution, Distrib
     for name in ("namesrv", "broker"):  # It does not start without.
         (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
     with_own_network(lambda: work(old, client))
+
+
+def copied_to(shadow: Following, end: int) -> None:
+    shadow.progress(lambda told: told["copiedTo"] == end)
 
 
 def master_end(client: Client) -> int:
@@ -165,7 +171,7 @@ def test_a_sync_master_acknowledges_nothing_because_of_a_shadow(version: str, tm
                     codes = {client.request(send_command("T", b"%d" % number)).code for number in range(10)}
                     assert codes <= UNSAFE, (times, codes)
                     end = master_end(client)
-                    shadow.progress(lambda told, end=end: told["copiedTo"] == end)
+                    copied_to(shadow, end)
                     shadow.kill()
                     shadow.start()
 

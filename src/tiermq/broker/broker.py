@@ -208,8 +208,10 @@ class Broker:
         self._make_processors()
 
     def _make_processors(self) -> None:
-        self.metadata_sync: MetadataSync | TierTables | None = None
-        """Of a slave: copies the master's tables, from the master or the tier."""
+        self.metadata_sync: MetadataSync | None = None
+        """Of a slave: copies the master's tables."""
+        self.tier_tables: TierTables | None = None
+        """Of a read-only broker: copies them from the tier."""
         is_slave = self.replication.is_slave
         kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
         self.processors: list[object] = [kind(self.parts) for kind in kinds]
@@ -225,9 +227,9 @@ class Broker:
         if self.config.read_only and self.parts.tiered is not None:
             from tiermq.broker.replication.tier_tables import TierTables
 
-            self.metadata_sync = TierTables(self.parts, self.parts.tiered, self.processors)
-            self.metadata_sync.look()  # Clients that come at once find the topics.
-            self._hooks.run(self.metadata_sync)
+            self.tier_tables = TierTables(self.parts, self.parts.tiered, self.processors)
+            self.tier_tables.look()  # Clients that come at once find the topics.
+            self._hooks.run(self.tier_tables)
             return
         self.metadata_sync = MetadataSync(self.parts, self.processors)
         self.replication.sync_tables = self.metadata_sync.sync_now
@@ -266,9 +268,7 @@ class Broker:
             if elected.role is BrokerRole.SLAVE and tier is not None:  # A slave gives no numbers.
                 settings = {each: value for each, value in settings.items() if each in STORE_SETTINGS}
                 tier, settings["with_tier"] = None, True
-        if not config.takes_messages:
-            config = config.with_settings(auto_create_topic_enable=False)
-            settings["broker_role"] = BrokerRole.SLAVE
+        config = _without_sends(config, settings)
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None, is_elected=elected is not None)
         settings = {
@@ -527,8 +527,9 @@ class Broker:
                 f"{f' and {len(tails) - 3} more' if len(tails) > 3 else ''}: look at them with `tiermq dump`, then "
                 "remove them"
             )
-        if self.metadata_sync is not None and self.metadata_sync.problem:
-            found["tables"] = self.metadata_sync.problem
+        for tables in (self.metadata_sync, self.tier_tables):
+            if tables is not None and tables.problem:
+                found["tables"] = tables.problem
         return found
 
     @property
@@ -614,6 +615,14 @@ def _opened_store(
             settings = {**settings, "restore": True}
         take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
     return TieredStore.open(path, tier=tier, reader=reads, **{**settings, **names})
+
+
+def _without_sends(config: BrokerConfig, settings: dict[str, Any]) -> BrokerConfig:
+    """The settings of a broker that takes no messages at all; `settings` of its store are changed."""
+    if config.takes_messages:
+        return config
+    settings["broker_role"] = BrokerRole.SLAVE
+    return config.with_settings(auto_create_topic_enable=False)
 
 
 def _note_flush(_result: object, failure: Exception | None) -> None:

@@ -21,7 +21,6 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
 from tiermq.broker.replication.controller_election import controller_election
-from tiermq.broker.replication.replication import Elected
 from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, CONTROLLER, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.conventions import EXIT_CANNOT_START
@@ -148,13 +147,7 @@ def _start(
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
-    for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
-        if options[option] is not None:
-            file.broker[name] = options[option]
-    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:
-        from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
-
-        prepare_reader(options, file, running)
+    _take_options(options, file, running)
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
@@ -206,7 +199,7 @@ def _start(
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
-    if not options["standby"]:  # A change of roles lets go of the broker.
+    if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
     ready = _ready(broker, tier, security, acl)
     return (
@@ -303,6 +296,17 @@ def _bucket_election(url: str | None, config: BrokerConfig, directory: str) -> E
     )
     driver = open_driver(url, retry=None, request_timeout_s=times.renew_s)  # So that a renewal can be tried again.
     return BucketElection(driver, config.broker_cluster_name, config.broker_name, directory, times=times)
+
+
+def _take_options(options: dict[str, Any], file: FileSettings, running: ExitStack) -> None:
+    """Let options override the file, and fill in what a read-only broker leaves open. Raises TierMQError."""
+    for name, option in (("broker_id", "broker_id"), ("broker_cluster_name", "cluster")):
+        if options[option] is not None:
+            file.broker[name] = options[option]
+    if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:
+        from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
+
+        prepare_reader(options, file, running)
 
 
 def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:

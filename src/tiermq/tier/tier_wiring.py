@@ -34,7 +34,7 @@ from tiermq.tier.names import broker_directory
 from tiermq.tier.open_tier import Environment, broker_lease, lease_owner
 from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_follower import BucketFollower, IndexFollower, MetadataFollower
+from tiermq.tier.tier_follower import BucketFollower, FollowedIndex, IndexFollower, MetadataFollower
 from tiermq.tier.tier_metrics import TierMetrics
 
 _log = logging.getLogger(__name__)
@@ -78,9 +78,7 @@ def assemble_tier(
     follows: bool = False,
     reader: bool = False,
 ) -> TierComponents:
-    """Create and connect the parts. Sends no request. `follows`: a job writes the tier, this store only reads it.
-    `reader`: another broker does; what that writes is found by listings.
-    """
+    """Create and connect the parts. Sends no request. `follows`: a job writes the tier; `reader`: another broker."""
     files = _files(config, driver, metadata, clock)
     lease = broker_lease(config, driver, clock)
     manifests = ManifestStore(
@@ -90,16 +88,15 @@ def assemble_tier(
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention refer to each other; neither is used before both exist.
     may_write = (lambda: False) if reader else writer.may_write
-    index = (
-        None
-        if follows and not reader
-        else _index(config, surroundings, driver, metadata, files, records, made, may_write, clock, only_reads=reader)
-    )
+    index = None
+    if reader or not follows:
+        index = _index(
+            config, surroundings, driver, metadata, files, records, made, may_write, clock, only_reads=reader
+        )
     source = _UnheardSource(local) if follows else LocalStoreSource(local)
     engine = _engine(config, local, source, files, writer, index, clock, registry, surroundings.chance)
-    followed = None
-    if follows and not reader:
-        followed = _followed_index(config, surroundings.access, driver, metadata, records)
+    is_behind_job = follows and not reader
+    followed = _followed_index(config, surroundings.access, driver, metadata, records) if is_behind_job else None
     retention = Retention(
         files,
         metadata,
@@ -113,13 +110,7 @@ def assemble_tier(
         before_emptied=lambda queue: manifests.write(snapshot_manifest(metadata, queue)),
     )
     made.append(retention)
-    lock = partial(surroundings.lock_tier, config.root_path, f"{lease_owner(config)} {FOLLOWS}")
-    follower: MetadataFollower | None = None
-    if reader:
-        rest_s, threads = config.tier_follow_interval / 1000, surroundings.restore_threads
-        follower = BucketFollower(files, metadata, local, index, rest_s=rest_s, threads=threads)
-    elif follows:
-        follower = MetadataFollower(files, metadata, local, followed, lock)
+    follower = _follower(config, surroundings, files, local, index if reader else followed, reader) if follows else None
     pool = surroundings.fetch_pool(config.tier_fetch_threads)
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
     return TierComponents(
@@ -144,6 +135,22 @@ def assemble_tier(
         metrics=_metrics(registry, files, fetcher, clock),
         discovery_threads=surroundings.restore_threads,
     )
+
+
+def _follower(
+    config: TierConfig,
+    surroundings: Environment,
+    files: FlatFileStore,
+    local: LocalStore,
+    index: FollowedIndex | None,
+    reader: bool,
+) -> MetadataFollower:
+    """Shows what a job has copied, or, to a `reader`, what another broker uploads."""
+    if reader:
+        rest_s, threads = config.tier_follow_interval / 1000, surroundings.restore_threads
+        return BucketFollower(files, files.metadata, local, index, rest_s=rest_s, threads=threads)
+    lock = partial(surroundings.lock_tier, config.root_path, f"{lease_owner(config)} {FOLLOWS}")
+    return MetadataFollower(files, files.metadata, local, index, lock)
 
 
 def state_copy(

@@ -59,6 +59,7 @@ from tiermq.tier.metadata.metadata_values import UNLIMITED, TopicStatus
 from tiermq.tier.open_tier import (
     Environment,
     HeldLock,
+    KnownTier,
     chosen_file,
     configured,
     given_names,
@@ -141,14 +142,11 @@ class TieredStore(TieredReading):
 
         `restore=True` first reads the metadata from the tier into a store that has none; it raises TierError when the
         tier cannot be read, which opening without it never does. `background=False` starts no thread (see
-        `LocalStore.open`): then the tier is written by `flush_to_tier` and cleaned by `expire_now`. `surroundings` are
-        for simulations.
-
+        `LocalStore.open`): then the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
-        opens it read-only, and uploads when the other one has gone. `reader=True` never writes the tier, needs no
-        lease, and shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
-        `with_replication` is that of `LocalStore.open`. Raises BadConfig, BadTierUrl, TierCredentials, and
-        `LocalStore`'s.
+        opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
+        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
+        Raises BadConfig, BadTierUrl, TierCredentials, and `LocalStore`'s.
         """
         clock = clock or SystemClock()
         names = given_names(tier_config, settings)
@@ -172,26 +170,31 @@ class TieredStore(TieredReading):
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
                 standby=standby, reader=reader,
             )  # fmt: skip
-            tier_config, metadata, is_lost = known.config, known.metadata, known.is_lost
+            follows = lock is None
             parts = assemble_tier(
-                tier_config, local, around, driver, metadata, clock, registry, follows=lock is None, reader=reader
+                known.config, local, around, driver, known.metadata, clock, registry, follows=follows, reader=reader
             )
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
-            store.restored = known.report
             store._tier_lock = lock
-            store._require_same_history()
-            if not known.was_compared:
-                root = str(tier_config.root_path)
-                parts.writer.check_tier = partial(unknown_tier, driver, metadata, root, torn_is_known=True)
-            parts.engine.hold(parts.retention.deleting_topics())
-            if parts.follower is None and (restore or is_lost):
-                store._finish_uploads()
-            if is_lost:
-                around.note_metadata_replaced(tier_config.metadata_path)
+            store._take_known(known, around, restore=restore)
             store._start(background, standby, is_tier_there=known.was_compared)
             undo.pop_all()
         return store
+
+    def _take_known(self, known: KnownTier, around: Environment, *, restore: bool) -> None:
+        """Compare both stores, and finish what a lost disk left. Raises StoreDamaged, TierError."""
+        tier, is_lost = self.tier, known.is_lost
+        self.restored = known.report
+        self._require_same_history()
+        if not known.was_compared:
+            root = str(tier.config.root_path)
+            tier.writer.check_tier = partial(unknown_tier, tier.driver, tier.metadata, root, torn_is_known=True)
+        tier.engine.hold(tier.retention.deleting_topics())
+        if tier.follower is None and (restore or is_lost):
+            self._finish_uploads()
+        if is_lost:
+            around.note_metadata_replaced(tier.config.metadata_path)
 
     def _require_same_history(self) -> None:
         """Refuse a local store whose messages have offsets that other messages have in the tier."""

@@ -33,7 +33,7 @@ def send(broker: Broker, first: int, count: int) -> None:
 def pulled(broker: Broker, offset: int) -> list[int]:
     fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 8, "sysFlag": 4}
     more = {"commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
-    ext = {name: str(value) for name, value in {**fields, **more}.items()}
+    ext: dict[str, Any] = {name: str(value) for name, value in {**fields, **more}.items()}
     answer = ask(broker, RequestCode.PULL_MESSAGE, **ext)
     return [int(each.body[:6]) for each in decode_records(answer.body)] if answer.code == ResponseCode.SUCCESS else []
 

@@ -32,9 +32,6 @@ class TierTables(Service):
 
     def __init__(self, parts: BrokerContext, tiered: TieredStore, processors: Iterable[object]) -> None:
         super().__init__("tier-tables")
-        self.round_count = 0
-        self.master_end = 0
-        """Not known here: there is no log."""
         self.problem = ""
         """Why the last look failed, as text; empty if it did not."""
         self._parts = parts
@@ -55,7 +52,6 @@ class TierTables(Service):
             if str(error) != self.problem:
                 self._note(error)
             self.problem = str(error)
-        self.round_count += 1
 
     def _take(self) -> None:
         parts, tier = self._parts, self._tiered.tier
