@@ -491,8 +491,9 @@ def test_every_job_works_over_the_bundles_of_an_offload(world: QuietWorld, tmp_p
         assert [queue.max_offset for queue in metadata.queues() if queue.key.topic == TOPIC] == [3] * QUEUES
     assert verify(None, tier=world.tier, store=world.place(), repair=True).is_clean
     later = ManualClock(SystemClock().now_ms() + 48 * HOUR_MS)
-    gone = expire(tier=world.tier, keep_hours=1, clock=later, orphans=False)
+    gone = expire(tier=world.tier, store=world.place(), keep_hours=1, clock=later, orphans=False)
     assert gone.problems == []
+    assert gone.done["segments"] > QUEUES
     assert world.turn_once().problems == []
 
 
