@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 from servers.loopback import free_ports
+from tiermq.broker.rocketmq_settings import CONTROLLER
+from tiermq.broker.settings_file import read_settings_file
 from tiermq.controller.controller_config import ControllerConfig
 from tiermq.settings import settings_of
 
@@ -44,3 +46,14 @@ def test_the_commands_of_the_quick_start_say_what_the_document_says(tmp_path: Pa
             assert process.stdout.readline().startswith(expected)
             process.terminate()
         assert process.returncode == 0
+
+
+def test_the_settings_of_a_tiermq_broker_are_taken_and_ask_for_nothing_that_is_missing(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```properties\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    (tmp_path / "broker.conf").write_text(blocks[-1])
+    found = read_settings_file(tmp_path / "broker.conf")
+    assert found.broker["enable_controller_mode"] == "true"
+    assert (list(found.ignored), list(found.unknown), found.unkept()) == ([], [], [])
+    (tmp_path / "other.conf").write_text("allAckInSyncStateSet=true\n")
+    assert len(read_settings_file(tmp_path / "other.conf").unkept()) == 1
+    assert read_settings_file(tmp_path / "other.conf").unkept({CONTROLLER}) == []

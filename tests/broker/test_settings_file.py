@@ -170,7 +170,7 @@ ASKING = {
     "haFlowControlEnable": "true",
     "allAckInSyncStateSet": "true",
     "enableDLegerCommitLog": "true",
-    "enableControllerMode": "true",
+    "fetchControllerAddrByDnsLookup": "true",
     "enableSlaveActingMaster": "true",
     "duplicationEnable": "true",
     "storeType": "defaultRocksDB",

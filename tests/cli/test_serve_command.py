@@ -283,7 +283,7 @@ SECURED = """
 brokerName=broker-a
 aclEnable=true
 authenticationEnabled=true
-enableControllerMode=true
+enableSlaveActingMaster=true
 totalReplicas=2
 storeType=defaultRocksDB
 messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore
@@ -299,10 +299,13 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     assert str(config) in line
     assert "--accept-weaker" in line
     assert len(line.splitlines()) == 1 + 7 + 1, "each has a line of its own"
-    names = (
-        "aclEnable=true authenticationEnabled=true enableControllerMode=true totalReplicas=2 storeType=defaultRocksDB"
-    )
-    for name in [*names.split(), "messageStorePlugIn=org.apache", "tls.server.mode=enforcing"]:
+    names = "aclEnable=true authenticationEnabled=true enableSlaveActingMaster=true totalReplicas=2"
+    for name in [
+        *names.split(),
+        "storeType=defaultRocksDB",
+        "messageStorePlugIn=org.apache",
+        "tls.server.mode=enforcing",
+    ]:
         assert name in line
     assert not (tmp_path / "store").exists()
     accounts = tmp_path / "acl.toml"
@@ -311,10 +314,10 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     line = refusal(tmp_path / "store", "-c", config, *FREE, *kept)
     assert [
         name
-        for name in ("aclEnable", "messageStore", "tls.", "enableController", "totalRepl", "storeType")
+        for name in ("aclEnable", "messageStore", "tls.", "enableSlaveActing", "totalRepl", "storeType")
         if name in line
     ] == [
-        "enableController",
+        "enableSlaveActing",
         "totalRepl",
         "storeType",
     ]

@@ -57,29 +57,30 @@ class FakeBroker:
         answer = self.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
         self.id = int(answer.ext["nextBrokerId"])
         code = f"{self.address};1"
-        fields = {"appliedBrokerId": self.id, "registerCheckCode": code}
+        fields: dict[str, Any] = {"appliedBrokerId": self.id, "registerCheckCode": code}
         assert self.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, **fields).code == 0
         self.register()
         self.beat()
 
     def register(self, at: int = 0) -> RemotingCommand:
-        fields = {"brokerId": self.id, "brokerAddress": self.address}
+        fields: dict[str, Any] = {"brokerId": self.id, "brokerAddress": self.address}
         answer = self.ask(RequestCode.CONTROLLER_REGISTER_BROKER, at=at, **fields)
         assert answer.code == 0
         return answer
 
     def beat(self) -> None:
-        fields = {"epoch": 1, "maxOffset": 100, "brokerId": self.id, "brokerAddr": self.address}
+        fields: dict[str, Any] = {"epoch": 1, "maxOffset": 100, "brokerId": self.id, "brokerAddr": self.address}
         for at in range(len(self._clients)):
             answer = self.ask(RequestCode.BROKER_HEARTBEAT, at=at, **fields)
             assert (answer.code, answer.remark) == (0, "Heart beat success")
 
     def elect(self, **ext: object) -> RemotingCommand:
-        return self.ask(RequestCode.CONTROLLER_ELECT_MASTER, **{"brokerId": self.id, **ext})
+        fields: dict[str, Any] = {"brokerId": self.id, **ext}
+        return self.ask(RequestCode.CONTROLLER_ELECT_MASTER, **fields)
 
     def alter(self, in_sync: list[int], set_epoch: int, epoch: int = 1, at: int = 0) -> RemotingCommand:
         body = {"syncStateSet": in_sync, "syncStateSetEpoch": set_epoch}
-        fields = {"masterBrokerId": self.id, "masterEpoch": epoch}
+        fields: dict[str, Any] = {"masterBrokerId": self.id, "masterEpoch": epoch}
         return self.ask(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, body, at=at, **fields)
 
     def master(self, at: int = 0) -> tuple[int, int]:
@@ -308,7 +309,7 @@ def test_metadata_of_a_stopped_broker_is_deleted_and_of_a_living_one_kept(world:
     second.die()
     until(lambda: 2 not in controller.heartbeats.lives(SetKey("C", "b")).alive)
     assert first.ask(clean, brokerControllerIdsToClean="2").code == 0
-    fields = {"brokerId": 2, "brokerAddress": second.address}
+    fields: dict[str, Any] = {"brokerId": 2, "brokerAddress": second.address}
     answer = first.ask(RequestCode.CONTROLLER_REGISTER_BROKER, **fields)
     assert answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     assert first.ask(clean).code == refused
@@ -339,7 +340,7 @@ def test_settings_are_read_and_changed_by_request_except_where_it_listens(world:
 
 def test_heartbeats_without_the_id_of_a_controller_are_refused(world: ExitStack, tmp_path: Path) -> None:
     broker = FakeBroker(world, world.enter_context(running(tmp_path)))
-    fields = {"brokerAddr": broker.address}
+    fields: dict[str, Any] = {"brokerAddr": broker.address}
     invalid = ResponseCode.CONTROLLER_INVALID_REQUEST
     assert broker.ask(RequestCode.BROKER_HEARTBEAT, **fields).code == invalid
     assert broker.ask(RequestCode.BROKER_HEARTBEAT, brokerId=0, **fields).code == invalid

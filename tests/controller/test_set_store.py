@@ -15,7 +15,7 @@ from tiermq.controller.broker_set import BrokerSet, Member, Outcome, apply_id
 from tiermq.controller.set_store import CHANGE_TRIES, SetStore, decode_set, encode_set, object_name
 from tiermq.errors import FutureManifest, RequestRefused, TierUnavailable
 from tiermq.remoting.codes import ResponseCode
-from tiermq.tier.driver.contract import ForwardingDriver
+from tiermq.tier.driver.contract import ForwardingDriver, TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -87,6 +87,7 @@ def test_a_controller_that_was_suspended_between_read_and_write_decides_again() 
 def test_two_controllers_that_write_at_once_lose_no_change(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    drivers: list[TierDriver]
     if kind == "bucket":
         server = request.getfixturevalue("seaweedfs")
         server.create_bucket("controllers")

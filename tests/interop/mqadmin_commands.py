@@ -122,7 +122,7 @@ NOT_RUN: Mapping[str, str] = {
     "startMonitoring": "a program that runs until it is ended; it asks as `consumerProgress` and `consumerStatus` do",
     "clusterRT": "a program that runs until it is ended; it sends messages",
 }
-CONTROLLER = "asks a controller, and there is none"
+CONTROLLER = "asks a controller ([controller.md](controller.md))"
 NO_BROKER: Mapping[str, str] = {
     **dict.fromkeys(
         (

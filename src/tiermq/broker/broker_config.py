@@ -202,6 +202,17 @@ class BrokerConfig(Configuration):
     """Of a SYNC_MASTER: with fewer replicas in sync, sends are refused."""
     enable_auto_in_sync_replicas: bool = False
     """Whether `in_sync_replicas` goes down to what is in sync, and at most to `min_in_sync_replicas`."""
+    enable_controller_mode: bool = False
+    """Whether a controller of RocketMQ or TierMQ gives this broker its id and role."""
+    controller_addr: str = ""
+    """Its controllers, as `host:port;host:port`."""
+    broker_heartbeat_interval: int = whole(1_000, low=1)
+    controller_heart_beat_timeout_mills: int = whole(10_000, low=1)
+    """For how long a controller waits for a heartbeat before it takes this broker for dead."""
+    sync_broker_metadata_period: int = whole(5_000, low=1)
+    """Between two looks at the controller's state; a notification causes one at once."""
+    broker_election_priority: int = whole(2**31 - 1)
+    """Of replicas with the same log, the one with the smallest number is elected."""
     master_lease_term: int = whole(10_000, low=100)
     """Of a standby: the lease of the master lasts this long without a renewal."""
     master_lease_renewal: int = whole(3_000, low=10)
@@ -234,7 +245,9 @@ class BrokerConfig(Configuration):
         if not self.broker_ip1:
             loopback = self.bind_address in (LOOPBACK, "localhost")
             object.__setattr__(self, "broker_ip1", LOOPBACK if loopback else outward_address())
-        if self.min_in_sync_replicas > self.in_sync_replicas:
+        if self.enable_controller_mode and not self.controller_addr:
+            raise BadConfig("controllerAddr: expected host:port;host:port with enableControllerMode=true, found none")
+        if self.min_in_sync_replicas > self.in_sync_replicas and not self.enable_controller_mode:
             raise BadConfig(
                 f"minInSyncReplicas: expected at most inSyncReplicas ({self.in_sync_replicas}), found "
                 f"{self.min_in_sync_replicas}"

@@ -23,7 +23,7 @@ from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.errors import BadConfig
 from tiermq.settings import Promise, above, is_false, is_given, is_true, settings_of
 
-ACL, TIER, NAMESRV, ENFORCING, CERTIFICATE, TRUSTED, ENDPOINT = (
+ACL, TIER, NAMESRV, ENFORCING, CERTIFICATE, TRUSTED, ENDPOINT, CONTROLLER = (
     "--acl",
     "--tier",
     "--namesrv",
@@ -31,6 +31,7 @@ ACL, TIER, NAMESRV, ENFORCING, CERTIFICATE, TRUSTED, ENDPOINT = (
     "--tls-cert",
     "--tls-trusted",
     "AWS_ENDPOINT_URL",
+    "enableControllerMode",
 )
 """An operator's override that keeps a promise."""
 
@@ -44,7 +45,7 @@ ALIASES = {
 PROM_PORT = 5557
 _EXPORTERS = {"0": "DISABLE", "1": "OTLP_GRPC", "2": "PROM", "3": "LOG"}
 
-_NO_CONTROLLER = "there is no controller and no election: roles are set by brokerRole"
+_NO_CONTROLLER = "this way of giving roles is not provided: brokerRole does, or a controller"
 _BY_ROLE = "leave it out; docs/replication.md describes masters and slaves"
 _ACCOUNTS = "requests would not be checked: there are no accounts"
 _GIVE_ACCOUNTS = "give --acl with plain_acl.yml, or accounts in TOML"
@@ -95,9 +96,16 @@ PROMISES: Mapping[str, Promise] = {
     "tls.test.mode.enable": Promise(is_false, "a certificate would be made up", "give --tls-cert", CERTIFICATE),
     # Roles that change by themselves.
     "totalReplicas": _role(above(1)),
-    "allAckInSyncStateSet": _role(),
+    "allAckInSyncStateSet": Promise(
+        is_true,
+        "there is no SyncStateSet without a controller",
+        "set enableControllerMode=true and controllerAddr",
+        CONTROLLER,
+    ),
     "enableDLegerCommitLog": _role(),
-    "enableControllerMode": _role(),
+    "fetchControllerAddrByDnsLookup": Promise(
+        is_true, "controllers are not looked up in the DNS", "leave it out, and name them in controllerAddr"
+    ),
     "enableSlaveActingMaster": _role(),
     "enableRemoteEscape": _role(),
     "asyncLearner": _role(),
@@ -144,8 +152,8 @@ NAMES = frozenset(
     authenticationStrategy authenticationWhitelist authorizationEnabled authorizationMetadataProvider
     authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
     batchDispatchRequestThreadPoolNums bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
-    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
-    brokerHeartbeatInterval brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
+    broadcastOffsetExpireSecond brokerConfigPath brokerFastFailureEnable
+    brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
     checkCommitLogOffsetOnRecover checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
@@ -157,13 +165,13 @@ NAMES = frozenset(
     commitLogSwapMapReserveFileNum compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
     compactionThreadNum compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion
     connectTimeoutMillis consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
-    consumerManageThreadPoolNums consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
+    consumerManageThreadPoolNums consumerOffsetUpdateVersionStep
     correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable defaultMessageRequestMode
     defaultPopShareQueueNum delayOffsetUpdateVersionStep disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAcceleratedRecovery enableAsyncReput
     enableBatchPush enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
-    enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction enableConnectionMetrics enableControllerMode
+    enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction enableConnectionMetrics
     enableCreateSysGroup enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
     enableLiteEventMode enableLitePopLog enableLmqQuota enableLmqStats
     enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enableMixedMessageType
@@ -214,7 +222,7 @@ NAMES = frozenset(
     splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statefulAuthenticationCacheExpiredSecond
     statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
     statRocksDBCQIntervalSec storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile storeType
-    subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncControllerMetadataPeriod
     syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
     timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerGetMessageThreadNum
     timerInterceptDelayLevel timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum

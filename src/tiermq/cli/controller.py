@@ -16,6 +16,9 @@ from tiermq.controller.set_store import object_name
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.tier.driver.tier_url import check_tier, open_driver
 
+STATE_TIMEOUT_S = 2.0
+"""Brokers wait for three seconds for an answer."""
+
 
 @click.command()
 @click.option(
@@ -73,7 +76,7 @@ def controller(
         try:
             acl = security.acl()
             check_tier(state_url, object_name("check"), writes=True)
-            driver = open_driver(state_url)
+            driver = open_driver(state_url, request_timeout_s=STATE_TIMEOUT_S)
             credentials = None if acl is None else acl.table.administrator()
             server = Controller(config, driver, tls=security.tls(), acl=acl, credentials=credentials)
             server.start()

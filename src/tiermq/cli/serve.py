@@ -20,8 +20,9 @@ import click
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
+from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import Elected
-from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
+from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, CONTROLLER, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.cli.server_process import (
@@ -42,7 +43,7 @@ from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
-from tiermq.replication.election import Decision, Role
+from tiermq.replication.election import Decision, Election, Role
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.tier.tier_config import TierConfig
 
@@ -146,7 +147,7 @@ def _start(
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
-    weaker = file.unkept(_kept(security, tier, config.namesrv_addr))
+    weaker = file.unkept(_kept(security, tier, config))
     if weaker and not options["accept_weaker"]:
         raise BadConfig(
             "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
@@ -154,8 +155,11 @@ def _start(
         )
     if tier and not options["tier_later"]:
         _check_tier(tier, TierConfig(**file.tier), config)
-    if options["standby"] and not config.namesrv_addr:
-        raise BadConfig("--standby: expected --namesrv with name servers that all replicas share, found none")
+    if (options["standby"] or config.enable_controller_mode) and not config.namesrv_addr:
+        how = "--standby" if options["standby"] else "enableControllerMode"
+        raise BadConfig(f"{how}: expected --namesrv with name servers that all replicas share, found none")
+    if options["standby"] and config.enable_controller_mode:
+        raise BadConfig("--standby: expected no enableControllerMode, found true: a lease or a controller gives roles")
     if options["lease"] and not options["standby"]:
         raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
     named_by = config.namesrv_addr
@@ -177,6 +181,8 @@ def _start(
         _log.warning("%s has no administrator: the broker registers at %s unsigned", acl.path, named_by)
     settings = {**(file.tier if tier else {}), **file.store}
 
+    peers_tls = tls.client_context() if tls.mode is TlsMode.ENFORCING else None
+
     def open_broker(config: BrokerConfig, elected: Elected | None = None) -> Broker:
         return Broker.open(
             directory,
@@ -185,7 +191,7 @@ def _start(
             tls=tls,
             acl=acl,
             credentials=credentials,
-            name_server_tls=tls.client_context() if tls.mode is TlsMode.ENFORCING else None,
+            name_server_tls=peers_tls,
             settings_file=options["config_file"],
             accept_weaker=options["accept_weaker"],
             elected=elected,
@@ -193,14 +199,20 @@ def _start(
         )
 
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
-        if options["standby"]:
-            keeper = _elected_broker(options, file, config, directory, tier, open_broker)
+        if options["standby"] or config.enable_controller_mode:
+            _require_no_role(file, config)
+            if config.enable_controller_mode:
+                election: Election = controller_election(config, directory, credentials, peers_tls)
+            else:
+                election = _bucket_election(options["lease"] or tier, config, directory)
+            store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
+            keeper = ElectedBroker(election, config, store, open_broker)
             running.callback(lambda: left.update({} if keeper.last is None else _left(keeper.last)))
             running.callback(keeper.stop)
             keeper.start()
             broker = keeper.wait_for_role(FIRST_ROLE_S + config.master_lease_term / 1000)
             current: Callable[[], Broker | None] = lambda: keeper.broker  # noqa: E731
-            announce = partial(setattr, keeper, "on_role", partial(_say_role, options["as_json"]))
+            announce: Callable[[], None] = partial(setattr, keeper, "on_role", partial(_say_role, options["as_json"]))
         else:
             broker = open_broker(config)
             running.callback(lambda: left.update(_left(broker)))
@@ -242,28 +254,24 @@ def _say_role(as_json: bool, decision: Decision, broker: Broker) -> None:
     say_event(as_json, words, event="role", role=broker.replication.role.name, **values)
 
 
-def _elected_broker(
-    options: dict[str, Any],
-    file: FileSettings,
-    config: BrokerConfig,
-    directory: str,
-    tier: str | None,
-    open_broker: Callable[[BrokerConfig, Elected], Broker],
-) -> ElectedBroker:
-    """A replica whose role the lease gives. Raises BadConfig, BadTierUrl, TierCredentials."""
-    from tiermq.replication.bucket_election import BucketElection, LeaseTimes
-    from tiermq.tier.driver.tier_url import open_driver
-
-    url = options["lease"] or tier
-    if not url:
-        raise BadConfig(
-            "--standby: expected --tier, or --lease with a directory that all replicas share, found neither"
-        )
+def _require_no_role(file: FileSettings, config: BrokerConfig) -> None:
+    """Raises BadConfig for a role in the settings of a broker that gets it by an election."""
     role = StoreConfig(**file.store).broker_role
     if role is BrokerRole.SLAVE or config.broker_id:
         raise BadConfig(
-            f"--standby: expected no brokerRole and brokerId, which the lease gives, found {role.name} and "
-            f"{config.broker_id}: leave them out"
+            f"{'enableControllerMode' if config.enable_controller_mode else '--standby'}: expected no brokerRole and "
+            f"brokerId, which the election gives, found {role.name} and {config.broker_id}: leave them out"
+        )
+
+
+def _bucket_election(url: str | None, config: BrokerConfig, directory: str) -> Election:
+    """The lease of a standby. Raises BadConfig, BadTierUrl, TierCredentials."""
+    from tiermq.replication.bucket_election import BucketElection, LeaseTimes
+    from tiermq.tier.driver.tier_url import open_driver
+
+    if not url:
+        raise BadConfig(
+            "--standby: expected --tier, or --lease with a directory that all replicas share, found neither"
         )
     times = LeaseTimes(
         term_s=config.master_lease_term / 1000,
@@ -272,9 +280,7 @@ def _elected_broker(
         look_s=config.master_lease_look / 1000,
     )
     driver = open_driver(url, retry=None, request_timeout_s=times.renew_s)  # So that a renewal can be tried again.
-    election = BucketElection(driver, config.broker_cluster_name, config.broker_name, directory, times=times)
-    store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
-    return ElectedBroker(election, config, store, open_broker)
+    return BucketElection(driver, config.broker_cluster_name, config.broker_name, directory, times=times)
 
 
 def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:
@@ -311,16 +317,17 @@ def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
         raise type(error)(f"{str(error).rstrip('.')}. To start without it: --tier-later") from error
 
 
-def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set[str]:
+def _kept(security: SecurityOptions, tier: str | None, config: BrokerConfig) -> set[str]:
     """The operator's overrides for settings of a file that promise more than TierMQ gives."""
     said = {
         ACL: security.accounts,
         TIER: tier,
-        NAMESRV: name_servers,
+        NAMESRV: config.namesrv_addr,
         ENFORCING: security.mode is TlsMode.ENFORCING,
         CERTIFICATE: security.certificate,
         TRUSTED: security.trusted,
         ENDPOINT: os.environ.get(ENDPOINT),
+        CONTROLLER: config.enable_controller_mode,
     }
     return {name for name, value in said.items() if value}
 

@@ -39,7 +39,7 @@ DIRECTORY = "controller.tiermq"
 SET_VERSION = 1
 NAME_CHARACTERS_MAX = 127
 CHANGE_TRIES = 10
-REMEDY = "restore an earlier version of the object; without one, delete it, and start every broker of the set again"
+REMEDY = "stop the brokers of the set, and restore the last version of the object"
 
 
 def object_name(broker_name: str) -> str:

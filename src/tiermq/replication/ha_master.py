@@ -178,6 +178,7 @@ class HaMaster:
         self._started.set()
         tasks = {loop.create_task(self._accept()), loop.create_task(self._watch())}
         await self._ending.wait()
+        self.propose = lambda _members: None  # The replicas lose this master, and stay in sync without it.
         tasks |= {each.task for each in self._slaves if each.task is not None}
         for task in tasks:
             task.cancel()

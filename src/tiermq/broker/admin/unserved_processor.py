@@ -17,7 +17,6 @@ from tiermq.remoting.connection import Connection
 
 _CONTAINER = "This broker is one process without a broker container: start another with `tiermq serve`."
 _ROCKSDB = "This broker keeps no RocksDB: topics, groups and offsets are JSON files, consume queues are plain files."
-_CONTROLLER = "This broker runs without a controller: there are no epochs and no sync-state set."
 _ACCOUNTS = "Accounts and permissions are in the file of `tiermq serve --acl`, which is read again when it changes."
 _LITE = "This broker has no lite topics."
 
@@ -30,7 +29,6 @@ REASONS: Mapping[int, str] = {
     RequestCode.ADD_BROKER: _CONTAINER,
     RequestCode.REMOVE_BROKER: _CONTAINER,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: "This broker is a master: it follows no other broker's flush offset.",
-    RequestCode.GET_BROKER_EPOCH_CACHE: _CONTROLLER,
     RequestCode.SET_COMMITLOG_READ_MODE: "Read-ahead of commit-log files is left to the operating system.",
     **{RequestCode(code): _ACCOUNTS for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)},
     **dict.fromkeys(

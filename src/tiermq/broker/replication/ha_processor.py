@@ -2,6 +2,7 @@
 
     60   timer check point, 56 bytes          61   timers by topic, JSON         asked by RocketMQ's slaves
     906  a master's HA address                907  replication as `mqadmin haStatus` shows it
+    1007 epochs of the log                    1008 a controller has elected another master
 
 A master reports its slaves, a slave its connection to the master. What a slave would have to change is refused, with
 where to go instead (`SLAVE_REFUSES`): a slave's tables and log are its master's.
@@ -18,7 +19,9 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
+from tiermq.replication.epoch_file import end_of
 
+NO_CONTROLLER = "This broker runs without a controller: there are no epochs and no sync-state set."
 SLAVE_REFUSES = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -45,6 +48,8 @@ SLAVE_REFUSES = (
 UNGATED = (
     RequestCode.EXCHANGE_BROKER_HA_INFO,
     RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_BROKER_EPOCH_CACHE,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
     RequestCode.GET_BROKER_ROLE,
     RequestCode.DEMOTE_BROKER,
     # What a slave copies, also in the last moments of a master that hands over.
@@ -131,6 +136,35 @@ class HaProcessor:
             "transferredByteInSecond": 0 if slave is None else slave.bytes_per_second(),
         }
         return command.respond(body=encode_body(body))
+
+    @serves(RequestCode.GET_BROKER_EPOCH_CACHE, access=ADMINISTRATOR)
+    def epoch_cache(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """`mqadmin getBrokerEpoch`."""
+        config, end = self._parts.config, self._parts.local.max_physical_offset
+        entries = self._parts.replication.epochs
+        if not entries:
+            raise RequestRefused(NO_CONTROLLER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        listed = [
+            {"epoch": each.epoch, "startOffset": each.start, "endOffset": end_of(entries, at, end)}
+            for at, each in enumerate(entries)
+        ]
+        body = {
+            "clusterName": config.broker_cluster_name,
+            "brokerName": config.broker_name,
+            "brokerId": config.broker_id,
+            "epochList": listed,
+            "maxOffset": end,
+        }
+        return command.respond(body=encode_body(body))
+
+    @serves(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, access=ADMINISTRATOR)
+    def role_changed(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """The controller's state is read again; what the notification itself has is not used."""
+        election = self._parts.replication.election
+        if election is None:
+            raise RequestRefused(NO_CONTROLLER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        election.look_soon()
+        return command.respond()
 
     def refuse(self, _connection: Connection, _command: RemotingCommand) -> RemotingCommand:
         """Of a slave: raises RequestRefused."""

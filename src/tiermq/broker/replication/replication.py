@@ -28,7 +28,7 @@ from tiermq.metrics import Registry
 from tiermq.namesrv.route_table import MASTER_ID
 from tiermq.replication.election import Decision, Election, Role
 from tiermq.replication.epoch_file import FILE as EPOCH_FILE
-from tiermq.replication.epoch_file import EpochFile
+from tiermq.replication.epoch_file import EpochEntry, EpochFile
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
@@ -233,6 +233,9 @@ class Replication:
         sync = None
         if term is not None and election is not None:
             sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000)
+            if election.decision.epoch == term.epoch:
+                # After a restart in its term a master still needs those that the election has recorded.
+                sync.note_recorded(election.decision.members)
         master = HaMaster(local, rules, settings, listening, clock, epochs, sync)
         if term is not None and election is not None:
             master.propose = functools.partial(election.propose, term.epoch)
@@ -252,6 +255,11 @@ class Replication:
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
+
+    @property
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        """Of the log, of a broker that was elected."""
+        return () if self._epochs is None else self._epochs.entries
 
     @property
     def last_epoch(self) -> int:

@@ -1,0 +1,99 @@
+"""`tiermq serve` in controller mode, as its user runs it: processes that are killed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.brokers import send_command
+from interop.controller_set import ControlledBroker, ControllerProcess, sync_state, until
+from interop.two_brokers import name_server_config
+from tiermq.cli.main import cli
+from tiermq.errors import RemotingError
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+
+REFUSED = [
+    ("enableControllerMode=true\nnamesrvAddr=127.0.0.1:1\n", "controllerAddr: expected"),
+    ("enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n", "expected --namesrv"),
+    (
+        "enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\nbrokerRole=SLAVE\n",
+        "leave them out",
+    ),
+    ("enableControllerMode=true\ncontrollerAddr=nonsense\nnamesrvAddr=127.0.0.1:1\n", "host:port"),
+    ("enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n", "a controller that answers"),
+    ("allAckInSyncStateSet=true\n", "set enableControllerMode=true"),
+    ("fetchControllerAddrByDnsLookup=true\n", "name them in controllerAddr"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED)
+def test_controller_mode_that_cannot_be_kept_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "broker.conf").write_text(text)
+    command = ["serve", str(tmp_path / "store"), "-c", str(tmp_path / "broker.conf"), "--port", "0"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+NOT_YET = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Answers of a broker that is no master, or has too few replicas; nothing is stored."""
+
+
+def send_until_acknowledged(broker: ControlledBroker, body: bytes) -> int | None:
+    """The queue offset; None where no answer came."""
+    host, _, port = broker.address.rpartition(":")
+    try:
+        with BlockingClient(host, int(port), timeout_s=60) as client:
+            while (answer := client.request(send_command("T", body))).code in NOT_YET:
+                pass
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            return int(answer.ext["queueOffset"])
+    except RemotingError:
+        return None
+
+
+def create_topic(broker: ControlledBroker) -> None:
+    host, _, port = broker.address.rpartition(":")
+    topic = TopicConfig("T", 1, 1)
+    ext = {
+        "topic": topic.name, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    with BlockingClient(host, int(port), timeout_s=60) as client:
+        assert client.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)).code == 0
+
+
+def test_a_killed_master_is_replaced_and_returns_as_a_slave_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    with ExitStack() as world:
+        names = world.enter_context(NameServer(name_server_config()))
+        controller = ControllerProcess(f"file://{tmp_path}/state")
+        world.callback(controller.stop)
+        brokers = {
+            number: ControlledBroker(tmp_path / str(number), names.port, controller.address) for number in (1, 2)
+        }
+        for number, broker in brokers.items():
+            world.callback(broker.stop)
+            broker.start()
+            until(lambda: number in sync_state(controller.address)["in_sync"])  # noqa: B023 - it is waited for here
+        create_topic(brokers[1])
+        until(lambda: (tmp_path / "2/store/config/topics.json").exists())
+        until(lambda: '"T"' in (tmp_path / "2/store/config/topics.json").read_text())
+        offsets = [send_until_acknowledged(brokers[1], b"%d" % number) for number in range(20)]
+        for old, new in ((1, 2), (2, 1)):
+            brokers[old].stop(kill=True)
+            until(lambda: sync_state(controller.address)["master"] == new)  # noqa: B023 - it is waited for here
+            for _ in range(20):
+                while (offset := send_until_acknowledged(brokers[new], b"x")) is None:
+                    pass
+                offsets.append(offset)
+            brokers[old].start()
+            until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
+        assert offsets == list(range(60))
+        assert sync_state(controller.address)["epoch"] == 3
