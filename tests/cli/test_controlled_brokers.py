@@ -42,12 +42,16 @@ def test_controller_mode_that_cannot_be_kept_is_refused_in_words(tmp_path: Path,
     assert words in result.output
 
 
+NOT_YET = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Answers of a broker that is no master, or has too few replicas; nothing is stored."""
+
+
 def send_until_acknowledged(broker: ControlledBroker, body: bytes) -> int | None:
     """The queue offset; None where no answer came."""
     host, _, port = broker.address.rpartition(":")
     try:
         with BlockingClient(host, int(port), timeout_s=60) as client:
-            while (answer := client.request(send_command("T", body))).code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            while (answer := client.request(send_command("T", body))).code in NOT_YET:
                 pass
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             return int(answer.ext["queueOffset"])
