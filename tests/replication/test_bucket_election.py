@@ -247,6 +247,20 @@ def test_a_renewal_whose_answer_was_lost_keeps_the_lease(node: Make) -> None:
     assert second.step(1.0) is Role.SLAVE
 
 
+def test_a_renewal_that_landed_before_does_not_count_from_now(node: Make) -> None:
+    first, second = pair(node)
+    first.driver.loses_answers = True
+    first.step(3.1)  # It lands.
+    second.step(0.1)
+    first.driver.loses_answers, first.driver.is_away = False, True
+    first.step(8.0)
+    assert not first.may_acknowledge
+    first.driver.is_away = False
+    first.step(1.1)
+    assert first.may_acknowledge, "renewed again"
+    assert second.step(10.1) is not Role.MASTER, "and others have seen that"
+
+
 def test_what_a_master_of_an_earlier_epoch_proposes_is_not_recorded(node: Make) -> None:
     first, _second = pair(node)
     first.election.propose(0, frozenset((1,)))

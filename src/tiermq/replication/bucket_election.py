@@ -271,7 +271,8 @@ class BucketElection(Service):
             self._version, self._seen_s = version, now_s
 
     def _put(self, lease: MasterLease) -> None:
-        """Raises ManifestConflict when another replica has changed it."""
+        """Raises ManifestConflict when another replica has changed it, or an earlier put of ours has landed."""
+        lease = replace(lease, nonce=secrets.token_hex(8))
         self._version = self._driver.put_object(self.name_of_lease, encode_master_lease(lease), expected=self._version)
         self._lease, self._seen_s = lease, self._clock.monotonic()
 

@@ -60,6 +60,10 @@ class MasterLease:
     confirmed: int = 0
     members: frozenset[int] = frozenset()
     successor: int = 0
+    nonce: str = ""
+    """Of each put another one: drivers take the same bytes again for a repeated put, and a renewal that was put a while
+    ago must not count from now.
+    """
     replicas: Mapping[int, Replica] = field(default_factory=dict)
 
     @property
@@ -84,6 +88,7 @@ def encode_master_lease(lease: MasterLease) -> bytes:
         "haAddress": lease.ha_address,
         "holder": lease.holder,
         "inSync": sorted(lease.members),
+        "nonce": lease.nonce,
         "renewals": lease.renewals,
         "replicas": {
             str(number): {"address": each.address, "token": each.token} for number, each in lease.replicas.items()
@@ -108,6 +113,7 @@ def decode_master_lease(data: bytes, name: str) -> MasterLease:
             confirmed=natural_field(body, "confirmedOffset"),
             members=frozenset(int(each) for each in body["inSync"]),
             successor=natural_field(body, "successor"),
+            nonce=text_field(body, "nonce"),
             replicas={int(number): _replica(each) for number, each in body["replicas"].items()},
         )
     except (ValueError, TypeError, LookupError, AttributeError) as error:
