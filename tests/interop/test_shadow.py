@@ -149,9 +149,10 @@ def lose_tail(cluster: Cluster, client: Client, shadow: Following, store: Path) 
     shadow.kill()
     shadow.start()
     told = shadow.progress(lambda told: told["problem"] and "expected the same bytes" in told["problem"])
-    assert told["copiedTo"] == end, "nothing is mixed"
+    kept = told["copiedTo"]
+    assert kept <= end, "nothing is mixed; a recovery may cut the last record"
     shadow.terminate()
-    same_files(shadow.store, lost, end)
+    same_files(shadow.store, lost, kept)
 
 
 @pytest.mark.parametrize("version", [OLD, "5.3.3", "5.5.0"])

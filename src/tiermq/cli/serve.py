@@ -419,7 +419,7 @@ def _ready_line(ready: dict[str, Any]) -> str:
         f"tier {ready['tier'] or 'none'}"
         + (f", history kept {ready['retention']['words']}" if "retention" in ready else ""),
     ]
-    if ready["readOnly"]:
+    if ready.get("readOnly"):
         parts.append("read-only")
     elif ready["role"] == BrokerRole.SLAVE.name:
         parts.append("a slave")
