@@ -286,9 +286,8 @@ class Broker:
             ha = ha_socket(config, role, port, is_guarded=is_guarded)
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
-            reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
             opening = {**settings, "clock": clock, "store_host": host}
-            store = _opened_store(path, tier, config, elected, opening, reads=reads)
+            store = _opened_store(path, tier, config, role, elected, opening)
             undo.callback(store.close)
             term = None if elected is None else elected.term(os.fspath(path))
             made = cls(
@@ -594,14 +593,11 @@ def _opened_store(
     path: str | os.PathLike[str],
     tier: str | None,
     config: BrokerConfig,
+    role: BrokerRole,
     elected: Elected | None,
     settings: dict[str, Any],
-    *,
-    reads: bool,
 ) -> Store:
-    """The store of a broker, with its tier if it has one; `reads`: which it does not write. Raises what opening it
-    raises.
-    """
+    """The store of a broker, with its tier if it has one. Raises what opening it raises."""
     if tier is None:
         broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
         return LocalStore.open(path, **settings)
@@ -614,6 +610,7 @@ def _opened_store(
             put_tables_aside(path)
             settings = {**settings, "restore": True}
         take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
+    reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
     return TieredStore.open(path, tier=tier, reader=reads, **{**settings, **names})
 
 

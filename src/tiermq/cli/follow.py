@@ -266,7 +266,7 @@ class Watch(Service):
     def _say(self) -> None:
         tiered = self._broker.parts.tiered
         assert tiered is not None
-        told = {
+        figures_now = {
             "connected": self._observer.is_connected,
             "copiedTo": self._broker.parts.local.max_physical_offset,
             "behindBytes": self._behind(),
@@ -274,12 +274,12 @@ class Watch(Service):
             "localFrom": self._broker.parts.local.min_physical_offset,
             "problem": self._observer.problem or None,
         }
-        if told == self._said:
+        if figures_now == self._said:
             return
-        self._said = told
+        self._said = figures_now
         if self._as_json:
-            say_event(True, "", event="progress", **told)
+            say_event(True, "", event="progress", **figures_now)
         else:
-            state = told["problem"] or ("connected" if told["connected"] else "not connected")
+            state = figures_now["problem"] or ("connected" if figures_now["connected"] else "not connected")
             figures = "copied to {copiedTo:,}, {behindBytes:,} bytes behind, {notUploaded:,} messages not uploaded"
-            click.echo(f"tiermq follow: {figures.format(**told)}: {state}", err=True)
+            click.echo(f"tiermq follow: {figures.format(**figures_now)}: {state}", err=True)

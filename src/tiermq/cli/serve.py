@@ -152,7 +152,7 @@ def _start(
     config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config))
-    _check_options(options, config, weaker)
+    _check_options(options, file, config, weaker)
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
         _check_tier(tier, TierConfig(**file.tier), config, reads=reads)
@@ -188,8 +188,6 @@ def _start(
     )
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
         election: Election | None = None
-        if options["standby"] or config.enable_controller_mode:
-            _require_no_role(file, config)
         if config.enable_controller_mode:
             election = controller_election(config, directory, credentials, peers_tls)
         elif options["standby"]:
@@ -201,16 +199,9 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    ready = _ready(broker, tier, security, acl)
+    reported = {"ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
-        ready
-        | {
-            "nameServer": named_by,
-            "store": directory,
-            "ignored": list(file.ignored),
-            "unknown": list(file.unknown),
-            "weaker": weaker,
-        },
+        {**_ready(broker, tier, security, acl), "nameServer": named_by, "store": directory, **reported},
         lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
         announce,
     )
@@ -240,7 +231,7 @@ def _started(
     return broker, lambda: keeper.broker, partial(setattr, keeper, "on_role", partial(_say_role, as_json))
 
 
-def _check_options(options: dict[str, Any], config: BrokerConfig, weaker: list[str]) -> None:
+def _check_options(options: dict[str, Any], file: FileSettings, config: BrokerConfig, weaker: list[str]) -> None:
     """Raises BadConfig."""
     if weaker and not options["accept_weaker"]:
         raise BadConfig(
@@ -254,6 +245,8 @@ def _check_options(options: dict[str, Any], config: BrokerConfig, weaker: list[s
         raise BadConfig(f"{how}: expected --namesrv with name servers that all replicas share, found none")
     if options["standby"] and config.enable_controller_mode:
         raise BadConfig("--standby: expected no enableControllerMode, found true: a lease or a controller gives roles")
+    if how:
+        _require_no_role(file, config)
     if options["lease"] and not options["standby"]:
         raise BadConfig("--lease: expected --standby, found none: only replicas of one broker share a lease")
 

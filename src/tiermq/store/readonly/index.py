@@ -31,7 +31,7 @@ from tiermq.message.java_hash import key_hash
 from tiermq.store.readonly.mapped_run import Listing, ReadOnlyMap
 
 _USUAL_ENTRIES_PER_SLOT = 4
-_PROBLEMS_SHOWN_MAX = 100
+_INDEX_PROBLEMS_MAX = 100
 _FOREVER_MS = (1 << 63) - 1
 
 
@@ -147,7 +147,7 @@ class IndexView:
                 # A writer sets the slot before it counts the entry, so one more is not wrong.
                 if stored not in (entry.number, self.header.entry_count):
                     found.append(f"slot {slot}: expected its newest entry {entry.number}, found {stored}")
-        return found[:_PROBLEMS_SHOWN_MAX]
+        return found[:_INDEX_PROBLEMS_MAX]
 
 
 class ReadOnlyIndex:
