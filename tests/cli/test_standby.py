@@ -91,6 +91,8 @@ def test_the_tail_of_a_replaced_master_is_cut_and_reported(tmp_path: Path) -> No
         with Sending(cluster) as sending:
             sending.more()
         until(lambda: cluster.in_sync(a) == [1, 2])
+        with BlockingClient("127.0.0.1", b.port) as client:  # Tables follow the log every `masterSyncInterval`.
+            until(lambda: b'"T"' in bytes(client.request(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)).body))
         assert b.process is not None
         end = cluster.status(a)["logEnd"]
         b.process.send_signal(signal.SIGSTOP)
