@@ -8,8 +8,10 @@ Nothing is changed there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, split_address
 from tiermq.errors import BadConfig, RemotingError, RequestRefused
@@ -19,6 +21,7 @@ from tiermq.settings import read_properties
 
 DEFAULT_PORTS_APART = 1
 """RocketMQ's HA port is the one above the broker's port."""
+FIGURES_TRIES = 10
 _MODES = ("enableControllerMode", "enableDLegerCommitLog", "enableDLedgerCommitLog")
 _WAITS = ("slaveTimeout", "syncFlushTimeout")
 
@@ -56,8 +59,7 @@ async def ask_master(
         address = await _registered(cluster, broker)
     settings = read_properties(bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode())
     _require_master(address, settings)
-    figures = decode_object((await cluster.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
-    table = object_in(figures.get("table"), "a table of figures")
+    table = await _figures(cluster, address)
     return ObservedMaster(
         settings.get("brokerClusterName", "DefaultCluster"),
         settings["brokerName"],
@@ -68,6 +70,19 @@ async def ask_master(
         max(0, int64_in(table, "commitLogMinOffset")),
         max(0, int64_in(table, "commitLogMaxOffset")),
     )
+
+
+async def _figures(cluster: ClusterClient, address: str) -> dict[str, Any]:
+    """RocketMQ 4 refuses them in the first second after its start."""
+    for left in reversed(range(FIGURES_TRIES)):
+        try:
+            answer = await cluster.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            return object_in(decode_object(answer.body).get("table"), "a table of figures")
+        except RequestRefused:
+            if not left:
+                raise
+        await asyncio.sleep(1.0)
+    raise AssertionError
 
 
 async def _registered(cluster: ClusterClient, broker: str) -> str:
