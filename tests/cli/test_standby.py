@@ -53,6 +53,23 @@ def test_a_killed_master_is_replaced_and_returns_as_a_slave(tmp_path: Path) -> N
         assert sorted(each["role"] for each in found["replicas"]) == ["master", "slave"]
 
 
+def test_replicas_that_are_killed_at_once_have_all_that_was_acknowledged(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        with Sending(cluster) as sending:
+            until(lambda: cluster.in_sync(a) == [1, 2])
+            sending.more()
+        a.kill()
+        b.kill()
+        b.start()  # The other one does not come back.
+        until(partial(cluster.is_master, b))
+        check(sending, messages(b.address))
+        b.kill()
+        b.start()
+        until(partial(cluster.is_master, b))
+        check(sending, messages(b.address))
+
+
 def test_a_stopped_master_acknowledges_nothing_after_the_take_over(tmp_path: Path) -> None:
     with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
         a, b = cluster.start("a"), cluster.start("b")

@@ -55,6 +55,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreError
+from tiermq.message.topic_name import is_light_queue
 from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient, parse_name_servers
 from tiermq.remoting.limits import ServerLimits
@@ -94,7 +95,7 @@ from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
 from tiermq.broker.send.send_back_processor import SendBackProcessor
 from tiermq.broker.send.send_processor import SendProcessor
-from tiermq.namesrv.topic_config import RETENTION, retention_of
+from tiermq.namesrv.topic_config import RETENTION, TopicConfig, retention_of
 
 PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     AssignmentProcessor,
@@ -181,7 +182,7 @@ class Broker:
         self._hooks.on_stop(self._last_flush)
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
         self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
-        _begin_term(self.replication, term, topics, server)
+        _begin_term(self.replication, term, topics, server, local_half(store))
         self.parts = BrokerContext(
             config=config,
             store=store,
@@ -580,10 +581,25 @@ class Broker:
         self.stop()
 
 
-def _begin_term(replication: Replication, term: Term | None, topics: TopicTable, server: RemotingServer) -> None:
+def _begin_term(
+    replication: Replication, term: Term | None, topics: TopicTable, server: RemotingServer, local: LocalStore
+) -> None:
     """Of an elected master: name servers prefer it, and it answers while it is the master for certain."""
     if term is None or replication.is_slave:
         return
+    unknown = {
+        name: ids
+        for name, ids in local.topics().items()
+        if ids and name not in topics.table and not topics.is_system(name) and not is_light_queue(name)
+    }
+    created = []
+    for name, ids in unknown.items():
+        newest_ms = max(local.store_time_of(name, each, local.max_offset(name, each) - 1) for each in ids)
+        if topics.is_newer(newest_ms):
+            _log.warning("topic %s: created again, since it has messages of an earlier master", name)
+            created.append(TopicConfig(name, max(ids) + 1, max(ids) + 1))
+    if created:
+        topics.put_all(created)
     topics.begin_epoch(term.epoch)
     if term.election is not None:
         server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)

@@ -41,6 +41,7 @@ from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
 from tiermq.kernel import KERNEL, Stop, WriteCursor, scan
+from tiermq.message.record_head import read_head
 from tiermq.message.topic_name import QueueName
 from tiermq.store.checkpoint import CLEAN_MARKER, SAFETY_MS, Checkpoint, CleanMarker
 from tiermq.store.dispatch import Dispatch
@@ -218,20 +219,29 @@ class Recovery:
         start = start_file(files, vouched)
         if self._config.broker_role is BrokerRole.SLAVE:
             self._look_before_changing(files, start)
-            self._drop_last_record(files, start)
+            self._drop_unfinished_record(files, start)
         # A unit may be torn (its page came to the disk only in part), so units that the log can rebuild are dropped.
         return self._walk_until_whole("abnormal", files, start, cut_queues=True)
 
-    def _drop_last_record(self, files: Sequence[MappedFile], start: int) -> None:
+    def _drop_unfinished_record(self, files: Sequence[MappedFile], start: int) -> None:
         """A slave receives records in parts, and topic and properties have no checksum: the last record may lack its
-        last bytes, and look whole. Its master sends it again.
+        last bytes, and look whole. What it lacks is zero, and no topic or property has a NUL byte. Its master sends it
+        again; a record that is whole may be acknowledged, and stays.
         """
         end, _ = verify_log(files, start, self._crc_mode, self._find_torn)
         file = self._log.files.find(end.offset)
         if file is None:
             return
         last = scan(file.view, 0, end.offset - file.from_offset, 0)[3]
-        if last >= 0:
+        if last < 0:
+            return
+        selected = file.select(last, end.offset - file.from_offset - last)
+        assert selected is not None, "it was scanned"
+        with selected:
+            head = read_head(selected.data)
+            properties = selected.data[head.properties_position : head.properties_position + head.properties_length]
+            is_whole = 0 not in head.topic and 0 not in bytes(properties)
+        if not is_whole:
             file.zero_from(last)
 
     def _index_vouches(self, physical: int) -> bool:

@@ -218,6 +218,13 @@ class TopicTable(StoredTable[TopicConfig]):
             if self.data_version.state_version != epoch:
                 self._take_over(self._table, self.data_version.next(self._clock.now_ms(), epoch))
 
+    def is_newer(self, store_ms: int) -> bool:
+        """Whether a message was stored after the last change in this table, by the master's clock: a topic that has it
+        and is not in the table was created later, and not deleted. A table that no elected master wrote is older than
+        every message.
+        """
+        return self.data_version.state_version == 0 or store_ms > self.data_version.timestamp
+
     def follow(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
         """Take the table of a master, with its version; this broker's own system topics stay. Raises OSError."""
         with self._lock:
