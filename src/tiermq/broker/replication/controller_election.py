@@ -10,7 +10,7 @@ each `brokerHeartbeatInterval`. The controller takes a broker for dead when that
 
 A notification only causes a look at the controller's state, so a forged one changes nothing. The controller gives no
 lease: what keeps an old master from acknowledging is the SyncStateSet. A new master was a member of it, follows the old
-one no more, and only the controller takes a member out (see `docs/decisions/026-controller-in-the-bucket.md`). So a
+one no more, and only the controller takes a member out (see `docs/decisions/027-controller-in-the-bucket.md`). So a
 master goes on while every controller is away.
 
 Invariants: the epoch of `decision` never falls; within an epoch neither does that of the SyncStateSet. The loop's
