@@ -94,7 +94,7 @@ def defuse(kind: str, megabytes: int) -> None:
         if kind in flags:
             decompress(packed, flags[kind])
         elif kind == "registration":
-            decode_register_body(packed, compressed=True, version=479)
+            list(decode_register_body(packed, compressed=True, version=479).topics)
         else:
             decode_body(packed)
     except (CorruptRecord, RequestRefused) as error:

@@ -171,10 +171,11 @@ def _registrations() -> list[bytes]:
 def _try_registration(data: bytes) -> str:
     kind, body = (data[0] % 3 if data else 0), data[1:]
     packed = zlib.compress(body) if kind == 1 else body
+    version = 479 - 300 * (len(body) % 2)
     found, said = documented(
-        lambda: decode_register_body(packed, compressed=kind > 0, version=479 - 300 * (len(body) % 2)), RequestRefused
+        lambda: list(decode_register_body(packed, compressed=kind > 0, version=version).topics), RequestRefused
     )
-    return said or f"{min(3, len(found.topics))} topics, {kind}"
+    return said or f"{min(3, len(found))} topics, {kind}"
 
 
 def wire_targets() -> list[Target]:

@@ -37,7 +37,7 @@ from tiermq.broker.pull.long_polling import weight_of
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.sql_filter import parse_counted
 from tiermq.broker.send import send_processor as sending
-from tiermq.client import broker_state
+from tiermq.client import table_pages
 from tiermq.errors import BadFrame, PeerGone
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.message_filter import TagCodeFilter
@@ -119,8 +119,8 @@ def test_a_table_that_no_frame_can_hold_is_refused_in_words_and_read_in_parts(
     answer = peer.ask(201)
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "more than a frame can have: ask for parts of it" in str(answer.remark)
-    monkeypatch.setattr(broker_state, "PAGE_ENTRIES", 100)
-    pages = broker_state.TablePages(201)
+    monkeypatch.setattr(table_pages, "PAGE_ENTRIES", 100)
+    pages = table_pages.TablePages(201)
     asked = 0
     while not pages.is_whole:
         answer = peer.ask(201, **pages.fields)

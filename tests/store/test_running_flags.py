@@ -10,7 +10,7 @@ from tiermq.store.running_flags import Flag, RunningFlags
 
 
 def test_the_numbers_are_rocketmq_s_and_our_own_are_far_above() -> None:
-    assert [flag.value for flag in Flag] == [1, 2, 4, 8, 16, 32, 64, 1 << 16, 1 << 17]
+    assert [flag.value for flag in Flag] == [1, 2, 4, 8, 16, 32, 64, 1 << 16, 1 << 17, 1 << 18]
 
 
 @pytest.mark.parametrize("flag", list(Flag))

@@ -33,7 +33,7 @@ def broker() -> None:
     \b
     Examples:
       tiermq broker status orders-a
-      tiermq broker demote orders-a              hand over before maintenance of the master
+      tiermq broker demote orders-a              hand over before maintenance
       tiermq broker promote 10.0.0.12:10911      make this replica the master
     """
 

@@ -59,13 +59,14 @@ def controller(
     Exit code: 0 after a clean end, 2 if it cannot start.
 
     \b
-    Settings of the file (RocketMQ's names): listenPort, bindAddress, scanNotActiveBrokerInterval,
-    scanInactiveMasterInterval, enableElectUncleanMaster, notifyBrokerRoleChanged
+    Settings of the file (RocketMQ's names): listenPort, bindAddress,
+    scanNotActiveBrokerInterval, scanInactiveMasterInterval,
+    enableElectUncleanMaster, notifyBrokerRoleChanged
 
     \b
     Examples:
       tiermq controller --state file:///var/lib/tiermq/controller
-      tiermq controller --state s3://bucket/controller --bind 0.0.0.0 --acl accounts.toml
+      tiermq controller --state s3://bucket/controller --acl accounts.toml
     """
     config, ignored = _configured(port, bind, advertise, config_file)
     if ignored:

@@ -69,8 +69,9 @@ def follow(**options: Any) -> None:
 
     \b
     Examples:
-      tiermq follow shadow --namesrv 10.0.0.1:9876 --broker broker-a --tier s3://bucket/history
-      tiermq follow shadow --master 10.0.0.5:10912 --tier s3://bucket/history --metrics-port 5557
+      tiermq follow shadow --namesrv 10.0.0.1:9876 --broker broker-a \\
+        --tier s3://bucket/history
+      tiermq follow shadow --master 10.0.0.5:10912 --tier s3://bucket/history
     """
     level = logging.INFO if options["verbose"] else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)

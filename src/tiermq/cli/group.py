@@ -10,8 +10,8 @@ import click
 
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.cli.cluster_command import cluster_options, queue_of_key
-from tiermq.client.broker_state import ask_table
 from tiermq.client.cluster_client import Access, ClusterClient
+from tiermq.client.table_pages import ask_table
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import is_retry_topic
 from tiermq.pipeline.job_report import counted_noun

@@ -96,6 +96,7 @@ class OldTasks:
         self.refused: list[str] = []
         self.driver = open_driver(world.tier)
         patch.setattr(self.driver, "write", self._gated(self.driver.write))
+        patch.setattr(self.driver, "put_chunk", self._gated(self.driver.put_chunk))
         patch.setattr(offload_task, "LEASE_CHECK_S", 1e9)
         self._thread = threading.Thread(target=self._run, args=(tasks,), name="old-tasks")
         patch.setattr(offload_task, "driver_of", self._driver_of(worker_cache.driver_of))
@@ -115,8 +116,8 @@ class OldTasks:
     def _driver_of(self, real: Callable[[str], Any]) -> Callable[[str], Any]:
         return lambda url: self.driver if threading.current_thread() is self._thread else real(url)
 
-    def _gated(self, real: Callable[..., bool]) -> Callable[..., bool]:
-        def write(*arguments: Any) -> bool:
+    def _gated(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*arguments: Any) -> Any:
             self._may.acquire()
             try:
                 written = real(*arguments)

@@ -24,7 +24,7 @@ from tiermq.broker.group.assignment_processor import AssignmentProcessor, decode
 from tiermq.broker.group.consumer_offsets import decode_offsets
 from tiermq.broker.group.group_table import decode_groups
 from tiermq.broker.topic.topic_table import decode_topics
-from tiermq.client.broker_state import TablePages
+from tiermq.client.table_pages import TablePages
 from tiermq.delivery.timer.timer_checkpoint import FILE as TIMER_FILE
 from tiermq.delivery.timer.timer_checkpoint import SUM_MASK, TimerCheckpoint, TimerProgress, decode_progress
 from tiermq.errors import RemotingError, TierMQError
