@@ -54,8 +54,18 @@ def test_handshake_answer_report_and_frames_are_those_of_a_running_rocketmq() ->
 
 
 offsets = st.integers(-1, 2**60)
-entries = st.builds(EpochEntry, st.integers(1, 2**30), st.integers(0, 2**60))
-answers = st.builds(Answer, st.integers(0, 2**60), st.lists(entries, max_size=4).map(tuple))
+
+
+@st.composite
+def answers_of_a_master(draw: st.DrawFn) -> Answer:
+    """Epochs rise, starts do not fall, and the log reaches up to the last one."""
+    epochs = sorted(draw(st.sets(st.integers(1, 2**30), max_size=4)))
+    starts = sorted(draw(st.lists(st.integers(0, 2**60), min_size=len(epochs), max_size=len(epochs))))
+    end = draw(st.integers(starts[-1] if starts else 0, 2**61))
+    return Answer(end, tuple(map(EpochEntry, epochs, starts)))
+
+
+answers = answers_of_a_master()
 transfers = st.builds(
     Transfer, offsets, st.integers(-1, 2**30), offsets, offsets, st.binary(max_size=40).map(memoryview)
 )
@@ -107,6 +117,24 @@ def test_what_a_slave_sends_comes_out_whole_however_it_is_cut(sent: list[Handsha
 def test_a_frame_that_no_master_sends_is_refused_in_words(header: bytes) -> None:
     with pytest.raises(ReplicationError, match="the peer is no master, or one without a controller"):
         taken(MasterFrames(), header)
+
+
+@pytest.mark.parametrize(
+    ("log_end", "entries"),
+    [
+        (100, ((2, 0), (1, 50))),
+        (100, ((1, 0), (1, 50))),
+        (100, ((1, 50), (2, 0))),
+        (100, ((1, -1), (2, 50))),
+        (0, ((1, 0), (2, 50))),
+    ],
+)
+def test_epochs_that_no_log_has_are_refused_before_a_slave_cuts_by_them(
+    log_end: int, entries: tuple[tuple[int, int], ...]
+) -> None:
+    answer = Answer(log_end, tuple(EpochEntry(*each) for each in entries))
+    with pytest.raises(ReplicationError, match="nothing is cut by them"):
+        taken(MasterFrames(), answer.encode())
 
 
 def test_a_report_of_the_default_dialect_is_refused_in_words() -> None:

@@ -27,8 +27,9 @@ an epoch with the next one: then the offset is before the epoch's start, and sti
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tiermq.errors import ReplicationError
@@ -118,23 +119,24 @@ def transfer_header(offset: int, size: int, entry: EpochEntry, confirm: int) -> 
 def decode_slave(data: bytes) -> tuple[list[Handshake | int], bytes]:
     """(handshakes and reported ends, bytes of one that is not whole yet). Raises ReplicationError."""
     found: list[Handshake | int] = []
-    while len(data) >= REPORT.size:
-        state, end = REPORT.unpack_from(data)
+    at = 0
+    while len(data) - at >= REPORT.size:
+        state, end = REPORT.unpack_from(data, at)
         if state == TRANSFER_STATE:
             found.append(end)
-            data = data[REPORT.size :]
+            at += REPORT.size
         elif state == HANDSHAKE_STATE:
-            if len(data) < HANDSHAKE.size:
+            if len(data) - at < HANDSHAKE.size:
                 break
-            _, last_file, learner, replica_id = HANDSHAKE.unpack_from(data)
+            _, last_file, learner, replica_id = HANDSHAKE.unpack_from(data, at)
             found.append(Handshake(last_file == 1, learner == 1, replica_id))
-            data = data[HANDSHAKE.size :]
+            at += HANDSHAKE.size
         else:
             raise ReplicationError(
                 f"expected a handshake or a report of a slave under a controller, found state {state}: the peer speaks "
                 "the default HA protocol"
             )
-    return found, data
+    return found, data[at:]
 
 
 class MasterFrames(ReceiveBuffer):
@@ -168,5 +170,11 @@ class MasterFrames(ReceiveBuffer):
 
 
 def _answer(log_end: int, body: memoryview) -> Answer:
-    entries: Sequence[EpochEntry] = [EpochEntry(*each) for each in EPOCH.iter_unpack(body)]
-    return Answer(log_end, tuple(entries))
+    entries = tuple(EpochEntry(*each) for each in EPOCH.iter_unpack(body))
+    rises = all(old.epoch < new.epoch and old.start <= new.start for old, new in itertools.pairwise(entries))
+    if not rises or (entries and not 0 <= entries[0].start <= entries[-1].start <= log_end):
+        raise ReplicationError(
+            f"expected epochs of a master that rise up to the end of its log, {log_end}, found {entries[-3:]}: nothing "
+            "is cut by them"
+        )
+    return Answer(log_end, entries)
