@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,16 @@ def follow(**options: Any) -> None:
         try:
             shadow = Shadow(options)
             running.callback(shadow.stop)
-            ready = shadow.start()
+            shadow.start(lambda ready: say_event(as_json, READY.format(**ready), event="ready", **ready))
         except (OSError, TierMQError) as error:
             click.echo(f"tiermq follow: {error}", err=True)
             sys.exit(EXIT_CANNOT_START)
-        text = "following broker {name} into {tier}, reads at {address}, name server {nameServer}".format(**ready)
-        say_event(as_json, text, event="ready", **ready)
         ending.wait(on_hangup=lambda: None)
         say_event(as_json, "ending", event="ending")
     say_event(as_json, "ended", event="ended", **shadow.left)
+
+
+READY = "following broker {name} into {tier}, reads at {address}, name server {nameServer}"
 
 
 def guard_ms(master: ObservedMaster) -> int:
@@ -161,8 +163,8 @@ class Shadow:
         fixed = {"broker_role": BrokerRole.SLAVE, **({} if size is None else {"mapped_file_size_commit_log": size})}
         return {**cleaning, **file.tier, **file.store, **fixed}
 
-    def start(self) -> dict[str, Any]:
-        """Returns the values of the ready line. Raises OSError, TierMQError."""
+    def start(self, announce: Callable[[dict[str, Any]], None]) -> None:
+        """`announce` takes the values of the ready line, before progress is reported. Raises OSError, TierMQError."""
         options, running = self._options, self._running
         name_server = NameServer(
             NameServerConfig(
@@ -188,18 +190,20 @@ class Shadow:
         observer.begin = lambda: 0 if options["newest_file"] else self._begin()
         broker.start()
         watch = Watch(self, broker, observer, as_json=options["as_json"])
+        announce(
+            {
+                "name": config.broker_name,
+                "cluster": config.broker_cluster_name,
+                "master": observer.master or None,
+                "address": broker.address,
+                "nameServer": f"{config.broker_ip1}:{name_server.port}",
+                "store": str(self._directory),
+                "tier": options["tier"],
+                "metrics": broker.metrics_address,
+            }
+        )
         watch.start()
         running.callback(watch.stop)
-        return {
-            "name": config.broker_name,
-            "cluster": config.broker_cluster_name,
-            "master": observer.master or None,
-            "address": broker.address,
-            "nameServer": f"{config.broker_ip1}:{name_server.port}",
-            "store": str(self._directory),
-            "tier": options["tier"],
-            "metrics": broker.metrics_address,
-        }
 
     def _begin(self) -> int:
         """On the observer's thread, with an empty log. Raises ReplicationError."""
