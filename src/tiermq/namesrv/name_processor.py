@@ -14,7 +14,7 @@ from itertools import islice
 
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
+from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import (
     BROKER_TIMEOUT_MS,
     BROKER_TOPICS_MAX,
@@ -299,10 +299,10 @@ class NameProcessor:
         """In force at once and until the end of the process; the file that the settings came from is not touched."""
         try:
             entries = read_properties(bytes(request.body).decode("utf-8"))
-            if fixed := fixed_keys(entries):
+            if fixed := self.config.fixed_properties(entries):
                 remark = f"{', '.join(fixed)}: cannot be changed while the name server runs"
                 return request.respond(ResponseCode.NO_PERMISSION, remark)
-            self.config = changed_while_running(self.config, entries)
+            self.config = self.config.with_properties(entries)
         except (BadConfig, UnicodeDecodeError) as error:
             raise RequestRefused(f"expected settings as a properties file has them: {error}") from error
         self.table.delete_missing_topics = self.config.delete_topic_with_broker_registration
