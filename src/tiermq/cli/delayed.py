@@ -106,9 +106,9 @@ async def _asked(cluster: ClusterClient, options: Row) -> list[Row]:
 
 
 def _found(directory: Path, options: Row) -> list[Row]:
-    told = options["message_delay_level"]
+    levels = options["message_delay_level"]
     try:
-        delays_ms = StoreConfig(message_delay_level=told).delay_levels_ms if told else ()
+        delays_ms = StoreConfig(message_delay_level=levels).delay_levels_ms if levels else ()
         with WaitingView(directory, delays_ms, options["precision_ms"]) as view:
             rows = (each.to_dict() for each in chain(view.timers(), view.levels()))
             return _soonest((row for row in rows if _is_wanted(row, options)), options["limit"])

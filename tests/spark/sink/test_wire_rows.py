@@ -114,7 +114,7 @@ def test_an_account_that_may_only_send_sends_and_is_refused_for_that_right(
         with running(tmp_path, config=config, acl=acl) as broker:
             broker.parts.topics.put_all([TopicConfig("orders", 1, 1), TopicConfig("denied", 1, 1)])
             assert broker.registration is not None
-            assert broker.registration.wait_told(60.0)
+            assert broker.registration.wait_accepted(60.0)
             options = SinkOptions.of({"namesrv": names, "topic": "orders"})
             assert send_rows(rows, NAME, 0, options, 5, is_repeated=False).sent == 10
             assert send_rows(rows, NAME, 0, options, 5, is_repeated=True).sent == 10, "nobody can be asked"

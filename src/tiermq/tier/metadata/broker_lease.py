@@ -450,8 +450,8 @@ class BrokerLease:
         return self._clock.monotonic() - self._lent[1] >= LENT_MS / 1000
 
     def _surveyed_epoch(self) -> int:
-        told = survey_epochs(self._driver, self._cluster, self._broker, self._role)
-        return told if self._held is None else max(told, self._held.epoch)
+        found = survey_epochs(self._driver, self._cluster, self._broker, self._role)
+        return found if self._held is None else max(found, self._held.epoch)
 
     def _decoded(self, stored: StoredObject, now_ms: int, *, force: bool) -> Lease | None:
         """The stored lease; None when it has been damaged for a term, or by force. Raises LeaseDamaged."""
