@@ -18,8 +18,7 @@ DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
 
 def read(data: bytes | bytearray, sums: BlockSums, position: int, length: int) -> bytes:
     view = memoryview(data)
-    start, span = sums.span(position, length)
-    return bytes(sums.checked("here", view[start : start + span], start, position, length))
+    return bytes(sums.read_checked("here", lambda at, count: view[at : at + count], position, length))
 
 
 @pytest.mark.parametrize(

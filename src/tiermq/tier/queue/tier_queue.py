@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptRecord, SegmentMissing, TierError
@@ -79,9 +80,9 @@ class TierQueue:
         sums = segment.sums.cut(segment.size) if isinstance(segment, Segment) and segment.sums is not None else None
         if sums is None:
             return memoryview(self.driver.read(segment.key, position, length))
-        start, span = sums.span(position, length)
-        data = self.driver.read(segment.key, start, span)
-        return sums.checked(str(segment.key), data, start, position, length, DAMAGE_ADVICE)
+        return sums.read_checked(
+            str(segment.key), partial(self.driver.read, segment.key), position, length, DAMAGE_ADVICE
+        )
 
     # Units
 

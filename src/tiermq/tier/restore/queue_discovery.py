@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.index.index_item import HEADER, HEADER_BYTES, ITEM_BYTES, MAGIC_END, SLOT_BYTES, IndexHeader
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.metadata_values import (
     DEFAULT_STRETCH,
@@ -127,28 +128,7 @@ def _clip(choice: Choice) -> None:
 
 
 # The uploaded index files of a broker: their time ranges, and the topic ids that their entries carry.
-#
-#     0      4          12         20      24      28
-#     +------+----------+----------+-------+-------+-----------------+------------------------+
-#     | magic| begin ms | end ms   | slots | items | slots, 8 B each | items, 28 B each       |
-#     +------+----------+----------+-------+-------+-----------------+------------------------+
-#
-# An item has the topic's id at byte 4. How many slots there are is not in the header; it follows from the size.
-# The full format belongs to `tier.index`, which this package may not import; a test compares the two.
 
-HEADER = struct.Struct(
-    ">"
-    "I"  # magic
-    "q"  # begin_ms    creation of the file
-    "q"  # end_ms      newest store time in it
-    "i"  # slot_count  in use
-    "i"  # item_count
-)
-HEADER_BYTES = HEADER.size
-assert HEADER_BYTES == 28
-MAGIC_END = 0xBCC50285
-SLOT_BYTES = 8
-ITEM_BYTES = 28
 ITEMS_READ_BYTES = 150_000 * ITEM_BYTES
 
 
@@ -190,13 +170,14 @@ def _read_header(driver: TierDriver, segment: Segment) -> tuple[int, int, int] |
     """(begin_ms, end_ms, item_count), or what is wrong."""
     if segment.size < HEADER_BYTES:
         return f"an index file has at least {HEADER_BYTES} bytes, found {segment.size}"
-    magic, begin_ms, end_ms, _, item_count = HEADER.unpack(driver.read(segment.key, 0, HEADER_BYTES))
-    slots_bytes = segment.size - HEADER_BYTES - item_count * ITEM_BYTES
-    if magic != MAGIC_END:
-        return f"expected magic {MAGIC_END:#010x}, found {magic:#010x}"
-    if item_count < 0 or slots_bytes <= 0 or slots_bytes % SLOT_BYTES:
-        return f"{item_count} items do not fit its {segment.size} bytes"
-    return begin_ms, max(begin_ms, end_ms), item_count
+    header = IndexHeader._make(HEADER.unpack(driver.read(segment.key, 0, HEADER_BYTES)))
+    # How many slots there are is not in the header; it follows from the size.
+    slots_bytes = segment.size - HEADER_BYTES - header.item_count * ITEM_BYTES
+    if header.magic != MAGIC_END:
+        return f"expected magic {MAGIC_END & 0xFFFFFFFF:#010x}, found {header.magic & 0xFFFFFFFF:#010x}"
+    if header.item_count < 0 or slots_bytes <= 0 or slots_bytes % SLOT_BYTES:
+        return f"{header.item_count} items do not fit its {segment.size} bytes"
+    return header.begin_ms, max(header.begin_ms, header.end_ms), header.item_count
 
 
 # What a walk over a queue's units finds out: which records begin and end each segment, which belong into the time
