@@ -174,9 +174,9 @@ def tiered_timers_at(url: str, cluster: str | None = None) -> Iterator[AtBroker]
     """The tiered timers of a tier, by broker. Exit code 2 when it cannot be read."""
     now_ms = time.time_ns() // 1_000_000
     with opened(url) as driver:
-        for survey in discover_timers(driver, TierScope(cluster)):
-            for waiting in waiting_in_tier(driver, survey, now_ms):
-                yield AtBroker(survey.broker, waiting)
+        for listing in discover_timers(driver, TierScope(cluster)):
+            for waiting in waiting_in_tier(driver, listing, now_ms):
+                yield AtBroker(listing.broker, waiting)
 
 
 def tiered_timer_rows(url: str, cluster: str | None = None) -> Iterator[dict[str, Any]]:

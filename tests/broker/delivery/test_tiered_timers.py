@@ -174,9 +174,9 @@ def test_what_waits_is_told_by_metrics_and_by_the_tier_alone(far_broker: LocalBr
     kept(far_broker, 1)
     assert "tiermq_far_timers 1" in far_broker.broker.render_metrics()
     driver = open_driver(tier)
-    [survey] = discover_timers(driver)
-    assert survey.count == 1
-    assert due_ms - 2_000 <= survey.first_ms <= due_ms
+    [listing] = discover_timers(driver)
+    assert listing.count == 1
+    assert due_ms - 2_000 <= listing.first_ms <= due_ms
     driver.close()
 
 

@@ -88,14 +88,14 @@ def restore(
     """
     with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", quiet=as_json) as progress:
         report = restore_metadata(driver, metadata, _counted(progress), cluster=cluster, broker=broker, topics=topics)
-        surveys = [survey for survey in discover_timers(driver, TierScope(cluster, broker)) if survey.count]
-        homes = {(survey.cluster, survey.broker) for survey in surveys} - {("", "")}
+        listings = [listing for listing in discover_timers(driver, TierScope(cluster, broker)) if listing.count]
+        homes = {(listing.cluster, listing.broker) for listing in listings} - {("", "")}
         if not report.broker and len(homes) != 1:
             raise _no_broker(driver, cluster, broker)
         if not report.broker:
             [(report.cluster, report.broker)] = homes
             metadata.record_names(report.cluster, report.broker)
-        timers = sum(survey.count for survey in surveys)
+        timers = sum(listing.count for listing in listings)
         path = metadata.path
         now_ms = SystemClock().now_ms()
         restore_state(driver, metadata, OsFileAccess(), str(store), report, topics=topics, now_ms=now_ms)

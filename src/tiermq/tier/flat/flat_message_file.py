@@ -25,7 +25,7 @@ from tiermq.tier.flat.flat_file import FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.flat.queue_recovery import QueueRecovery
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import DEFAULT_STRETCH, NEVER_MS, Gap, TimeEntry, Topic, entry_for_commit
+from tiermq.tier.metadata.metadata_values import DEFAULT_SPACING, NEVER_MS, Gap, TimeEntry, Topic, entry_for_commit
 from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.queue.records import CollectedRecords, RecordBatch, store_time_at
 
@@ -242,7 +242,7 @@ class FlatMessageFile:
         entries: list[TimeEntry] = []
         last = self._last_entry
         for batch in self._uncommitted:
-            for number, end in batch.runs(DEFAULT_STRETCH.messages_max, DEFAULT_STRETCH.bytes_max):
+            for number, end in batch.runs(DEFAULT_SPACING.messages_max, DEFAULT_SPACING.bytes_max):
                 position = batch.location(number)[0]
                 first = TimeEntry(
                     batch.first_offset + number, store_time_at(batch.data, position), batch.log_offset + position

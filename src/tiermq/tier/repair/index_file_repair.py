@@ -189,10 +189,10 @@ def _batches(driver: TierDriver, each: Range) -> Iterator[RecordBatch]:
     facts = read_facts(driver, each.queue)
     queue = facts.queue(driver)
     parts = SegmentList(facts.logs).ranges(each.start, each.stop if each.stop >= 0 else END)
-    for stretch in walk_log(driver, each.queue, [info for info, _, _ in parts]):
-        if isinstance(stretch, SoundRun):
-            data = queue.read_records(stretch.start, stretch.stop - stretch.start)
-            yield RecordBatch.of_bytes(data, stretch.units, stretch.queue_offset)
+    for part in walk_log(driver, each.queue, [info for info, _, _ in parts]):
+        if isinstance(part, SoundRun):
+            data = queue.read_records(part.start, part.stop - part.start)
+            yield RecordBatch.of_bytes(data, part.units, part.queue_offset)
 
 
 def write_index(driver: TierDriver, made: RebuiltIndex, aside: str) -> list[str]:

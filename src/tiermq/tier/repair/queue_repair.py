@@ -30,7 +30,7 @@ from tiermq.tier.names import SegmentKey, SegmentType
 from tiermq.tier.queue.segments import UNREADABLE, SegmentList, end_of
 from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_offset_at, offset_runs, unit_at
-from tiermq.tier.repair.queue_facts import Damage, LogSurvey, QueueFacts, SoundRun, survey_log
+from tiermq.tier.repair.queue_facts import Damage, LogScan, QueueFacts, SoundRun, scan_log
 
 BATCH_COUNT, BATCH_BYTES = 4_096, 4 * 1024 * 1024
 
@@ -79,25 +79,25 @@ class Patch:
 
 
 def find_lost(
-    driver: TierDriver, facts: QueueFacts, survey: LogSurvey, sources: Sequence[RecordSource] = ()
+    driver: TierDriver, facts: QueueFacts, scan: LogScan, sources: Sequence[RecordSource] = ()
 ) -> tuple[list[Lost], list[str]]:
     """The messages that the log has lost, and what of it cannot even be named."""
     lost: list[Lost] = []
     unknown: list[str] = []
     before: SoundRun | None = None
     damages: list[Damage] = []
-    for stretch in survey.stretches:
-        if isinstance(stretch, Damage):
-            damages.append(stretch)
+    for part in scan.parts:
+        if isinstance(part, Damage):
+            damages.append(part)
             continue
         if damages:
-            _name(driver, facts, damages, before, stretch.queue_offset, lost, unknown)
+            _name(driver, facts, damages, before, part.queue_offset, lost, unknown)
             damages = []
-        if survey.is_doubted(stretch.start):
-            lost += _differing(driver, facts, stretch, sources)
-        before = stretch
+        if scan.is_doubted(part.start):
+            lost += _differing(driver, facts, part, sources)
+        before = part
     _name_tail(driver, facts, damages, before, lost, unknown)
-    unknown += _unexplained(survey, lost, sources)
+    unknown += _unexplained(scan, lost, sources)
     return lost, unknown
 
 
@@ -114,11 +114,11 @@ def _differing(driver: TierDriver, facts: QueueFacts, run: SoundRun, sources: Se
                 break
 
 
-def _unexplained(survey: LogSurvey, lost: Sequence[Lost], sources: Sequence[RecordSource]) -> Iterator[str]:
+def _unexplained(scan: LogScan, lost: Sequence[Lost], sources: Sequence[RecordSource]) -> Iterator[str]:
     """Segments that changed in bytes that no checksum of a record covers, at an unknown position."""
-    for info in survey.logs:
+    for info in scan.logs:
         base, end = info.key.base, info.key.base + info.size
-        if base in survey.doubted and not any(base <= each.start < end for each in lost):
+        if base in scan.doubted and not any(base <= each.start < end for each in lost):
             why = "is not in the local store" if sources else "is unknown without a local store"
             yield f"{info.key.path}: it has lost bytes that no record's own checksum covers, and what they were {why}"
 
@@ -340,8 +340,8 @@ class RebuiltUnits:
 
 def rebuild_units(driver: TierDriver, facts: QueueFacts) -> RebuiltUnits | None:
     """The units that the queue should have; None when there is neither log nor units."""
-    survey = survey_log(driver, facts)
-    sound = survey.sound
+    scan = scan_log(driver, facts)
+    sound = scan.sound
     offsets = [info.key.base // UNIT_BYTES for info in facts.units] + [run.queue_offset for run in sound]
     offsets += [row.key.base // UNIT_BYTES for row in facts.rows_of(SegmentType.CONSUME_QUEUE)]
     if not offsets:
@@ -357,11 +357,11 @@ def rebuild_units(driver: TierDriver, facts: QueueFacts) -> RebuiltUnits | None:
     for run in sound:
         at = (run.queue_offset - begin) * UNIT_BYTES
         made.data[at : at + len(run.units)] = run.units
-    _settle(driver, facts, made, old, survey)
+    _settle(driver, facts, made, old, scan)
     return made
 
 
-def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: bytearray, survey: LogSurvey) -> None:
+def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: bytearray, scan: LogScan) -> None:
     """Decide wherever the log and the old units differ."""
     nothing = bytes(UNIT_BYTES)
     queue = facts.queue(driver)
@@ -375,13 +375,13 @@ def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: byte
         _, place, size, _ = unit
         if derived != nothing:
             is_elsewhere = stored != nothing and place != log_offset_at(derived, 0)
-            is_witness = stored[:12] == derived[:12] and survey.is_doubted(place)
+            is_witness = stored[:12] == derived[:12] and scan.is_doubted(place)
             if is_witness or (is_elsewhere and queue.leads(unit)):
                 made.data[at : at + UNIT_BYTES] = stored
             continue
         if unit.is_blank or (unit.is_sound and place < log_begin):  # The second has expired.
             made.data[at : at + UNIT_BYTES] = stored
-        elif stored != nothing and size > 0 and _is_lost(place, size, facts, survey.damages):
+        elif stored != nothing and size > 0 and _is_lost(place, size, facts, scan.damages):
             made.lost.append(queue_offset)
             made.data[at : at + UNIT_BYTES] = stored
         else:

@@ -27,14 +27,14 @@ from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.index.index_item import HEADER, HEADER_BYTES, ITEM_BYTES, MAGIC_END, SLOT_BYTES, IndexHeader
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.metadata_values import (
-    DEFAULT_STRETCH,
+    DEFAULT_SPACING,
     NEVER_MS,
     UNKNOWN_OFFSET,
+    EntrySpacing,
     Gap,
     Queue,
     Segment,
     SegmentStatus,
-    Stretch,
     TimeEntry,
     sample,
 )
@@ -132,7 +132,7 @@ def _clip(choice: Choice) -> None:
 ITEMS_READ_BYTES = 150_000 * ITEM_BYTES
 
 
-def survey_index(
+def discover_index(
     driver: TierDriver, infos: Sequence[SegmentInfo], manifest: QueueManifest | None
 ) -> tuple[list[Segment], list[Remark]]:
     """The index segments with the times from their headers, and what is wrong with them."""
@@ -188,9 +188,9 @@ class UnitFindings:
     """The collected findings of one queue; used by one thread."""
 
     def __init__(
-        self, logs: Sequence[Segment], units: Sequence[Segment], last_entry: TimeEntry | None, stretch: Stretch
+        self, logs: Sequence[Segment], units: Sequence[Segment], last_entry: TimeEntry | None, spacing: EntrySpacing
     ) -> None:
-        self._logs, self._units, self._stretch = logs, units, stretch
+        self._logs, self._units, self._spacing = logs, units, spacing
         self._last_entry = last_entry
         self.log_ends: list[tuple[Unit, Unit] | None] = [None] * len(logs)
         self.unit_ends: list[tuple[Unit, Unit] | None] = [None] * len(units)
@@ -215,7 +215,7 @@ class UnitFindings:
         for index, units in enumerate(self._units):
             found = chunk.in_queue(units.key.base // UNIT_BYTES, units.end // UNIT_BYTES)
             self.unit_ends[index] = _extended(self.unit_ends[index], chunk, found)
-        for index in sample(self._last_entry, chunk.queue_offsets, chunk.log_offsets, self._stretch):
+        for index in sample(self._last_entry, chunk.queue_offsets, chunk.log_offsets, self._spacing):
             place = chunk.unit(index)
             self.samples.append(place)
             self._last_entry = TimeEntry(place.queue_offset, 0, place.log_offset)
@@ -256,7 +256,7 @@ DAMAGE_REASON = "the units are damaged"
 
 
 @dataclass(slots=True)
-class QueueSurvey:
+class DiscoveredQueue:
     """What was found of a queue."""
 
     queue: Queue
@@ -266,19 +266,19 @@ class QueueSurvey:
     remarks: list[Remark] = field(default_factory=list)
 
 
-def survey_queue(
+def discover_queue(
     driver: TierDriver,
     key: QueueKey,
     infos: Sequence[SegmentInfo],
     manifest: QueueManifest | None,
     now_ms: int,
-    stretch: Stretch = DEFAULT_STRETCH,
-) -> QueueSurvey:
+    spacing: EntrySpacing = DEFAULT_SPACING,
+) -> DiscoveredQueue:
     """Discover one queue. Raises what the driver raises when it cannot be read; damage is in the remarks."""
-    return _Surveyor(driver, key, infos, manifest, now_ms, stretch).survey()
+    return _QueueDiscovery(driver, key, infos, manifest, now_ms, spacing).discovered()
 
 
-class _Surveyor:
+class _QueueDiscovery:
     """The state of one discovery; used once, by one thread."""
 
     def __init__(
@@ -288,7 +288,7 @@ class _Surveyor:
         infos: Sequence[SegmentInfo],
         manifest: QueueManifest | None,
         now_ms: int,
-        stretch: Stretch,
+        spacing: EntrySpacing,
     ) -> None:
         self.driver, self.key, self.manifest, self.now_ms = driver, key, manifest, now_ms
         logs = choose_segments(of_type(infos, SegmentType.COMMIT_LOG), manifest, SegmentType.COMMIT_LOG)
@@ -304,9 +304,9 @@ class _Surveyor:
             self.logs = self.logs or self._begun(SegmentType.COMMIT_LOG)
             self.units = self.units or self._begun(SegmentType.CONSUME_QUEUE) or self._first_units()
         self.entries = list(self.believed.time_index) if self.believed else []
-        self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, stretch)
+        self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, spacing)
 
-    def survey(self) -> QueueSurvey:
+    def run(self) -> DiscoveredQueue:
         begin = self.units[0].key.base // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         end = self.units[-1].end // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         scan_from = max(begin, self.believed.max_offset) if self.believed else begin
@@ -317,7 +317,7 @@ class _Surveyor:
         self._walk_log_tails(end)
         min_offset, max_offset = self._offsets(begin, end)
         self._remark_on_the_whole(scan_from, max_offset)
-        return QueueSurvey(
+        return DiscoveredQueue(
             Queue(self.key, min_offset, max_offset, self.manifest.epoch if self.manifest else 0, self.now_ms),
             self._open_ended(self.logs) + self._open_ended(self.units) + self.deleted,
             [entry for entry in self.entries if min_offset <= entry.queue_offset < max_offset],
