@@ -22,7 +22,7 @@ from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file import FlatAppendFile, FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Gap
-from tiermq.tier.queue.log_walk import LogWalk, take_head, take_in_order
+from tiermq.tier.queue.log_walk import LogWalk, read_in, take_head, take_in_order
 from tiermq.tier.queue.records import RecordBatch, derive_units
 from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_range, runs_of_records, unit_at
 
@@ -94,6 +94,7 @@ class QueueRecovery:
         self._note = note
         self._commit = commit
         self._log_end = 0
+        self._read_log = read_in(driver, log.last.key)  # Also what is not checked yet.
 
     def run(self) -> None:
         """Bring both files to the same end; the last units may be pending afterwards.
@@ -144,11 +145,6 @@ class QueueRecovery:
             if head.queue_offset >= wanted:
                 return head.physical_offset if head.queue_offset == wanted else log_known
         return log_known
-
-    def _read_log(self, offset: int, length: int) -> memoryview:
-        """Bytes of the log's last segment, also those that are not checked yet."""
-        segment = self.log.last
-        return self._driver.read(segment.key, offset - segment.base, length)
 
     def _found(self, batch: RecordBatch, end: int) -> None:
         """Note records that the metadata lack, for times, index and end."""

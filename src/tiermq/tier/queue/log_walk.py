@@ -17,6 +17,7 @@ from tiermq.message.layout import MAGIC_AT, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS
+from tiermq.tier.names import SegmentKey
 from tiermq.tier.queue.records import CODA_BYTES, ReadLog, derive_units, is_whole_coda
 from tiermq.tier.queue.segments import END, UNREADABLE, StoredSegment, end_of
 from tiermq.tier.queue.units import log_range
@@ -27,6 +28,11 @@ _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, 
 T = TypeVar("T")
 Take: TypeAlias = Callable[[memoryview, int], tuple[int, T] | None]
 """(bytes, their log offset) -> how many of the first bytes are whole records, and what they are; None: no record."""
+
+
+def read_in(driver: TierDriver, key: SegmentKey) -> ReadLog:
+    """Reads bytes of one segment by their log offset."""
+    return lambda at, length: driver.read(key, at - key.base, length)
 
 
 def take_head(window: memoryview, at: int) -> tuple[int, RecordHead] | None:
@@ -189,11 +195,8 @@ def walk_tail(driver: TierDriver, segment: StoredSegment, begin: int, window_byt
     There may be whole records (the writer died between the commit log and the consume queue), an end mark, and on a
     back end that can tear a write a record that is cut.
     """
-
-    def read(at: int, length: int) -> memoryview:
-        return driver.read(segment.key, at - segment.key.base, length)
-
-    heads, tail = LogWalk(read, begin, end_of(segment), take_head, window_bytes=window_bytes), LogTail(begin, begin)
+    read, tail = read_in(driver, segment.key), LogTail(begin, begin)
+    heads = LogWalk(read, begin, end_of(segment), take_head, window_bytes=window_bytes)
     for head in heads:
         tail.record_count += 1
         if tail.first_queue_offset < 0:

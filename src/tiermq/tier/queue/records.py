@@ -80,6 +80,11 @@ def behind_coda(data: ReadableBuffer, at: int = 0) -> int:
     return at + CODA_BYTES if is_coda(data, at) else at
 
 
+def bytes_to_read(unit: Unit) -> int:
+    """How many bytes from a unit's offset on hold its record, also where that is behind an end mark."""
+    return unit.size + CODA_BYTES
+
+
 # One record
 
 

@@ -23,7 +23,7 @@ from tiermq.tier.metadata.manifest import QueueManifest, manifest_name
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.queue.log_walk import LogWalk
+from tiermq.tier.queue.log_walk import LogWalk, read_in
 from tiermq.tier.queue.records import derive_units
 from tiermq.tier.queue.segments import UNREADABLE, SegmentList, StoredSegment, end_of, of_type
 from tiermq.tier.queue.tier_queue import TierQueue
@@ -85,7 +85,7 @@ def _log_parts(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment
         if info.key.base > end:
             yield Damage(end, info.key.base, is_hole=True)
         yield from LogWalk[LogPart](
-            partial(_read, driver, info),
+            read_in(driver, info.key),
             max(end, info.key.base),
             end_of(info),
             partial(_sound_run, queue),
@@ -94,10 +94,6 @@ def _log_parts(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment
             record_max=BELIEVED_BYTES_MAX,
         )
         end = max(end, end_of(info))
-
-
-def _read(driver: TierDriver, info: StoredSegment, at: int, length: int) -> memoryview:
-    return driver.read(info.key, at - info.key.base, length)
 
 
 def _sound_run(queue: QueueKey, window: memoryview, at: int) -> tuple[int, SoundRun] | None:

@@ -26,7 +26,7 @@ from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.queue.log_walk import LogWindow
-from tiermq.tier.queue.records import CODA_BYTES, is_coda, is_whole_coda
+from tiermq.tier.queue.records import CODA_BYTES, bytes_to_read, is_coda, is_whole_coda
 from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import Unit, UnitCursor, chunks_of, log_offset_at
 from tiermq.tier.verify.checked_segment import VERIFY_READ_BYTES, CheckedSegment
@@ -196,7 +196,7 @@ class QueueVerifier:
             return self._no_record(unit, f"an end mark of {_claimed_bytes(log)} bytes", log, is_last=False)
         if unit is None or unit.log_offset != log.at:
             return CODA_BYTES
-        wanted = unit.size + CODA_BYTES
+        wanted = bytes_to_read(unit)
         if len(log.data) < wanted <= len(log.data) + log.left:
             return MORE
         record = log.data[CODA_BYTES:wanted]
@@ -211,7 +211,7 @@ class QueueVerifier:
     def _wanted(self, log: LogWindow) -> int:
         """How many bytes the next step needs at least."""
         unit = self._cursor.peek()
-        here = unit.size + CODA_BYTES if unit is not None and unit.log_offset == log.at else 0
+        here = bytes_to_read(unit) if unit is not None and unit.log_offset == log.at else 0
         return max(here, _claimed_bytes(log))
 
     # What a record must be
