@@ -135,7 +135,7 @@ def test_a_table_that_no_frame_can_hold_is_refused_in_words_and_read_in_parts(
         broker.parts.groups.delete(each.name)
 
 
-def test_all_groups_are_told_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
+def test_all_groups_are_notified_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
     odd = {"type": "EXPONENTIAL"}
     broker.parts.groups.put(SubscriptionGroup("odd", False, attributes={"a": 'q"'}, group_retry_policy=odd))
     told = json.loads(bytes(peer.ask(201).body))["subscriptionGroupTable"]

@@ -38,7 +38,7 @@ def test_a_bad_bit_is_found_by_whoever_touches_its_block() -> None:
             read(bad, sums, position, length)
 
 
-def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
+def test_a_companion_shows_them_and_keeps_what_else_it_reported() -> None:
     sums = BlockSums.of(DATA)
     companion = summed(b'{"version":1,"files":[]}', sums)
     assert json.loads(companion)["version"] == 1
@@ -50,7 +50,7 @@ def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
     "companion",
     [b"{}", b"[]", b"no JSON", b'{"blocks":{"bytes":0,"crc32":""}}', b'{"blocks":{"bytes":4096,"crc32":"?"}}'],
 )
-def test_a_companion_that_does_not_tell_them_is_none(companion: bytes) -> None:
+def test_a_companion_that_does_not_show_them_is_none(companion: bytes) -> None:
     assert BlockSums.of_companion(companion, len(DATA)) is None
 
 

@@ -75,7 +75,7 @@ def test_another_partition_or_other_rows_are_not_taken_for_a_repetition(broker: 
     assert bodies(broker) == sorted([*range(20), *range(10)])
 
 
-def test_a_row_says_its_queue_and_one_that_is_not_there_is_told(broker: LocalBroker) -> None:
+def test_a_row_reports_its_queue_and_one_that_is_not_there_is_reported(broker: LocalBroker) -> None:
     send(broker, [{"body": b"1", "queueId": 2}, {"body": b"2", "queueId": 2}])
     assert [int(message.body) for message in broker.messages("orders", 2)] == [1, 2]
     with pytest.raises(IllegalMessage, match="queueId 9"):

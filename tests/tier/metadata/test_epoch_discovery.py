@@ -35,7 +35,7 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> TierDriver:
     return open_driver((tmp_path / "tier").as_uri() + ("?driver=object" if request.param == "object" else ""))
 
 
-def test_a_tier_without_the_broker_tells_no_epoch_and_costs_one_listing(tier: TierDriver) -> None:
+def test_a_tier_without_the_broker_shows_no_epoch_and_costs_one_listing(tier: TierDriver) -> None:
     assert highest_epoch(tier, *HOME) == 0
     counted = FaultyDriver(tier)
     put(tier, QueueKey("DefaultCluster", "broker-ab", "orders", 0), 9)
@@ -71,7 +71,7 @@ def test_a_manifest_of_a_newer_version_counts(tier: TierDriver) -> None:
     [b"", b"{", encode_manifest(replace(SAMPLE, epoch=77)).replace(b"orders", b"orderz"), seal_document({}, 1),
      seal_document({"epoch": "9"}, 1), seal_document({"epoch": 1 << 70}, 2)],
 )  # fmt: skip
-def test_a_damaged_manifest_is_told_and_hides_no_other(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_manifest_is_reported_and_hides_no_other(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     driver = MemoryDriver()
     put(driver, QueueKey(*HOME, "a", 0), 4)
     put(driver, QueueKey(*HOME, "z", 0), 2)
@@ -81,7 +81,7 @@ def test_a_damaged_manifest_is_told_and_hides_no_other(data: bytes, caplog: pyte
     assert manifest_name(SAMPLE.key) in told
 
 
-def test_a_tier_that_does_not_answer_tells_no_lower_epoch() -> None:
+def test_a_tier_that_does_not_answer_shows_no_lower_epoch() -> None:
     driver = FaultyDriver(MemoryDriver())
     for number in range(30):
         put(driver, QueueKey(*HOME, "orders", number), number)
@@ -104,7 +104,7 @@ def test_a_manifest_that_is_deleted_meanwhile_counts_for_nothing() -> None:
     assert highest_epoch(driver, *HOME) == 3
 
 
-def test_progress_is_told_when_there_are_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_reported_when_there_are_many(caplog: pytest.LogCaptureFixture) -> None:
     driver = MemoryDriver()
     small = seal_document({"epoch": 6}, 1)
     for number in range(TELL_EVERY * 2 + 1):

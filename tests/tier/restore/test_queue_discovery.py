@@ -109,7 +109,7 @@ def test_blank_units_are_the_gap_that_they_stand_for() -> None:
     assert discovered(driver, known).gaps == [Gap(1, 4, "local files were deleted", 5)]
 
 
-def test_a_record_that_is_not_what_its_unit_says_is_reported() -> None:
+def test_a_record_that_is_not_what_its_unit_reports_is_reported() -> None:
     driver = MemoryDriver()
     queue = TierQueue(driver).begin(0).put(b"a")
     driver.write(queue.log_key, queue.log_end, [record(77, queue.log_end)])
@@ -168,7 +168,7 @@ def test_a_queue_of_which_only_units_are_left_keeps_its_end_and_is_reported() ->
     assert "3 units; the next message gets queue offset 3" in found.remarks[0].text
 
 
-def test_a_manifest_that_saw_the_records_expire_leaves_nothing_to_tell() -> None:
+def test_a_manifest_that_saw_the_records_expire_leaves_nothing_to_show() -> None:
     driver = MemoryDriver()
     queue = TierQueue(driver).begin(0).put(b"a", b"b")
     driver.delete(queue.log_key)
