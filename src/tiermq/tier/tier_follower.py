@@ -257,10 +257,10 @@ class MetadataFollower:
 
     def _take_changes(self) -> None:
         """Store what was published since. Raises TierError; then the next call does it."""
-        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
+        driver, home = self._files.driver, (self._files.cluster, self._files.broker)
         seen = self._metadata.changes_seen()
         try:
-            changes = read_changes(driver, *place)
+            changes = read_changes(driver, *home)
         except CorruptManifest as error:
             changes = None
             if not self._is_unlisted:
@@ -274,16 +274,16 @@ class MetadataFollower:
         if changes.serial == seen:
             return
         changed = changes.after(seen)
-        names = self._all_manifests() if changed is None else {QueueKey(*place, *name) for name in changed}
+        names = self._all_manifests() if changed is None else {QueueKey(*home, *name) for name in changed}
         # Manifests of quiet queues lag behind their bundles.
-        notes = driver.bundle_notes(broker_directory(*place)) if changes.bundles else {}
+        notes = driver.bundle_notes(broker_directory(*home)) if changes.bundles else {}
         self._store(names, changes.index, changes.serial, notes)
 
     def _all_manifests(self) -> set[QueueKey]:
         """The queues that have a manifest, and those that are known here."""
-        place = (self._files.cluster, self._files.broker)
-        listed = self._files.driver.list_objects(f"{broker_directory(*place)}/")
-        known = {queue.key for queue in self._metadata.queues() if (queue.key.cluster, queue.key.broker) == place}
+        home = (self._files.cluster, self._files.broker)
+        listed = self._files.driver.list_objects(f"{broker_directory(*home)}/")
+        known = {queue.key for queue in self._metadata.queues() if (queue.key.cluster, queue.key.broker) == home}
         return {key for name in listed if (key := queue_of_manifest(name)) is not None} | known
 
     def _store(
@@ -337,16 +337,16 @@ class MetadataFollower:
         Cost: one listing of the broker's directory, one GET for each manifest, and reads of queues whose objects reach
         behind a job's manifest.
         """
-        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
+        driver, home = self._files.driver, (self._files.cluster, self._files.broker)
         with self._lock:
-            found = Discovery.of(driver, list_tier(driver, TierScope(*place)), self._threads)
+            found = Discovery.of(driver, list_tier(driver, TierScope(*home)), self._threads)
             manifests = found.read.manifests
             taken = [key for key in found.queues() if key in manifests and self._is_news(manifests[key])]
             discoveries = found.discover(driver, taken, self._files.clock.now_ms(), self._threads)
-            index = self._index_rows(found.infos.get(index_queue(*place), ()))
+            index = self._index_rows(found.infos.get(index_queue(*home), ()))
             with self._metadata.transaction():
                 self._take_discovered(discoveries, manifests, keep_topic=True)
-                self._metadata.replace_segments(index_queue(*place), index)
+                self._metadata.replace_segments(index_queue(*home), index)
             self._take_rows()
             for key in taken:
                 self._files.find_or_create(*key.name).doubt()
@@ -457,9 +457,9 @@ class BucketFollower(MetadataFollower):
         self._looked_s = clock.monotonic()
 
     def _look(self) -> None:
-        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
-        listing = list_tier(driver, TierScope(*place))
-        infos, index = listing.by_queue(), index_queue(*place)
+        driver, home = self._files.driver, (self._files.cluster, self._files.broker)
+        listing = list_tier(driver, TierScope(*home))
+        infos, index = listing.by_queue(), index_queue(*home)
         with_manifest = {key for name in listing.objects if (key := queue_of_manifest(name)) is not None}
         known = {queue.key for queue in self._metadata.queues() if self._is_followed(queue.key)}
         changed = {

@@ -140,10 +140,10 @@ class TierView:
             selected = CompactedIndex(self._driver, segment).select(wanted, 1 << 20, 0, EVER_MS)
             for item in selected.items:
                 queue = next((q for q in queues if _is_of(q.key, segment, item.queue_id)), None)
-                place = (segment.key.broker, item.queue_id, item.tier_offset)
-                if queue is None or place in seen or (ids and item.topic_id not in ids):
+                location = (segment.key.broker, item.queue_id, item.tier_offset)
+                if queue is None or location in seen or (ids and item.topic_id not in ids):
                     continue
-                seen.add(place)
+                seen.add(location)
                 row = self._reader(queue).message(Unit(UNKNOWN_OFFSET, item.tier_offset, item.size))
                 if row.message is not None and key in (*row.message.keys, row.message.unique_key):
                     yield row.message

@@ -69,7 +69,7 @@ class FlatMessageFile:
 
     @property
     def min_offset(self) -> int:
-        """The oldest queue offset that can be read: where both files begin. -1 before the queue has a place."""
+        """The oldest queue offset that can be read: where both files begin. -1 before the queue is in the tier."""
         if not self.initialised:
             return -1
         first = self.log.first_queue_offset()
@@ -77,7 +77,7 @@ class FlatMessageFile:
 
     @property
     def commit_offset(self) -> int:
-        """Behind the newest message that is durable in the tier; -1 before the queue has a place."""
+        """Behind the newest message that is durable in the tier; -1 before the queue is in the tier."""
         return self.units.commit_queue_offset if self.initialised else -1
 
     @property
@@ -189,7 +189,7 @@ class FlatMessageFile:
 
     def _append_some(self, batch: RecordBatch) -> RecordBatch | None:
         """Append what fits into the last segments, which is one record at least, and return the rest."""
-        self._check_place(batch)
+        self._check_offsets(batch)
         part, rest = batch.split(self._log_room(batch), self.units.room_units)
         if part is None:
             return rest
@@ -205,7 +205,7 @@ class FlatMessageFile:
         self._uncommitted.append(part)
         return rest
 
-    def _check_place(self, batch: RecordBatch) -> None:
+    def _check_offsets(self, batch: RecordBatch) -> None:
         if batch.log_offset != self.log.append_offset:
             raise IllegalTransition(
                 f"{self.queue.logical_path}: expected records for offset {self.log.append_offset}, found them for "

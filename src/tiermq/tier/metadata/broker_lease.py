@@ -643,10 +643,10 @@ class BrokerLease:
 
     @property
     def _takeover(self) -> str:
-        place = shlex.join(["--cluster", self._cluster, "--broker", self._broker])
+        options = shlex.join(["--cluster", self._cluster, "--broker", self._broker])
         if self._role is not LeaseRole.LOG:
-            place += f" --role {self._role}"
-        return f"tiermq tier takeover {shlex.quote(self._driver.url)} {place}"
+            options += f" --role {self._role}"
+        return f"tiermq tier takeover {shlex.quote(self._driver.url)} {options}"
 
 
 class LeaseKeeper(Service):

@@ -188,8 +188,8 @@ class LogScan:
     def damages(self) -> list[Damage]:
         return [part for part in self.parts if isinstance(part, Damage)]
 
-    def is_doubted(self, place: int) -> bool:
-        info = SegmentList(self.logs).find(place)
+    def is_doubted(self, log_offset: int) -> bool:
+        info = SegmentList(self.logs).find(log_offset)
         return info is not None and info.key.base in self.doubted
 
 

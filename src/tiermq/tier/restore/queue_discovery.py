@@ -216,14 +216,14 @@ class UnitFindings:
             found = chunk.in_queue(units.key.base // UNIT_BYTES, units.end // UNIT_BYTES)
             self.unit_ends[index] = _extended(self.unit_ends[index], chunk, found)
         for index in sample(self._last_entry, chunk.queue_offsets, chunk.log_offsets, self._spacing):
-            place = chunk.unit(index)
-            self.samples.append(place)
-            self._last_entry = TimeEntry(place.queue_offset, 0, place.log_offset)
+            unit = chunk.unit(index)
+            self.samples.append(unit)
+            self._last_entry = TimeEntry(unit.queue_offset, 0, unit.log_offset)
 
     def wanted_records(self) -> list[Unit]:
         """The records whose times are wanted, in the order of the queue."""
-        ends = (place for pair in (*self.log_ends, *self.unit_ends) if pair for place in pair)
-        wanted = {place.queue_offset: place for place in (*ends, *self.samples)}
+        ends = (unit for pair in (*self.log_ends, *self.unit_ends) if pair for unit in pair)
+        wanted = {unit.queue_offset: unit for unit in (*ends, *self.samples)}
         return [wanted[queue_offset] for queue_offset in sorted(wanted)]
 
     def good_end(self, end: int) -> int:
@@ -402,15 +402,15 @@ class _QueueDiscovery:
                 self.units[index] = segment.cut(size)
         return good_end
 
-    def _read_times(self, places: Sequence[Unit]) -> dict[int, int]:
+    def _read_times(self, wanted: Sequence[Unit]) -> dict[int, int]:
         """Store times by queue offset; a record that is not the one of its unit is remarked upon and has none."""
         times = {}
         logs = SegmentList(self.logs)
-        for place in places:
-            log = logs.find(place.log_offset)
+        for unit in wanted:
+            log = logs.find(unit.log_offset)
             assert log is not None, "A good unit leads into a segment."
             try:
-                times[place.queue_offset] = peek_store_ms(self.driver, log, place)
+                times[unit.queue_offset] = peek_store_ms(self.driver, log, unit)
             except CorruptSegment as error:
                 self._say(Finding.DAMAGED_RECORD, log.key.path, str(error))
         return times
@@ -431,9 +431,9 @@ class _QueueDiscovery:
                     )
                 segments[index] = segment
         self.entries += [
-            TimeEntry(place.queue_offset, times[place.queue_offset], place.log_offset)
-            for place in self.found.samples
-            if place.queue_offset in times
+            TimeEntry(unit.queue_offset, times[unit.queue_offset], unit.log_offset)
+            for unit in self.found.samples
+            if unit.queue_offset in times
         ]
 
     def _walk_log_tails(self, end: int) -> None:

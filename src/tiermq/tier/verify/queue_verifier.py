@@ -1,7 +1,7 @@
 """One queue of a tier, read to its last byte: its records, its units, and both against each other.
 
 Records and units are walked side by side, as both are in the order of the log. Where a unit stands before its record,
-the kernel checks runs of them at once (place, size, own offset, queue number, checksum of the body, topic, tag); only
+the kernel checks runs of them at once (offset, size, own offset, queue number, checksum of the body, topic, tag); only
 where that fails, or between records of units, they are checked one by one:
 
     unit, sound record here          checked, both move on
@@ -239,11 +239,11 @@ class QueueVerifier:
             index = entry.queue_offset - offset
             if index * UNIT_BYTES >= len(units):
                 return
-            place = log_offset_at(units, index)
-            store_ms = read_head(window, place - at).store_timestamp_ms
+            log_offset = log_offset_at(units, index)
+            store_ms = read_head(window, log_offset - at).store_timestamp_ms
             # An entry holds the earliest time of its commit: one earlier than its record's costs a search nothing.
-            if entry.store_ms > store_ms or entry.log_offset != place:
-                found = f"{entry}, its record was stored at {store_ms} and is at {place}"
+            if entry.store_ms > store_ms or entry.log_offset != log_offset:
+                found = f"{entry}, its record was stored at {store_ms} and is at {log_offset}"
                 self._report.problem(Problem.TIME_INDEX, self._key.directory, found)
 
     def _is_true(self, unit: Unit) -> bool:
