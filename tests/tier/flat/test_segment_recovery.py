@@ -14,7 +14,7 @@ from tiermq.tier.flat.queue_recovery import (
     intact_units,
 )
 from tiermq.tier.metadata.metadata_values import Gap
-from tiermq.tier.queue.log_walk import LogWalk, take_in_order
+from tiermq.tier.queue.log_walk import LogWalk, take_head, take_in_order
 from tiermq.tier.queue.records import derive_units
 from tiermq.tier.queue.units import runs_of_records
 
@@ -97,3 +97,17 @@ def test_a_window_grows_to_the_first_record_but_not_beyond_the_end() -> None:
     assert [*walk] == []
     assert (lengths, walk.at) == ([100], 700)
     assert walk.torn == f"a record of {ONE} bytes, of which only {ONE - 1} are there"
+
+
+@given(window_bytes=st.integers(8, 7 * ONE), lost=st.integers(0, 5))
+def test_damage_hides_no_other_record_wherever_windows_end(window_bytes: int, lost: int) -> None:
+    data = WHOLE.data[: lost * ONE] + bytes(ONE) + WHOLE.data[(lost + 1) * ONE :]
+    walk = LogWalk[int](
+        lambda offset, length: data[offset - 700 : offset - 700 + length],
+        700,
+        700 + len(data),
+        lambda window, at: None if (taken := take_head(window, at)) is None else (taken[0], taken[1].queue_offset),
+        damage=lambda _begin, _end: -1,
+        window_bytes=window_bytes,
+    )
+    assert [offset for offset in walk if offset >= 0] == [50 + number for number in range(6) if number != lost]

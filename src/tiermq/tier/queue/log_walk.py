@@ -143,8 +143,8 @@ class LogWalk(Generic[T]):
             return taken[1]
         head = read_head(log.data)
         wanted = max(head.size, SIZE_AND_MAGIC.size)
-        is_cut = head.kind is HeadKind.HALF or (head.kind is HeadKind.BLANK and len(log.data) < CODA_BYTES)
-        if is_cut and wanted <= min(log.end - log.at, self._record_max) and log.left and log.more(wanted):
+        is_cut = self._is_cut(log.data, head)
+        if is_cut and wanted <= log.end - log.at and log.left and log.more(wanted):
             return None
         if self._damage is None:
             there = log.end - log.at
@@ -154,8 +154,13 @@ class LogWalk(Generic[T]):
         log.advance(self._damaged_bytes())
         return self._damage(begun, log.at)
 
+    def _is_cut(self, data: memoryview, head: RecordHead) -> bool:
+        """Whether there is only a part of a record, or of an end mark, in `data`."""
+        is_mark = head.kind is HeadKind.BLANK and len(data) < CODA_BYTES
+        return is_mark or (head.kind is HeadKind.HALF and head.size <= self._record_max)
+
     def _damaged_bytes(self) -> int:
-        """How many bytes there are before the next record in the window."""
+        """How many bytes there are before the next record in the window, or before one that the window cuts."""
         log = self._log
         data, position = bytes(log.data), 1
         while True:
@@ -164,7 +169,8 @@ class LogWalk(Generic[T]):
                 # The next record may begin in the last bytes, with its magic in the window that follows.
                 return len(data) if not log.left else max(1, len(data) - MAGIC_AT - 3)
             position = min(found) - MAGIC_AT
-            if self._take(log.data[position:], log.at + position) is not None:
+            rest = log.data[position:]
+            if self._take(rest, log.at + position) is not None or (log.left and self._is_cut(rest, read_head(rest))):
                 return position
             position += 1
 
