@@ -275,7 +275,7 @@ def discover_queue(
     spacing: EntrySpacing = DEFAULT_SPACING,
 ) -> DiscoveredQueue:
     """Discover one queue. Raises what the driver raises when it cannot be read; damage is in the remarks."""
-    return _QueueDiscovery(driver, key, infos, manifest, now_ms, spacing).discovered()
+    return _QueueDiscovery(driver, key, infos, manifest, now_ms, spacing).run()
 
 
 class _QueueDiscovery:

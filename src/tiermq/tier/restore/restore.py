@@ -90,7 +90,7 @@ class Discovery:
         known = (self.infos.keys() | self.read.manifests.keys()) - set(left_out)
         return sorted(key for key in known if key.topic != INDEX_TOPIC)
 
-    def discovered(
+    def discover(
         self,
         driver: TierDriver,
         queues: Sequence[QueueKey],
