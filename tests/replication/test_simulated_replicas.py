@@ -1,0 +1,194 @@
+"""The log of elected masters is linearizable in simulated time, and the simulation finds each rule that is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from simulation.simulated_replicas import simulate
+from tiermq.replication import bucket_election, ha_slave, sync_set
+from tiermq.replication.bucket_election import BucketElection
+from tiermq.replication.ha_master import HaMaster
+from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
+from tiermq.replication.master_lease import MasterLease
+from tiermq.replication.sync_set import SyncSet
+from tiermq.broker.replication import replication
+
+SEEDS = range(12)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _quietly() -> Any:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_acknowledged_message_is_lost_and_no_read_goes_back() -> None:
+    acknowledged = reads = cuts = 0
+    for seed in SEEDS:
+        cluster = simulate(seed)
+        acknowledged += cluster.history.acknowledged
+        reads += cluster.history.reads
+        cuts += cluster.counts["cuts"]
+    assert acknowledged > 4_000
+    assert reads > 1_500
+    assert cuts > 3, "tails of replaced masters were cut"
+
+
+def test_a_run_is_the_same_by_its_seed() -> None:
+    one, other = simulate(7), simulate(7)
+    assert one.history.known == other.history.known
+    assert one.counts == other.counts
+
+
+def _epoch_is_not_raised(patch: pytest.MonkeyPatch) -> None:
+    take = BucketElection._take
+
+    def same(self: BucketElection, candidate: Any, lease: MasterLease, epoch: int, confirmed: int) -> None:
+        take(self, candidate, lease, max(1, epoch - 1), confirmed)
+
+    patch.setattr(BucketElection, "_take", same)
+
+
+def _tail_is_not_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ha_slave, "consistent_end", lambda _local, end, _master, master_end: min(end, master_end))
+
+
+def _everything_counts_as_replicated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sync_set, "confirmed_by", lambda _members, _own, _acks, end: end)
+
+
+def _one_member_confirms_for_all(patch: pytest.MonkeyPatch) -> None:
+    def fastest(members: frozenset[int], own: int, acks: Mapping[int, int], end: int) -> int:
+        return max((acks.get(each, 0) for each in members if each != own), default=end)
+
+    patch.setattr(sync_set, "confirmed_by", fastest)
+
+
+def _set_shrinks_before_it_is_recorded(patch: pytest.MonkeyPatch) -> None:
+    look = SyncSet.look
+
+    def at_once(self: SyncSet, acks: Mapping[int, int], end: int, now_s: float) -> frozenset[int] | None:
+        wanted = look(self, acks, end, now_s)
+        if wanted is not None and wanted < self.recorded:
+            self.recorded, self._unsettled = wanted, frozenset()
+            self._refresh()
+        return wanted
+
+    patch.setattr(SyncSet, "look", at_once)
+
+
+def _replica_joins_without_all_messages(patch: pytest.MonkeyPatch) -> None:
+    look = SyncSet.look
+
+    def at_once(self: SyncSet, acks: Mapping[int, int], _end: int, now_s: float) -> frozenset[int] | None:
+        self._joining = dict.fromkeys(self._joining, 0)
+        return look(self, acks, 0, now_s)
+
+    def everyone(self: SyncSet, acks: Mapping[int, int], _confirmed: int) -> bool:
+        return welcome(self, acks, 0)
+
+    welcome = SyncSet.welcome
+    patch.setattr(SyncSet, "look", at_once)
+    patch.setattr(SyncSet, "welcome", everyone)
+
+
+def _margin_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    hold = BucketElection._hold
+
+    def longer(self: BucketElection, began_s: float) -> None:
+        hold(self, began_s)
+        self._held_until_s = began_s + self.times.term_s
+
+    patch.setattr(BucketElection, "_hold", longer)
+
+
+def _renewal_counts_from_its_answer(patch: pytest.MonkeyPatch) -> None:
+    hold = BucketElection._hold
+    patch.setattr(BucketElection, "_hold", lambda self, _began_s: hold(self, self._clock.monotonic()))
+
+
+def _repeated_put_counts_as_new(patch: pytest.MonkeyPatch) -> None:
+    token = secrets.token_hex
+    patch.setattr(secrets, "token_hex", lambda size: "" if size == 8 else token(size))
+
+
+def _answers_leave_without_the_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BucketElection, "may_acknowledge", lambda _self, _epoch: True)
+
+
+def _candidate_waits_half_a_term(patch: pytest.MonkeyPatch) -> None:
+    rule = bucket_election.why_not_take
+
+    def early(lease: MasterLease, *log: int, seen_ms: int, **options: bool) -> str:
+        return rule(lease, *log, seen_ms=2 * seen_ms, **options)
+
+    patch.setattr(bucket_election, "why_not_take", early)
+
+
+def _replica_out_of_sync_is_elected(patch: pytest.MonkeyPatch) -> None:
+    rule = bucket_election.why_not_take
+
+    def anyone(lease: MasterLease, own: int, end: int, epoch: int, **options: Any) -> str:
+        taken = dataclasses.replace(lease, members=lease.members | {own}, confirmed=0)
+        return rule(lease if lease.is_new else taken, own, end, epoch, **options)
+
+    patch.setattr(bucket_election, "why_not_take", anyone)
+
+
+def _members_of_the_last_epoch_stay(patch: pytest.MonkeyPatch) -> None:
+    put = BucketElection._put
+
+    def kept(self: BucketElection, lease: MasterLease) -> None:
+        is_new = lease.epoch > self._lease.epoch
+        put(self, dataclasses.replace(lease, members=lease.members | self._lease.members) if is_new else lease)
+
+    patch.setattr(BucketElection, "_put", kept)
+
+
+def _master_forgets_whom_it_needs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HaMaster, "replicated_where", lambda self: self.log.max_physical_offset)
+
+
+def _slave_reports_what_is_not_on_its_disk(patch: pytest.MonkeyPatch) -> None:
+    def careless(**settings: Any) -> HaSlaveSettings:
+        return HaSlaveSettings(**{**settings, "flushes": False})
+
+    patch.setattr(replication, "HaSlaveSettings", careless)
+
+
+def _handshake_is_not_compared(patch: pytest.MonkeyPatch) -> None:
+    def trusting(self: HaSlave, answer: Any, epochs: Any) -> None:
+        if answer.log_end < self._log.max_physical_offset:
+            self.needs_cut(answer.log_end)
+            raise ha_slave.ReplicationError("cut")
+        epochs.cut(self._log.max_physical_offset)
+
+    patch.setattr(HaSlave, "fit", trusting)
+
+
+BROKEN: dict[Break, int] = {
+    _epoch_is_not_raised: 0,
+    _tail_is_not_cut: 0,
+    _everything_counts_as_replicated: 0,
+    _one_member_confirms_for_all: 0,
+    _set_shrinks_before_it_is_recorded: 0,
+    _replica_joins_without_all_messages: 0,
+    _margin_is_dropped: 0,
+    _renewal_counts_from_its_answer: 0,
+    _repeated_put_counts_as_new: 0,
+    _answers_leave_without_the_lease: 0,
+    _candidate_waits_half_a_term: 0,
+    _replica_out_of_sync_is_elected: 0,
+    _members_of_the_last_epoch_stay: 0,
+    _master_forgets_whom_it_needs: 0,
+    _slave_reports_what_is_not_on_its_disk: 0,
+    _handshake_is_not_compared: 0,
+}
