@@ -22,8 +22,8 @@ from tiermq.remoting.command import RemotingCommand
 
 TOPIC = "T"
 QUEUES = 2
-ANSWER_S = 3.0
-HELD_MS = 1_500
+ANSWER_S = 6.0
+HELD_MS = 4_000
 """How long a pull is held that finds nothing: what is acknowledged is shown a moment later."""
 SEND_REST_S, READ_REST_S, AGAIN_S = 0.005, 0.02, 0.05
 GONE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
@@ -164,7 +164,7 @@ def read_all(address: str) -> dict[Place, bytes]:
     with BlockingClient(host, int(port), timeout_s=30.0) as client:
         for queue in range(QUEUES):
             offset = 0
-            while (answer := client.request(_pull(queue, offset, 200))).code == ResponseCode.SUCCESS:
+            while (answer := client.request(_pull(queue, offset, 1))).code == ResponseCode.SUCCESS:
                 found |= {(queue, each.queue_offset): each.body for each in decode_records(bytes(answer.body))}
                 offset = int(answer.ext["nextBeginOffset"])
     return found

@@ -33,9 +33,9 @@ from tiermq.store.local_store import LocalStore
 RUNS = 5
 FAULTS_MIN, FAULTS_MAX = 2, 5
 SPAN_S = 4.0
-HEAL_S = 180.0
+HEAL_S = 300.0
 LOOK_S = 0.1
-KINDS = ("directory", "directory", "lease", "tier")
+KINDS = ("directory", "directory", "directory", "directory", "lease", "tier")
 PROMISE = "Replicas that elect their master lose no acknowledged message, and no read goes back"
 
 
@@ -71,7 +71,7 @@ def _steps(chance: random.Random, faults: tuple[str, ...]) -> list[Step]:
     steps = [
         Step(
             chance.uniform(0, SPAN_S),
-            chance.choice([chance.uniform(0.2, TERM_S), chance.uniform(TERM_S, 2.5 * TERM_S)]),
+            chance.choice([chance.uniform(0.2, TERM_S), chance.uniform(TERM_S, 1.5 * TERM_S)]),
             chance.choice(faults),
             None if chance.random() < 0.6 else chance.randrange(3),
             chance.randrange(3),

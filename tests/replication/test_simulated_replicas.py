@@ -85,21 +85,6 @@ def _set_shrinks_before_it_is_recorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SyncSet, "look", at_once)
 
 
-def _replica_joins_without_all_messages(patch: pytest.MonkeyPatch) -> None:
-    look = SyncSet.look
-
-    def at_once(self: SyncSet, acks: Mapping[int, int], _end: int, now_s: float) -> frozenset[int] | None:
-        self._joining = dict.fromkeys(self._joining, 0)
-        return look(self, acks, 0, now_s)
-
-    def everyone(self: SyncSet, acks: Mapping[int, int], _confirmed: int) -> bool:
-        return welcome(self, acks, 0)
-
-    welcome = SyncSet.welcome
-    patch.setattr(SyncSet, "look", at_once)
-    patch.setattr(SyncSet, "welcome", everyone)
-
-
 def _margin_is_dropped(patch: pytest.MonkeyPatch) -> None:
     hold = BucketElection._hold
 
@@ -143,16 +128,6 @@ def _replica_out_of_sync_is_elected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bucket_election, "why_not_take", anyone)
 
 
-def _members_of_the_last_epoch_stay(patch: pytest.MonkeyPatch) -> None:
-    put = BucketElection._put
-
-    def kept(self: BucketElection, lease: MasterLease) -> None:
-        is_new = lease.epoch > self._lease.epoch
-        put(self, dataclasses.replace(lease, members=lease.members | self._lease.members) if is_new else lease)
-
-    patch.setattr(BucketElection, "_put", kept)
-
-
 def _master_forgets_whom_it_needs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HaMaster, "replicated_where", lambda self: self.log.max_physical_offset)
 
@@ -180,14 +155,12 @@ BROKEN: dict[Break, int] = {
     _everything_counts_as_replicated: 0,
     _one_member_confirms_for_all: 0,
     _set_shrinks_before_it_is_recorded: 0,
-    _replica_joins_without_all_messages: 0,
     _margin_is_dropped: 0,
     _renewal_counts_from_its_answer: 0,
     _repeated_put_counts_as_new: 0,
     _answers_leave_without_the_lease: 0,
     _candidate_waits_half_a_term: 0,
     _replica_out_of_sync_is_elected: 0,
-    _members_of_the_last_epoch_stay: 0,
     _master_forgets_whom_it_needs: 0,
     _slave_reports_what_is_not_on_its_disk: 0,
     _handshake_is_not_compared: 0,

@@ -26,6 +26,7 @@ class Network:
         self.world = world
         self.listening: dict[str, Listener] = {}
         self._cuts: dict[tuple[str, str], float] = {}
+        self._slow: dict[frozenset[str], float] = {}
 
     def cut(self, one: str, other: str, until_s: float, *, both_ways: bool) -> None:
         """Between two machines."""
@@ -36,8 +37,16 @@ class Network:
     def cut_until_s(self, one: str, other: str) -> float:
         return self._cuts.get((one, other), 0.0)
 
+    def slow(self, one: str, other: str, until_s: float) -> None:
+        """A few chunks a second."""
+        self._slow[frozenset((one, other))] = until_s
+
+    def spacing_s(self, one: str, other: str) -> float:
+        return self.world.chance.uniform(0.05, 0.3) if self._slow.get(frozenset((one, other)), 0) > self.world.now_s else 1e-6
+
     def heal(self) -> None:
         self._cuts.clear()
+        self._slow.clear()
 
     def forget(self, machine: str) -> None:
         """It has lost its power: ports and connections are gone, and no peer is notified."""
@@ -161,7 +170,8 @@ class Socket(_Waitable):
         """Let something happen at the other end, behind what was sent before."""
         world, peer = self.network.world, self.peer
         assert peer is not None
-        self._arrives_s = max(self._arrives_s + 1e-6, world.now_s + self.network.delay_s())
+        spacing_s = self.network.spacing_s(self.machine, peer.machine)
+        self._arrives_s = max(self._arrives_s + spacing_s, world.now_s + self.network.delay_s())
 
         def arrive() -> None:
             blocked_s = self.network.cut_until_s(self.machine, peer.machine)

@@ -44,7 +44,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.contract import ForwardingDriver, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 
-TIMES = LeaseTimes(term_s=5.0, renew_s=1.0, margin_s=1.0, look_s=0.5)
+TIMES = LeaseTimes(term_s=5.0, renew_s=1.0, margin_s=1.0, look_s=0.3)
 RATES = (0.93, 1.07)
 """How fast clocks run: within the margin of a fifth of the term."""
 REQUEST_S = 1.0
@@ -311,7 +311,8 @@ class Machine:
     def __init__(self, cluster: Cluster, number: int) -> None:
         chance = cluster.world.chance
         self.cluster, self.name = cluster, f"r{number}"
-        self.clock = MachineClock(cluster.world, chance.uniform(0, 1e5), chance.uniform(*RATES))
+        rate = chance.choice([*RATES, chance.uniform(*RATES)])
+        self.clock = MachineClock(cluster.world, chance.uniform(0, 1e5), rate)
         self.disk = Disk()
         self.process: Process | None = None
         self.keeper: SimulatedKeeper | None = None
@@ -345,7 +346,7 @@ class Machine:
 
         def open_broker(config: BrokerConfig, elected: Elected) -> Broker:
             world = self.cluster.world
-            world.sleep(world.chance.uniform(0.05, 0.6))
+            world.sleep(world.chance.choice([0.01, 0.1, 0.5]))
             return cast(Broker, SimulatedBroker(self, config, elected))
 
         keeper = SimulatedKeeper(
@@ -445,10 +446,16 @@ class Cluster:
         chance = self.world.chance
         if not self._is_calm:
             self.world.later(chance.uniform(0.005, 0.08), self._send)
-        machine = chance.choice(self.machines)
+        machine = self._chosen()
         for _ in range(chance.randrange(1, 4)):
             self._message += 1
             self._ask(machine, lambda broker, message=self._message: broker.put(message))  # type: ignore[misc]
+
+    def _chosen(self) -> Machine:
+        """Mostly one that believes to be a master."""
+        chance = self.world.chance
+        masters = [each for each in self.machines if each.broker is not None and each.broker.is_master]
+        return chance.choice(masters if masters and chance.random() < 0.8 else self.machines)
 
     def _ask(self, machine: Machine, request: Callable[[SimulatedBroker], object]) -> None:
         """A request arrives at the process that runs there; one that is paused serves it later."""
@@ -476,8 +483,8 @@ class Cluster:
     def _read(self) -> None:
         chance = self.world.chance
         if not self._is_calm:
-            self.world.later(chance.uniform(0.01, 0.1), self._read)
-        machine, begun = chance.choice(self.machines), list(self.history.known)
+            self.world.later(chance.uniform(0.005, 0.06), self._read)
+        machine, begun = self._chosen(), list(self.history.known)
         first = max(0, len(begun) - 30) if chance.random() < 0.95 else 0
 
         def look(broker: SimulatedBroker) -> None:
@@ -498,8 +505,7 @@ class Cluster:
             return
         world, chance = self.world, self.world.chance
         world.later(chance.expovariate(1 / 1.5), self._break_something)
-        masters = [each for each in self.machines if each.broker is not None and each.broker.is_master]
-        victim = chance.choice(masters if masters and chance.random() < 0.5 else self.machines)
+        victim = self._chosen()
         other = chance.choice([each for each in self.machines if each is not victim])
         until_s = world.now_s + chance.choice([chance.uniform(0.1, 2.0), chance.uniform(2.0, 12.0)])
         faults: dict[str, Callable[[], None]] = {
@@ -513,8 +519,10 @@ class Cluster:
             "no_bucket": lambda: setattr(victim, "no_bucket_until_s", until_s),
             "slow_bucket": lambda: self._slow_down(until_s),
             "hand_over": lambda: self._hand_over(victim),
+            "last_one": lambda: self._leave_one(other, victim),
+            "slow_link": lambda: self.network.slow(victim.name, other.name, until_s),
         }
-        name = chance.choice([*faults, "pause", "pause", "kill", "cut", "cut", "isolate", "no_bucket", "slow_bucket"])
+        name = chance.choice([*faults, "pause", "pause", "kill", "cut", "isolate", "no_bucket", "last_one", "last_one"])
         self.counts[name] += 1
         faults[name]()
 
@@ -526,6 +534,22 @@ class Cluster:
     def _black_out(self) -> None:
         for each in self.machines:
             self._end(each, each.lose_power)
+
+    def _leave_one(self, machine: Machine, master: Machine) -> None:
+        """One replica gets nothing more, and soon it is the only one: only what it has is left."""
+        world, chance = self.world, self.world.chance
+        fall_s = chance.choice([chance.uniform(0.05, 1.0), chance.uniform(1.0, 4.5)])
+        self._isolate(machine, world.now_s + fall_s)
+        if chance.random() < 0.5:
+            master.no_bucket_until_s = world.now_s + 10.0
+
+        def fall() -> None:
+            for each in self.machines:
+                if each is not machine and each.is_up and not self._is_calm:
+                    each.lose_power()
+                    world.later(chance.uniform(7.0, 15.0), lambda each=each: self._start(each))  # type: ignore[misc]
+
+        world.later(fall_s, fall)
 
     def _slow_down(self, until_s: float) -> None:
         for each in self.machines:
