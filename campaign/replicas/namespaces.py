@@ -45,7 +45,7 @@ def apart(work: Callable[[], Any]) -> Any:
         try:
             leave_network()
             found.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
+        except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="apart")

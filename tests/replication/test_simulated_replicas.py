@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from simulation.simulated_replicas import simulate
+from tiermq.broker.replication import replication
 from tiermq.replication import bucket_election, ha_slave, sync_set
 from tiermq.replication.bucket_election import BucketElection
 from tiermq.replication.ha_master import HaMaster
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.master_lease import MasterLease
 from tiermq.replication.sync_set import SyncSet
-from tiermq.broker.replication import replication
 
 SEEDS = range(12)
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -149,19 +149,29 @@ def _handshake_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HaSlave, "fit", trusting)
 
 
-BROKEN: dict[Break, int] = {
-    _epoch_is_not_raised: 0,
-    _tail_is_not_cut: 0,
-    _everything_counts_as_replicated: 0,
-    _one_member_confirms_for_all: 0,
-    _set_shrinks_before_it_is_recorded: 0,
-    _margin_is_dropped: 0,
-    _renewal_counts_from_its_answer: 0,
-    _repeated_put_counts_as_new: 0,
-    _answers_leave_without_the_lease: 0,
-    _candidate_waits_half_a_term: 0,
-    _replica_out_of_sync_is_elected: 0,
-    _master_forgets_whom_it_needs: 0,
-    _slave_reports_what_is_not_on_its_disk: 0,
-    _handshake_is_not_compared: 0,
+RULES: dict[str, tuple[Break, int]] = {
+    "a new master raises the epoch": (_epoch_is_not_raised, 0),
+    "a slave cuts what its master does not have": (_tail_is_not_cut, 0),
+    "every member of the set has what is confirmed": (_everything_counts_as_replicated, 0),
+    "the slowest member of the set confirms": (_one_member_confirms_for_all, 0),
+    "a smaller set is recorded before it counts": (_set_shrinks_before_it_is_recorded, 0),
+    "the lease has a margin": (_margin_is_dropped, 0),
+    "a renewal counts from before it was sent": (_renewal_counts_from_its_answer, 0),
+    "each put of the lease differs": (_repeated_put_counts_as_new, 0),
+    "answers leave while the lease is valid": (_answers_leave_without_the_lease, 0),
+    "a candidate waits for a whole term": (_candidate_waits_half_a_term, 0),
+    "only members of the recorded set are elected": (_replica_out_of_sync_is_elected, 0),
+    "nothing is committed before it is replicated": (_master_forgets_whom_it_needs, 0),
+    "a slave reports what is on its disk": (_slave_reports_what_is_not_on_its_disk, 0),
+    "epochs are compared before bytes are copied": (_handshake_is_not_compared, 0),
 }
+"""What must hold, how it is broken, and a seed whose run shows that."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks, seed = RULES[rule]
+    simulate(seed)
+    breaks(monkeypatch)
+    with pytest.raises(AssertionError):
+        simulate(seed)

@@ -1,13 +1,15 @@
-"""Network: connections between simulated machines, as TCP has them: bytes arrive in order, late, or not until a cut ends.
+"""Network: connections between simulated machines, as TCP has them: bytes arrive in order, late, or after a cut.
 
-The sockets have what `HaMaster` (on a simulated loop) and `HaSlave` (blocking) use of Python's. A cut holds what is sent
-that way, and connections cannot be made; when it ends, some connections are reset, and the others go on. A process that
-ends closes its sockets; a machine without power does not, and its peers learn nothing.
+The sockets have what `HaMaster` (on a simulated loop) and `HaSlave` (blocking) use of Python's. A cut holds what is
+sent that way, and connections cannot be made; when it ends, they go on. All connections of a machine can be reset. A
+process that ends closes its sockets; a machine without power does not, and its peers learn nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -27,6 +29,7 @@ class Network:
         self.listening: dict[str, Listener] = {}
         self._cuts: dict[tuple[str, str], float] = {}
         self._slow: dict[frozenset[str], float] = {}
+        self.sockets: list[Socket] = []
 
     def cut(self, one: str, other: str, until_s: float, *, both_ways: bool) -> None:
         """Between two machines."""
@@ -37,12 +40,18 @@ class Network:
     def cut_until_s(self, one: str, other: str) -> float:
         return self._cuts.get((one, other), 0.0)
 
+    def reset(self, machine: str) -> None:
+        """End all connections of a machine at once, with what was on its way."""
+        for each in self.sockets:
+            if each.machine == machine:
+                each.reset()
+
     def slow(self, one: str, other: str, until_s: float) -> None:
         """A few chunks a second."""
         self._slow[frozenset((one, other))] = until_s
 
-    def spacing_s(self, one: str, other: str) -> float:
-        return self.world.chance.uniform(0.05, 0.3) if self._slow.get(frozenset((one, other)), 0) > self.world.now_s else 1e-6
+    def is_slow(self, one: str, other: str) -> bool:
+        return self._slow.get(frozenset((one, other)), 0.0) > self.world.now_s
 
     def heal(self) -> None:
         self._cuts.clear()
@@ -52,14 +61,10 @@ class Network:
         """It has lost its power: ports and connections are gone, and no peer is notified."""
         self.listening = {name: each for name, each in self.listening.items() if each.machine != machine}
 
-    def delay_s(self) -> float:
-        chance = self.world.chance
-        return chance.uniform(*DELAY_S) * (100 if chance.random() < SLOW else 1)
-
     def connect(self, machine: str, process: Process, address: tuple[str, int], timeout_s: float) -> Socket:
         """Of a simulated thread. Raises OSError."""
         world = self.world
-        world.sleep(self.delay_s())
+        world.sleep(world.chance.uniform(*DELAY_S))
         listener = self.listening.get(f"{address[0]}:{address[1]}")
         host = address[0]
         if max(self.cut_until_s(machine, host), self.cut_until_s(host, machine)) > world.now_s:
@@ -110,7 +115,7 @@ class Listener(_Waitable):
     def listen(self) -> None:
         self.network.listening[f"{self._address[0]}:{self._address[1]}"] = self
 
-    def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - as Python's socket has it
+    def setblocking(self, flag: bool) -> None:
         """It never blocks."""
 
     def getsockname(self) -> tuple[str, int]:
@@ -136,10 +141,14 @@ class Socket(_Waitable):
         self.peer: Socket | None = None
         self._process = process
         self._inbox = bytearray()
+        self._on_its_way: deque[Callable[[Socket], object]] = deque()
         self._is_over = self._is_closed = self._is_reset = False
         self._timeout_s: float | None = None
         self._arrives_s = 0.0
+        # Its own, because a loop ends its connections in any order.
+        self._chance = random.Random(network.world.chance.getrandbits(64))
         process.on_end.append(self._end)
+        network.sockets.append(self)
 
     def setsockopt(self, *_option: int) -> None:
         """There are none."""
@@ -159,10 +168,9 @@ class Socket(_Waitable):
 
     def sendmsg(self, parts: list[Any]) -> int:
         data = b"".join(map(bytes, parts))
-        chance = self.network.world.chance
-        if chance.random() < 0.05:
+        if self._chance.random() < 0.05:
             raise BlockingIOError
-        count = len(data) if chance.random() < 0.8 else chance.randrange(1, len(data) + 1)
+        count = len(data) if self._chance.random() < 0.8 else self._chance.randrange(1, len(data) + 1)
         self.sendall(data[:count])
         return count
 
@@ -170,16 +178,20 @@ class Socket(_Waitable):
         """Let something happen at the other end, behind what was sent before."""
         world, peer = self.network.world, self.peer
         assert peer is not None
-        spacing_s = self.network.spacing_s(self.machine, peer.machine)
-        self._arrives_s = max(self._arrives_s + spacing_s, world.now_s + self.network.delay_s())
+        chance = self._chance
+        spacing_s = chance.uniform(0.05, 0.3) if self.network.is_slow(self.machine, peer.machine) else 1e-6
+        delay_s = chance.uniform(*DELAY_S) * (100 if chance.random() < SLOW else 1)
+        self._arrives_s = max(self._arrives_s + spacing_s, world.now_s + delay_s)
+
+        self._on_its_way.append(done)
 
         def arrive() -> None:
             blocked_s = self.network.cut_until_s(self.machine, peer.machine)
             if blocked_s > world.now_s:
                 self._arrives_s = max(self._arrives_s, blocked_s)
-                world.later(blocked_s - world.now_s + 1e-6, arrive)
+                world.later(blocked_s - world.now_s, arrive)
                 return
-            done(peer)
+            self._on_its_way.popleft()(peer)  # The oldest, whichever this was.
             peer.wake()
 
         world.later(self._arrives_s - world.now_s, arrive)
@@ -220,6 +232,7 @@ class Socket(_Waitable):
     def _end(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            self.network.sockets.remove(self)
             self.wake()
             if self.peer is not None and not self._is_reset:
                 self._pass(lambda peer: setattr(peer, "_is_over", True))

@@ -1,8 +1,8 @@
 """Replicas of one broker in simulated time: the product's replication over made-up disks, networks, clocks and bucket.
 
-Real: `ElectedBroker`, `Replication`, `HaMaster`, `HaSlave`, `BucketElection`, `SyncSet`, `EpochFile`, all with their own
-threads and loops (`simulated_threads`). Made up: the bytes of a log and its flushes (`Disk`, `SimulatedLog`), sockets
-(`simulated_network`), the way to the bucket (`SlowBucket`), and clients.
+Real: `ElectedBroker`, `Replication`, `HaMaster`, `HaSlave`, `BucketElection`, `SyncSet`, `EpochFile`, all with their
+own threads and loops (`simulated_threads`). Made up: the bytes of a log and its flushes (`Disk`, `SimulatedLog`),
+sockets (`simulated_network`), the way to the bucket (`SlowBucket`), and clients.
 
 Everything that may go wrong does, by one seed: processes are killed and paused, machines lose power and what was not
 flushed, networks are cut, one way or both, requests to the bucket are slow, fail, land without an answer, or land late;
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from simulation.simulated_network import Listener, Network
+from simulation.simulated_network import Listener, Network, Socket
 from simulation.simulated_threads import MachineClock, Process, World, product_threads
 from tiermq import service
 from tiermq.broker import elected_broker
@@ -45,7 +45,7 @@ from tiermq.tier.driver.contract import ForwardingDriver, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 
 TIMES = LeaseTimes(term_s=5.0, renew_s=1.0, margin_s=1.0, look_s=0.3)
-RATES = (0.93, 1.07)
+RATES = (0.9, 1.1)
 """How fast clocks run: within the margin of a fifth of the term."""
 REQUEST_S = 1.0
 """After so long a request to the bucket is given up."""
@@ -53,7 +53,7 @@ RECORD = struct.Struct(">q")
 """A message is its number: records of eight bytes, so that frames end in the middle of them."""
 FILE_BYTES = 4096
 EPOCHS = "epochs"
-ACTIVE_S, CALM_S = 90.0, 90.0
+ACTIVE_S, CALM_S = 60.0, 90.0
 """How long things go wrong, and how long replicas may take to be equal after that."""
 
 
@@ -217,7 +217,19 @@ class SlowBucket(ForwardingDriver):
                 self._world.later(chance.uniform(0, 8.0), land)
             raise
         version = self.inner.put_object(name, data, **options)
-        self._travel()  # The answer may be lost.
+        match self._machine.next_answer:
+            case "lost":
+                self._machine.next_answer = "last"
+                self._machine.no_bucket_until_s = self._world.now_s + chance.uniform(0.2, 3.5)
+                raise TierUnavailable("the answer was lost")
+            case "slow":
+                self._world.sleep(chance.uniform(0.5, REQUEST_S))
+                self._machine.cluster.part_from_all(self._machine)
+            case "last":
+                self._machine.cluster.part_from_all(self._machine)
+            case _:
+                self._travel()  # The answer may be lost.
+        self._machine.next_answer = ""
         return version
 
     def _travel(self) -> None:
@@ -317,6 +329,8 @@ class Machine:
         self.process: Process | None = None
         self.keeper: SimulatedKeeper | None = None
         self.slow_until_s = self.no_bucket_until_s = 0.0
+        self.next_answer = ""
+        """What happens to the next answer to a put, and then: "lost", "slow", "last", or nothing."""
 
     def epochs(self) -> EpochFile:
         return EpochFile(cast(FileAccess, self.disk), EPOCHS)
@@ -346,7 +360,7 @@ class Machine:
 
         def open_broker(config: BrokerConfig, elected: Elected) -> Broker:
             world = self.cluster.world
-            world.sleep(world.chance.choice([0.01, 0.1, 0.5]))
+            world.sleep(world.chance.choice([0.01, 0.05, 0.4]))
             return cast(Broker, SimulatedBroker(self, config, elected))
 
         keeper = SimulatedKeeper(
@@ -469,7 +483,7 @@ class Cluster:
             self.world.later(self.world.chance.uniform(0.001, 0.03), serve, machine.process)
 
     def _answer(self) -> None:
-        self.world.later(0.01, self._answer)
+        self.world.later(0.02, self._answer)
         for each in self.machines:
             self._ask(each, self._acknowledge)
 
@@ -520,9 +534,13 @@ class Cluster:
             "slow_bucket": lambda: self._slow_down(until_s),
             "hand_over": lambda: self._hand_over(victim),
             "last_one": lambda: self._leave_one(other, victim),
+            "reset": lambda: self.network.reset(victim.name),
+            "alone": lambda: setattr(victim, "next_answer", chance.choice(["lost", "slow", "last"])),
             "slow_link": lambda: self.network.slow(victim.name, other.name, until_s),
         }
-        name = chance.choice([*faults, "pause", "pause", "kill", "cut", "isolate", "no_bucket", "last_one", "last_one"])
+        name = chance.choice(
+            [*faults, "pause", "pause", "kill", "cut", "isolate", "no_bucket", "last_one", "alone", "alone"]
+        )
         self.counts[name] += 1
         faults[name]()
 
@@ -534,6 +552,13 @@ class Cluster:
     def _black_out(self) -> None:
         for each in self.machines:
             self._end(each, each.lose_power)
+
+    def part_from_all(self, machine: Machine) -> None:
+        """Only clients reach it, until after its term."""
+        if not self._is_calm:
+            until_s = self.world.now_s + self.world.chance.uniform(6.0, 10.0)
+            machine.no_bucket_until_s = until_s
+            self._isolate(machine, until_s)
 
     def _leave_one(self, machine: Machine, master: Machine) -> None:
         """One replica gets nothing more, and soon it is the only one: only what it has is left."""
@@ -583,6 +608,7 @@ class Cluster:
         self.network.heal()
         for each in self.machines:
             each.slow_until_s = each.no_bucket_until_s = 0.0
+            each.next_answer = ""
             if each.process is not None:
                 each.process.paused_until_s = 0.0
             self._start(each)
@@ -614,7 +640,7 @@ def simulate(seed: int, count: int = 3) -> Cluster:
         return cluster.network.connect(machine.name, process, address, timeout_s)
 
     sockets = ha_slave.socket
-    ha_slave.socket = SimpleNamespace(**{**vars(socket), "create_connection": connect})  # type: ignore[assignment]
+    ha_slave.socket = SimpleNamespace(**{**vars(socket), "create_connection": connect, "socket": Socket})  # type: ignore[assignment]
     gc.disable()
     try:
         with product_threads(cluster.world, service, ha_master, ha_slave, elected_broker):

@@ -29,7 +29,7 @@ SWITCH_S = 0.002
 """At most so long after its wake-up a thread runs."""
 
 
-class Killed(BaseException):  # noqa: N818 - no error of the product: it unwinds a thread whose process has ended
+class Killed(BaseException):
     """The process of this thread has ended."""
 
 
@@ -81,7 +81,7 @@ class World:
         self.failures: list[BaseException] = []
         self._agenda: list[tuple[float, int, Process | None, Callable[[], object]]] = []
         self._numbers = itertools.count()
-        self._back = threading.Semaphore(0)
+        self._back = _closed_gate()
         self._processes: list[Process] = []
 
     def make_process(self, clock: MachineClock) -> Process:
@@ -149,6 +149,13 @@ class World:
         self._back.release()
 
 
+def _closed_gate() -> threading.Lock:
+    """Opened by `release`, and closed again by the `acquire` that passes."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
 _worlds: list[World] = []
 
 
@@ -168,12 +175,13 @@ class Thread:
         assert process is not None, "a thread belongs to a process"
         self.process = process
         self.name = name
-        self.go = threading.Semaphore(0)
+        self.go = _closed_gate()
         self.is_over = False
         self._is_started = False
         self._ticket = 0
         self._over = Event()
         self._target, self._arguments = target, args
+        self._chance = random.Random(self._world.chance.getrandbits(64))
 
     def start(self) -> None:
         self._is_started = True
@@ -214,7 +222,7 @@ class Thread:
             raise Killed
 
     def wake(self) -> None:
-        self._wake_in(self._world.chance.uniform(0, SWITCH_S))
+        self._wake_in(self._chance.uniform(0, SWITCH_S))
 
     def _wake_in(self, seconds: float) -> None:
         ticket = self._ticket
