@@ -176,10 +176,11 @@ class SimulatedLog:
             return None
         return SelectedBuffer(offset, memoryview(bytes(self._disk.data[offset:end])), lambda: None)
 
-    def visible(self) -> list[int]:
+    def visible(self, first: int = 0) -> list[int]:
         """What a pull shows that is held until all that is committed is dispatched."""
         self._dispatch()
-        return [each for (each,) in RECORD.iter_unpack(bytes(self._disk.data[: self.dispatched_where]))]
+        data = bytes(self._disk.data[first * RECORD.size : self.dispatched_where])
+        return [each for (each,) in RECORD.iter_unpack(data)]
 
     def close(self) -> None:
         self.running = False
@@ -351,7 +352,7 @@ class Machine:
     def _main(self) -> None:
         config = BrokerConfig(
             broker_ip1=self.name, listen_port=10911, ha_listen_port=10912, ha_send_heartbeat_interval=500,
-            ha_housekeeping_interval=2_000, ha_max_time_slave_not_catchup=2_000, ha_transfer_batch_size=100,
+            ha_housekeeping_interval=2_000, ha_max_time_slave_not_catchup=2_000, ha_transfer_batch_size=150,
             in_sync_replicas=self.cluster.needed, bind_address="127.0.0.1",
         )  # fmt: skip
         election = BucketElection(
@@ -410,11 +411,13 @@ class History:
         self.acknowledged += 1
         self.note(offset, message)
 
-    def read(self, first: int, found: list[int], begun: list[int | None]) -> None:
-        """A read from an offset on up to the end, which was asked for when `begun` was known."""
+    def read(self, first: int, found: list[int], known_to: int) -> None:
+        """A read from an offset on up to the end, which was asked for when all below `known_to` was known."""
         self.reads += 1
         end = first + len(found)
-        assert end >= len(begun), f"a read ends at {end}, and {begun[end]} at {end} was acknowledged or read before it"
+        assert end >= known_to, (
+            f"a read ends at {end}, and {self.known[end]} at {end} was acknowledged or read before it"
+        )
         for offset, message in enumerate(found, first):
             self.note(offset, message)
 
@@ -451,7 +454,7 @@ class Cluster:
         assert not self._why_not_equal(), f"{CALM_S:g} s after the last fault: {self._why_not_equal()}"
         final = next(each.broker for each in self.machines if each.broker is not None and each.broker.may_answer)
         seen = final.log.visible()
-        self.history.read(0, seen, self.history.known)
+        self.history.read(0, seen, len(self.history.known))
         assert len(set(seen)) == len(seen), "a message is stored twice"
 
     # Clients.
@@ -459,7 +462,7 @@ class Cluster:
     def _send(self) -> None:
         chance = self.world.chance
         if not self._is_calm:
-            self.world.later(chance.uniform(0.005, 0.08), self._send)
+            self.world.later(chance.uniform(0.02, 0.2), self._send)
         machine = self._chosen()
         for _ in range(chance.randrange(1, 4)):
             self._message += 1
@@ -483,7 +486,7 @@ class Cluster:
             self.world.later(self.world.chance.uniform(0.001, 0.03), serve, machine.process)
 
     def _answer(self) -> None:
-        self.world.later(0.02, self._answer)
+        self.world.later(0.03, self._answer)
         for each in self.machines:
             self._ask(each, self._acknowledge)
 
@@ -497,18 +500,18 @@ class Cluster:
     def _read(self) -> None:
         chance = self.world.chance
         if not self._is_calm:
-            self.world.later(chance.uniform(0.005, 0.06), self._read)
-        machine, begun = self._chosen(), list(self.history.known)
-        first = max(0, len(begun) - 30) if chance.random() < 0.95 else 0
+            self.world.later(chance.uniform(0.02, 0.1), self._read)
+        machine, known_to = self._chosen(), len(self.history.known)
+        first = max(0, known_to - 30) if chance.random() < 0.98 else 0
 
         def look(broker: SimulatedBroker) -> None:
-            found = broker.log.visible()[first:]
+            found = broker.log.visible(first)
             # The gate is asked when the answer leaves.
             self.world.later(chance.uniform(0, 0.02), lambda: leave(broker, found), machine.process)
 
         def leave(broker: SimulatedBroker, found: list[int]) -> None:
             if broker.may_answer:
-                self.world.later(chance.uniform(0.001, 0.03), lambda: self.history.read(first, found, begun))
+                self.world.later(chance.uniform(0.001, 0.03), lambda: self.history.read(first, found, known_to))
 
         self._ask(machine, look)
 
@@ -518,7 +521,9 @@ class Cluster:
         if self._is_calm:
             return
         world, chance = self.world, self.world.chance
-        world.later(chance.expovariate(1 / 1.5), self._break_something)
+        world.later(chance.expovariate(1 / 2.5), self._break_something)
+        if not self._is_replicated() and chance.random() < 0.8:
+            return  # Most of all it is interesting what happens to a set of several replicas.
         victim = self._chosen()
         other = chance.choice([each for each in self.machines if each is not victim])
         until_s = world.now_s + chance.choice([chance.uniform(0.1, 2.0), chance.uniform(2.0, 12.0)])
@@ -543,6 +548,11 @@ class Cluster:
         )
         self.counts[name] += 1
         faults[name]()
+
+    def _is_replicated(self) -> bool:
+        """Whether a master has others in its in-sync set."""
+        masters = [each.broker.replication.master for each in self.machines if each.broker is not None]
+        return any(each is not None and each.sync is not None and len(each.sync.recorded) > 1 for each in masters)
 
     def _end(self, machine: Machine, how: Callable[[], None]) -> None:
         if machine.is_up:
