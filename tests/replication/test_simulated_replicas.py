@@ -19,7 +19,7 @@ from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.master_lease import MasterLease
 from tiermq.replication.sync_set import SyncSet
 
-SEEDS = range(12)
+SEEDS = range(8)
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -37,9 +37,9 @@ def test_no_acknowledged_message_is_lost_and_no_read_goes_back() -> None:
         acknowledged += cluster.history.acknowledged
         reads += cluster.history.reads
         cuts += cluster.counts["cuts"]
-    assert acknowledged > 4_000
-    assert reads > 1_500
-    assert cuts > 3, "tails of replaced masters were cut"
+    assert acknowledged > 3_000
+    assert reads > 3_000
+    assert cuts > 0, "tails of replaced masters were cut"
 
 
 def test_a_run_is_the_same_by_its_seed() -> None:
@@ -149,29 +149,29 @@ def _handshake_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HaSlave, "fit", trusting)
 
 
-RULES: dict[str, tuple[Break, int]] = {
-    "a new master raises the epoch": (_epoch_is_not_raised, 0),
-    "a slave cuts what its master does not have": (_tail_is_not_cut, 0),
-    "every member of the set has what is confirmed": (_everything_counts_as_replicated, 0),
-    "the slowest member of the set confirms": (_one_member_confirms_for_all, 0),
-    "a smaller set is recorded before it counts": (_set_shrinks_before_it_is_recorded, 0),
-    "the lease has a margin": (_margin_is_dropped, 0),
-    "a renewal counts from before it was sent": (_renewal_counts_from_its_answer, 0),
-    "each put of the lease differs": (_repeated_put_counts_as_new, 0),
-    "answers leave while the lease is valid": (_answers_leave_without_the_lease, 0),
-    "a candidate waits for a whole term": (_candidate_waits_half_a_term, 0),
-    "only members of the recorded set are elected": (_replica_out_of_sync_is_elected, 0),
-    "nothing is committed before it is replicated": (_master_forgets_whom_it_needs, 0),
-    "a slave reports what is on its disk": (_slave_reports_what_is_not_on_its_disk, 0),
-    "epochs are compared before bytes are copied": (_handshake_is_not_compared, 0),
+RULES: dict[str, tuple[Break, int, str]] = {
+    "a new master raises the epoch": (_epoch_is_not_raised, 4, ""),
+    "a slave cuts what its master does not have": (_tail_is_not_cut, 1, ""),
+    "every member of the set has what is confirmed": (_everything_counts_as_replicated, 7, ""),
+    "the slowest member of the set confirms": (_one_member_confirms_for_all, 11, ""),
+    "a smaller set is recorded before it counts": (_set_shrinks_before_it_is_recorded, 0, ""),
+    "the lease has a margin": (_margin_is_dropped, 7, "last"),
+    "a renewal counts from before it was sent": (_renewal_counts_from_its_answer, 3, "slow"),
+    "each put of the lease differs": (_repeated_put_counts_as_new, 0, "lost"),
+    "answers leave while the lease is valid": (_answers_leave_without_the_lease, 1, ""),
+    "a candidate waits for a whole term": (_candidate_waits_half_a_term, 0, ""),
+    "only members of the recorded set are elected": (_replica_out_of_sync_is_elected, 1, ""),
+    "nothing is committed before it is replicated": (_master_forgets_whom_it_needs, 1, ""),
+    "a slave reports what is on its disk": (_slave_reports_what_is_not_on_its_disk, 50, ""),
+    "epochs are compared before bytes are copied": (_handshake_is_not_compared, 1, ""),
 }
-"""What must hold, how it is broken, and a seed whose run shows that."""
+"""What must hold, how it is broken, and a run that shows it: its seed, and the kind of faults."""
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    breaks, seed = RULES[rule]
-    simulate(seed)
+    breaks, seed, alone = RULES[rule]
+    simulate(seed, alone=alone)
     breaks(monkeypatch)
     with pytest.raises(AssertionError):
-        simulate(seed)
+        simulate(seed, alone=alone)

@@ -325,6 +325,8 @@ class Machine:
         chance = cluster.world.chance
         self.cluster, self.name = cluster, f"r{number}"
         rate = chance.choice([*RATES, chance.uniform(*RATES)])
+        if cluster.alone:
+            rate = RATES[number > 1]  # A master that believes in its lease for long, among impatient candidates.
         self.clock = MachineClock(cluster.world, chance.uniform(0, 1e5), rate)
         self.disk = Disk()
         self.process: Process | None = None
@@ -425,7 +427,8 @@ class History:
 class Cluster:
     """Three machines, their network, their bucket and their clients."""
 
-    def __init__(self, seed: int, count: int) -> None:
+    def __init__(self, seed: int, count: int, alone: str) -> None:
+        self.alone = alone
         self.world = World(seed)
         self.network = Network(self.world)
         self.bucket = MemoryDriver()
@@ -521,6 +524,10 @@ class Cluster:
         if self._is_calm:
             return
         world, chance = self.world, self.world.chance
+        if self.alone:
+            world.later(chance.uniform(8.0, 12.0), self._break_something)
+            self._chosen().next_answer = self.alone
+            return
         world.later(chance.expovariate(1 / 2.5), self._break_something)
         if not self._is_replicated() and chance.random() < 0.8:
             return  # Most of all it is interesting what happens to a set of several replicas.
@@ -639,9 +646,13 @@ class Cluster:
         return "" if masters[0].log.dispatched_where == len(logs[0]) else "not all is shown"
 
 
-def simulate(seed: int, count: int = 3) -> Cluster:
-    """One run. Raises AssertionError when the log is not linearizable."""
-    cluster = Cluster(seed, count)
+def simulate(seed: int, count: int = 3, alone: str = "") -> Cluster:
+    """One run. Raises AssertionError when the log is not linearizable.
+
+    `alone`: instead of all faults, masters are left alone with their clients, after an answer of the bucket to a
+    renewal that was "lost", "slow" or simply the "last" one; clocks run as unequally as they may.
+    """
+    cluster = Cluster(seed, count, alone)
 
     def connect(address: tuple[str, int], timeout_s: float, _source: object = None) -> Any:
         process = cluster.world.process
