@@ -20,6 +20,8 @@ from tiermq.replication.master_lease import MasterLease
 from tiermq.replication.sync_set import SyncSet
 
 SEEDS = range(8)
+MORE_SEEDS = 20
+"""Tried when the known one does not show a broken rule any more, because the product takes other steps."""
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -150,7 +152,7 @@ def _handshake_is_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: dict[str, tuple[Break, int, str]] = {
-    "a new master raises the epoch": (_epoch_is_not_raised, 4, ""),
+    "a new master raises the epoch": (_epoch_is_not_raised, 2, ""),
     "a slave cuts what its master does not have": (_tail_is_not_cut, 1, ""),
     "every member of the set has what is confirmed": (_everything_counts_as_replicated, 7, ""),
     "the slowest member of the set confirms": (_one_member_confirms_for_all, 11, ""),
@@ -173,5 +175,12 @@ def test_a_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> N
     breaks, seed, alone = RULES[rule]
     simulate(seed, alone=alone)
     breaks(monkeypatch)
-    with pytest.raises(AssertionError):
+    assert any(_fails(each, alone) for each in (seed, *range(MORE_SEEDS))), "no run shows that the rule is needed"
+
+
+def _fails(seed: int, alone: str) -> bool:
+    try:
         simulate(seed, alone=alone)
+    except AssertionError:
+        return True
+    return False
