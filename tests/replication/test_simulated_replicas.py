@@ -12,11 +12,12 @@ import pytest
 
 from simulation.simulated_replicas import simulate
 from tiermq.broker.replication import replication
+from tiermq.errors import ReplicationError
 from tiermq.replication import bucket_election, ha_slave, sync_set
 from tiermq.replication.bucket_election import BucketElection
 from tiermq.replication.ha_master import HaMaster
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
-from tiermq.replication.master_lease import MasterLease
+from tiermq.replication.master_lease import MasterLease, why_not_take
 from tiermq.replication.sync_set import SyncSet
 
 SEEDS = range(8)
@@ -112,20 +113,16 @@ def _answers_leave_without_the_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def _candidate_waits_half_a_term(patch: pytest.MonkeyPatch) -> None:
-    rule = bucket_election.why_not_take
-
     def early(lease: MasterLease, *log: int, seen_ms: int, **options: bool) -> str:
-        return rule(lease, *log, seen_ms=2 * seen_ms, **options)
+        return why_not_take(lease, *log, seen_ms=2 * seen_ms, **options)
 
     patch.setattr(bucket_election, "why_not_take", early)
 
 
 def _replica_out_of_sync_is_elected(patch: pytest.MonkeyPatch) -> None:
-    rule = bucket_election.why_not_take
-
     def anyone(lease: MasterLease, own: int, end: int, epoch: int, **options: Any) -> str:
         taken = dataclasses.replace(lease, members=lease.members | {own}, confirmed=0)
-        return rule(lease if lease.is_new else taken, own, end, epoch, **options)
+        return why_not_take(lease if lease.is_new else taken, own, end, epoch, **options)
 
     patch.setattr(bucket_election, "why_not_take", anyone)
 
@@ -145,7 +142,7 @@ def _handshake_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     def trusting(self: HaSlave, answer: Any, epochs: Any) -> None:
         if answer.log_end < self._log.max_physical_offset:
             self.needs_cut(answer.log_end)
-            raise ha_slave.ReplicationError("cut")
+            raise ReplicationError("cut")
         epochs.cut(self._log.max_physical_offset)
 
     patch.setattr(HaSlave, "fit", trusting)

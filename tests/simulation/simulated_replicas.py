@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import gc
 import socket
-import struct
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
+from simulation.simulated_log import RECORD, Disk, SimulatedLog
 from simulation.simulated_network import Listener, Network, Socket
 from simulation.simulated_threads import MachineClock, Process, World, product_threads
 from tiermq import service
@@ -32,10 +33,9 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
 from tiermq.broker.replication.replication import Elected, HaSocket, Replication, Term
-from tiermq.config import BrokerRole, FlushDiskType, StoreConfig
+from tiermq.config import BrokerRole, StoreConfig
 from tiermq.errors import ManifestConflict, ReplicationError, RequestRefused, TierError, TierUnavailable
 from tiermq.files.file_access import FileAccess
-from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.metrics import Registry
 from tiermq.replication import ha_master, ha_slave
 from tiermq.replication.bucket_election import BucketElection, LeaseTimes
@@ -49,142 +49,9 @@ RATES = (0.9, 1.1)
 """How fast clocks run: within the margin of a fifth of the term."""
 REQUEST_S = 1.0
 """After so long a request to the bucket is given up."""
-RECORD = struct.Struct(">q")
-"""A message is its number: records of eight bytes, so that frames end in the middle of them."""
-FILE_BYTES = 4096
 EPOCHS = "epochs"
 ACTIVE_S, CALM_S = 60.0, 90.0
 """How long things go wrong, and how long replicas may take to be equal after that."""
-
-
-@dataclass
-class Disk:
-    """One machine's: what was written, and up to where it was flushed. Files of settings are durable at once."""
-
-    data: bytearray = field(default_factory=bytearray)
-    flushed: int = 0
-    files: dict[str, bytes] = field(default_factory=dict)
-
-    def lose_power(self, kept: int) -> None:
-        """Of what was not flushed, so many bytes are there."""
-        del self.data[min(len(self.data), self.flushed + kept) :]
-
-    def recover(self) -> None:
-        """Cut an unfinished record."""
-        del self.data[len(self.data) - len(self.data) % RECORD.size :]
-        self.flushed = len(self.data)
-
-    # `FileAccess`, as far as elections and epochs need it.
-
-    def read_config(self, path: str, decode: Callable[[bytes], Any]) -> Any:
-        return decode(self.files[path]) if path in self.files else None
-
-    def write_config(self, path: str, data: bytes) -> None:
-        self.files[path] = data
-
-    def remove(self, path: str) -> None:
-        self.files.pop(path, None)
-
-    def make_directories(self, path: str) -> None:
-        """There is none to make."""
-
-    def sync_directory(self, path: str) -> None:
-        """It always is."""
-
-
-class SimulatedLog:
-    """A store of SYNC_FLUSH with one queue, as far as replication sees it. The names are `LocalStore`'s."""
-
-    min_physical_offset = 0
-
-    def __init__(self, world: World, process: Process, disk: Disk, role: BrokerRole) -> None:
-        disk.recover()
-        self.running = True
-        self.config = SimpleNamespace(
-            broker_role=role, flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size_commit_log=FILE_BYTES
-        )
-        self.dispatched_where = len(disk.data)
-        self.few_replicas = self.draining = ""
-        self._world, self._process, self._disk = world, process, disk
-        self._replicated_where: Callable[[], int] | None = None
-        self._growth: list[Callable[[], None]] = []
-        self._dispatches = False
-
-    @property
-    def max_physical_offset(self) -> int:
-        return len(self._disk.data)
-
-    @property
-    def flushed_where(self) -> int:
-        return self._disk.flushed
-
-    @property
-    def confirm_offset(self) -> int:
-        end = self._disk.flushed
-        return end if self._replicated_where is None else min(end, self._replicated_where())
-
-    def require_replicas(self, replicated_where: Callable[[], int]) -> None:
-        self._replicated_where = replicated_where
-
-    def replicas_moved(self) -> None:
-        if not self._dispatches:
-            self._dispatches = True
-            self._world.later(self._world.chance.uniform(0, 0.02), self._dispatch, self._process)
-
-    def _dispatch(self) -> None:
-        self._dispatches = False
-        if self.running:
-            end = self.confirm_offset
-            self.dispatched_where = max(self.dispatched_where, end - end % RECORD.size)
-
-    def set_few_replicas(self, detail: str) -> None:
-        self.few_replicas = detail
-
-    def set_draining(self, detail: str) -> None:
-        self.draining = detail
-
-    def add_growth_listener(self, listener: Callable[[], None]) -> None:
-        self._growth.append(listener)
-
-    def put(self, message: int) -> int:
-        """Where its record ends."""
-        self._disk.data += RECORD.pack(message)
-        self._world.later(self._world.chance.uniform(0.001, 0.03), self._flush_soon, self._process)
-        return len(self._disk.data)
-
-    def _flush_soon(self) -> None:
-        """The thread of group commits."""
-        if self.running:
-            self._disk.flushed = len(self._disk.data)
-            for listener in self._growth:
-                listener()
-            self.replicas_moved()
-
-    def append_data(self, offset: int, data: memoryview) -> None:
-        assert offset == len(self._disk.data), f"bytes of {offset} are appended at {len(self._disk.data)}"
-        self._disk.data += data
-
-    def flush(self) -> None:
-        end = len(self._disk.data)
-        self._world.sleep(self._world.chance.uniform(0.0005, 0.02))
-        self._disk.flushed = max(self._disk.flushed, end)
-        self.replicas_moved()
-
-    def log_bytes(self, offset: int, length_max: int) -> SelectedBuffer | None:
-        end = min(len(self._disk.data), offset + length_max, offset - offset % FILE_BYTES + FILE_BYTES)
-        if end <= offset:
-            return None
-        return SelectedBuffer(offset, memoryview(bytes(self._disk.data[offset:end])), lambda: None)
-
-    def visible(self, first: int = 0) -> list[int]:
-        """What a pull shows that is held until all that is committed is dispatched."""
-        self._dispatch()
-        data = bytes(self._disk.data[first * RECORD.size : self.dispatched_where])
-        return [each for (each,) in RECORD.iter_unpack(data)]
-
-    def close(self) -> None:
-        self.running = False
-        self._disk.flushed = len(self._disk.data)
 
 
 class SlowBucket(ForwardingDriver):
@@ -660,13 +527,14 @@ def simulate(seed: int, count: int = 3, alone: str = "") -> Cluster:
         machine = next(each for each in cluster.machines if each.process is process)
         return cluster.network.connect(machine.name, process, address, timeout_s)
 
-    sockets = ha_slave.socket
-    ha_slave.socket = SimpleNamespace(**{**vars(socket), "create_connection": connect, "socket": Socket})  # type: ignore[assignment]
+    sockets = SimpleNamespace(**{**vars(socket), "create_connection": connect, "socket": Socket})
     gc.disable()
     try:
-        with product_threads(cluster.world, service, ha_master, ha_slave, elected_broker):
+        with (
+            mock.patch.object(ha_slave, "socket", sockets),
+            product_threads(cluster.world, service, ha_master, ha_slave, elected_broker),
+        ):
             cluster.run()
     finally:
-        ha_slave.socket = sockets
         gc.enable()
     return cluster
