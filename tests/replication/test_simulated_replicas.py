@@ -68,13 +68,6 @@ def _everything_counts_as_replicated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sync_set, "confirmed_by", lambda _members, _own, _acks, end: end)
 
 
-def _one_member_confirms_for_all(patch: pytest.MonkeyPatch) -> None:
-    def fastest(members: frozenset[int], own: int, acks: Mapping[int, int], end: int) -> int:
-        return max((acks.get(each, 0) for each in members if each != own), default=end)
-
-    patch.setattr(sync_set, "confirmed_by", fastest)
-
-
 def _set_shrinks_before_it_is_recorded(patch: pytest.MonkeyPatch) -> None:
     look = SyncSet.look
 
@@ -152,7 +145,6 @@ RULES: dict[str, tuple[Break, int, str]] = {
     "a new master raises the epoch": (_epoch_is_not_raised, 2, ""),
     "a slave cuts what its master does not have": (_tail_is_not_cut, 1, ""),
     "every member of the set has what is confirmed": (_everything_counts_as_replicated, 7, ""),
-    "the slowest member of the set confirms": (_one_member_confirms_for_all, 11, ""),
     "a smaller set is recorded before it counts": (_set_shrinks_before_it_is_recorded, 0, ""),
     "the lease has a margin": (_margin_is_dropped, 7, "last"),
     "a renewal counts from before it was sent": (_renewal_counts_from_its_answer, 3, "slow"),
