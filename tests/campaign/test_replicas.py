@@ -13,6 +13,7 @@ from campaign.replicas.cluster import Plan
 from campaign.replicas.ledger import Ledger
 from campaign.replicas.namespaces import HUB, Machine, apart, make_hub, missing
 from campaign.replicas.part import ReplicaFaults, Step, planned
+from waiting import until
 
 pytestmark = pytest.mark.crash
 needs_namespaces = pytest.mark.skipif(bool(missing()), reason=missing() or "they can be had")
@@ -39,15 +40,19 @@ def test_a_machine_that_is_cut_off_reaches_nobody_until_it_is_healed() -> None:
     def live() -> list[bool]:
         make_hub()
         machine = Machine(1)
+        found = []
         with socket.create_server((HUB, 0)) as server:
-            found = []
-            for change in (machine.heal, machine.unplug, machine.heal, lambda: machine.lose(HUB), machine.heal):
-                change()
-                found.append(can_connect(machine, server.getsockname()[1]))
+            port = server.getsockname()[1]
+            for cut in (machine.unplug, lambda: machine.lose(HUB)):
+                until(lambda: can_connect(machine, port))
+                cut()
+                found.append(can_connect(machine, port))
+                machine.heal()
+            until(lambda: can_connect(machine, port))
         machine.close()
         return found
 
-    assert apart(live) == [True, False, True, False, True]
+    assert apart(live) == [False, False]
 
 
 def test_a_seed_stands_for_one_schedule() -> None:
