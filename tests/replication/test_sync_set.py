@@ -84,15 +84,35 @@ def test_a_member_that_is_behind_for_too_long_leaves() -> None:
 def test_a_set_whose_recording_is_not_known_counts_until_a_newer_one_is_recorded() -> None:
     sync = SyncSet(1, BEHIND_S)
     sync.welcome({2: 0}, confirmed=0)
-    assert sync.look({2: 0}, end=0, now_s=0.0) == {1, 2}
+    assert sync.look({2: 0}, end=0, now_s=0.0) == frozenset(
+        (
+            1,
+            2,
+        )
+    )
     assert sync.look({}, end=0, now_s=1.0) is None, "it went away while that was recorded: one proposal at a time"
-    assert sync.effective == {1, 2}, "the election may have it"
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    ), "the election may have it"
     sync.note_recorded(frozenset((1, 2)))
-    assert sync.effective == {1, 2}
-    assert sync.look({}, end=0, now_s=1.1) == {1}
-    assert sync.effective == {1, 2}
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    )
+    assert sync.look({}, end=0, now_s=1.1) == frozenset((1,))
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    )
     sync.note_recorded(frozenset((1,)))
-    assert sync.effective == {1}
+    assert sync.effective == frozenset((1,))
 
 
 def test_a_replica_that_leaves_before_it_was_proposed_is_forgotten() -> None:
@@ -157,16 +177,26 @@ def test_a_replica_that_is_too_slow_to_join_is_no_longer_waited_for() -> None:
 def test_a_recording_that_is_reported_twice_settles_no_newer_proposal() -> None:
     sync = SyncSet(1, 2.0)
     sync.note_recorded(frozenset((1, 2, 3)))
-    assert sync.look({}, 80, 0.0) == {1}, "both are gone"
+    assert sync.look({}, 80, 0.0) == frozenset((1,)), "both are gone"
     sync.look({2: 80}, 80, 0.1)  # One is back before that is recorded.
     sync.note_recorded(frozenset((1,)))
     sync.welcome({2: 80}, 80)
     joined = sync.look({2: 80}, 80, 0.2)
-    assert joined == {1, 2}
+    assert joined == frozenset(
+        (
+            1,
+            2,
+        )
+    )
     assert sync.look({}, 80, 0.3) is None, "it is gone again, and the set with it may land in the bucket"
     sync.note_recorded(frozenset((1,)))  # The same recording again.
-    assert sync.effective == {1, 2}
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    )
     sync.note_recorded(frozenset((1, 2)))
-    assert sync.look({}, 80, 0.4) == {1}
+    assert sync.look({}, 80, 0.4) == frozenset((1,))
     sync.note_recorded(frozenset((1,)))
-    assert sync.effective == {1}
+    assert sync.effective == frozenset((1,))
