@@ -106,8 +106,6 @@ PROMISES: Mapping[str, Promise] = {
     "fetchControllerAddrByDnsLookup": Promise(
         is_true, "controllers are not looked up in the DNS", "leave it out, and name them in controllerAddr"
     ),
-    "enableSlaveActingMaster": _role(),
-    "enableRemoteEscape": _role(),
     "asyncLearner": _role(),
     "haFlowControlEnable": Promise(is_true, "replication is not throttled", "leave it out"),
     # Where things are kept.

@@ -187,7 +187,7 @@ class PullProcessor:
         except PullForbidden as error:
             told = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=told)
-        if self._is_slave and not (self._parts.config.slave_read_enable or not self._parts.config.takes_messages):
+        if self._is_slave and not self._serves_reads():
             self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
@@ -353,6 +353,10 @@ class PullProcessor:
             return MASTER_ID
         group = admitted.group
         return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
+
+    def _serves_reads(self) -> bool:
+        config = self._parts.config
+        return config.slave_read_enable or not config.takes_messages or self._parts.replication.is_acting
 
     def _sends_back(self) -> bool:
         return self._is_slave and self._parts.replication.sends_back
