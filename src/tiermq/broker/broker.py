@@ -132,6 +132,7 @@ _log = logging.getLogger(__name__)
 TOLD_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
 BUSY_LOOK_S = 0.01
+SETTLED_LOOK_S = 0.2
 SERVICES_AFTER_S = 1.0
 """How long after the broker its services begin, as in RocketMQ."""
 NODE = ("cluster", "node_type", "node_id")
@@ -445,9 +446,17 @@ class Broker:
         if self.parts.tiered is None:
             return
         self.parts.tiered.tier.state.settings = self._changed_settings
+        if not self.replication.is_slave and not self.replication.is_settled:
+            self.parts.tiered.tier.engine.pause()
+            self._hooks.every(SETTLED_LOOK_S, self._upload_when_settled)
         if self.parts.tiered.restored is not None:  # The topics' file was written after the store was opened.
             self._tell_queue_types(self.parts.topics.table.keys())
         self._apply_retention()
+
+    def _upload_when_settled(self) -> None:
+        engine = None if self.parts.tiered is None else self.parts.tiered.tier.engine
+        if engine is not None and engine.paused and self.replication.is_settled:
+            engine.resume()
 
     def _apply_retention(self) -> None:
         """At the start: the tier uses retention of the topics' file. If that has none, as after a restore, the
@@ -525,7 +534,12 @@ class Broker:
         if self.replication.keeper is not None and self.replication.keeper.problem:
             found["role"] = self.replication.keeper.problem
         if (may_answer := self.parts.server.may_answer) is not None and not may_answer():
-            found["lease"] = "expected to hold the lease of the master, found that it has ended: nothing is answered"
+            found["lease"] = (
+                "expected to hold the lease of the master, found that it has ended: nothing is answered"
+                if self.replication.is_settled
+                else "expected all replicas in sync to have this master's log, found that one lacks a part: nothing is "
+                "answered"
+            )
         if isinstance(self._set_member, ReturningMaster) and self._set_member.problem:
             found["slaves"] = f"expected to take over from its slaves, found: {self._set_member.problem}"
         if self.replication.is_slave:
@@ -636,8 +650,8 @@ def _begin_term(
     if created:
         topics.put_all(created)
     topics.begin_epoch(term.epoch)
-    if term.election is not None:
-        server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
+    if (election := term.election) is not None:
+        server.answer_while(lambda: replication.is_settled and election.may_acknowledge(term.epoch), also=UNGATED)
 
 
 def _opened_store(

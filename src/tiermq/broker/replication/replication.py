@@ -104,6 +104,16 @@ class Acting(Protocol):
     """Of a slave with `enableSlaveActingMaster`. Any thread may call."""
 
     @property
+    def is_settled(self) -> bool:
+        """Of an elected master: whether everything that its log had when it was opened is committed. One that starts
+        again in its own epoch may have messages that the others of its set lack: until they have them, or have left the
+        set, none may be read. Any thread may call.
+        """
+        if not self._is_settled:
+            self._is_settled = self.master is None or self.master.replicated_where() >= self._opened_where
+        return self._is_settled
+
+    @property
     def is_acting(self) -> bool: ...
 
     @property
@@ -231,6 +241,7 @@ class Replication:
         """Of a slave: copies the master's tables now, and waits for it; why it did not work, as text."""
         self._local = local
         self._config = config
+        self._opened_where, self._is_settled = local.max_physical_offset, False
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         if config.read_only:
             pass  # It copies no log.
