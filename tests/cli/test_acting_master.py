@@ -47,6 +47,7 @@ ACTING: dict[str, Any] = {
 }
 CHECKS_SOON = {"transaction_check_interval": 200}
 GROUP = "CG"
+WITH_SUBSCRIPTION = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG", "suspendTimeoutMillis": 0}
 
 
 class Cluster:
@@ -99,7 +100,7 @@ class Cluster:
     def messages(self, broker: Serving, topic: str = "T") -> list[StoredMessage]:
         found: list[StoredMessage] = []
         while True:
-            ext = {**pull_fields(len(found)), "topic": topic, "queueId": 0, "consumerGroup": GROUP, "sysFlag": 0}
+            ext = {**pull_fields(len(found)), "topic": topic, "consumerGroup": GROUP, **WITH_SUBSCRIPTION}
             answer = self.ask(broker, RequestCode.PULL_MESSAGE, **ext)
             if answer.code != ResponseCode.SUCCESS:
                 return found

@@ -268,7 +268,8 @@ class DelayLevels(Service):
         if status in NEVER:
             self._skip(level, offset, f"the store refuses it: {status.name}")
             return True
-        _log.warning("delay level %d: offset %d waits: %s", level, offset, status.name)
+        if self._escape is None:  # Which logs itself why messages wait.
+            _log.warning("delay level %d: offset %d waits: %s", level, offset, status.name)
         return False
 
     def _skip(self, level: int, offset: int, reason: str) -> None:

@@ -105,7 +105,7 @@ class HaMaster:
         self.settings = settings
         self.log = log
         self.clock = clock
-        # All of it is committed, unless this master was opened again in its epoch: the others of its set may lack a part.
+        # All of it is committed, unless this master was opened again in its epoch: others of its set may lack a part.
         state = state_of(rules, log.max_physical_offset, (), log.max_physical_offset)
         self.state = state if sync is None or sync.is_alone else replace(state, confirmed=0)
         self.listeners: list[Callable[[ReplicaState], None]] = []

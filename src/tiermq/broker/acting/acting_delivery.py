@@ -70,6 +70,8 @@ class ActingDelivery:
             service.ask_to_stop()
         for service in self._services:
             service.stop()
+        if self.timers is not None:
+            self.timers.release()
         return self._pops
 
 

@@ -54,8 +54,9 @@ class ActingMaster(Service):
         self._sync = sync
         self._reach = (name_servers, credentials, tls)
         self._lock = threading.RLock()
-        self._delivery: ActingDelivery | None = None
-        self._bridge: EscapeBridge | None = None
+        self._is_acting = False
+        self._running: tuple[ActingDelivery, EscapeBridge] | None = None
+        """None also while it acts without `enable_remote_escape`: it has nowhere to deliver to."""
         self._announced_s: float | None = None
         self._has_master = False
         parts.replication.acting = self
@@ -65,7 +66,7 @@ class ActingMaster(Service):
 
     @property
     def is_acting(self) -> bool:
-        return self._delivery is not None
+        return self._is_acting
 
     @property
     def has_master(self) -> bool:
@@ -109,24 +110,27 @@ class ActingMaster(Service):
     def _begin(self) -> None:
         self._has_master = False
         self._sync.forget_pending()
-        bridge = EscapeBridge(self._parts, *self._reach)
-        try:
-            delivery = ActingDelivery(self._parts, bridge)
-        except BaseException:
-            bridge.close()
-            raise
-        self._bridge, self._delivery = bridge, delivery
-        delivery.start()
+        if self._parts.config.enable_remote_escape:
+            bridge = EscapeBridge(self._parts, *self._reach)
+            try:
+                delivery = ActingDelivery(self._parts, bridge)
+            except BaseException:
+                bridge.close()
+                raise
+            self._running = delivery, bridge
+            delivery.start()
+        self._is_acting = True
         _log.warning(
             "the master is away: this slave (%d) serves reads and %s", self._parts.config.broker_id,
             "delivers to other masters" if self._parts.config.enable_remote_escape else "keeps what is due",
         )  # fmt: skip
 
     def _end(self) -> ActingPopLog | None:
-        delivery, self._delivery = self._delivery, None
-        bridge, self._bridge = self._bridge, None
-        if delivery is None or bridge is None:
+        self._is_acting = False
+        running, self._running = self._running, None
+        if running is None:
             return None
+        delivery, bridge = running
         pops = delivery.stop()
         bridge.close()
         self._parts.offsets.flush()

@@ -4,8 +4,8 @@
     rolled timer       ─► a timer of that master, for the same time
     open half message  ─► a half message of that master, which asks its producer
 
-A slave's log is its master's: it stores nothing itself. Without `enableRemoteEscape`, without another master that has
-the topic, or while that one refuses, a message waits: for another try, or for its master. What a queue of a topic gets
+A slave's log is its master's: it stores nothing itself. Without another master that has the topic, or while that one
+refuses, a message waits: for another try, or for its master. What a queue of a topic gets
 goes to one queue elsewhere, as long as the route stays.
 
 What the master had delivered just before it went is in the log that this slave has, but tables are copied later than
@@ -93,7 +93,6 @@ class EscapeBridge:
         """Messages that the log has in their topic already."""
         self._parts = parts
         self._root = parts.local.config.root_path
-        self._is_on = parts.config.enable_remote_escape
         self._own = parts.config.broker_name
         self._cluster = parts.config.broker_cluster_name
         self._routes: dict[str, tuple[float, list[QueuePlace]]] = {}
@@ -118,8 +117,6 @@ class EscapeBridge:
         if self._is_in_log(message):
             self.passed_count += 1
             return PutStatus.PUT_OK
-        if not self._is_on:
-            return self._wait(message.topic, "enableRemoteEscape is off")
         topic, queue_id, properties = as_sent(message)
         try:
             place = await self._place(topic, queue_id)

@@ -104,6 +104,8 @@ class TimerDequeue:
         state.counts.rolled -= rolled_count
         state.counts.delivered -= len(unput.never) - rolled_count
         if unput.status is not None:
+            if state.escape is not None:
+                return False  # Which logs itself why timers wait.
             _log.warning("%d timers of %d wait: %s", len(opened.pending), opened.slot.time_ms, unput.status.name)
             return False
         if not opened.positions:

@@ -279,6 +279,10 @@ class TimerService(Service):
         super().stop()
         self.close()
 
+    def release(self) -> None:
+        """After the stop, of a slave that acts no more: the log's files are not needed for timers here."""
+        self._state.store.remove_eviction_veto(self._hold.holds)
+
     def close(self) -> None:
         """Close the files; idempotent. Flushes nothing."""
         if not self._is_closed:
