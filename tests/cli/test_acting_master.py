@@ -235,7 +235,6 @@ def test_what_the_acting_slave_did_not_have_is_delivered_by_the_returned_master(
 
 REFUSED = [
     ("enableRemoteEscape=true\n", "expected enableSlaveActingMaster=true"),
-    ("enableSlaveActingMaster=true\n", "expected namesrvAddr"),
     (
         "enableSlaveActingMaster=true\nenableControllerMode=true\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n",
         "expected roles by brokerRole",

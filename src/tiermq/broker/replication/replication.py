@@ -104,16 +104,6 @@ class Acting(Protocol):
     """Of a slave with `enableSlaveActingMaster`. Any thread may call."""
 
     @property
-    def is_settled(self) -> bool:
-        """Of an elected master: whether everything that its log had when it was opened is committed. One that starts
-        again in its own epoch may have messages that the others of its set lack: until they have them, or have left the
-        set, none may be read. Any thread may call.
-        """
-        if not self._is_settled:
-            self._is_settled = self.master is None or self.master.replicated_where() >= self._opened_where
-        return self._is_settled
-
-    @property
     def is_acting(self) -> bool: ...
 
     @property
@@ -336,6 +326,16 @@ class Replication:
     def finds_master_by_name(self) -> bool:
         """Whether a slave's master is the one that the name server knows."""
         return self.is_slave and self.election is None
+
+    @property
+    def is_settled(self) -> bool:
+        """Of an elected master: whether everything that its log had when it was opened is committed. One that starts
+        again in its own epoch may have messages that the others of its set lack: until they have them, or have left the
+        set, none may be read. Any thread may call.
+        """
+        if not self._is_settled:
+            self._is_settled = self.master is None or self.master.replicated_where() >= self._opened_where
+        return self._is_settled
 
     @property
     def is_acting(self) -> bool:
