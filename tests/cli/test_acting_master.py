@@ -21,6 +21,7 @@ from tiermq.cli.main import cli
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.transaction_producer import Decision, TransactionProducer
 from tiermq.clock import SystemClock
+from tiermq.delivery.timer.timer_checkpoint import decode_progress
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import HALF_TOPIC, TRANSACTION_GROUP
 from tiermq.namesrv.name_server import NameServer
@@ -29,6 +30,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.store.delay_offsets import decode_delay_offsets
 from waiting import until
 
 DELAY_MS = 3_000
@@ -45,6 +47,7 @@ ACTING: dict[str, Any] = {
     "transaction_time_out": 1,
     "ha_listen_port": 0,
 }
+DELAYS, TIMERS = RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_TIMER_CHECK_POINT
 CHECKS_SOON = {"transaction_check_interval": 200}
 GROUP = "CG"
 WITH_SUBSCRIPTION = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG", "suspendTimeoutMillis": 0}
@@ -53,12 +56,12 @@ WITH_SUBSCRIPTION = {"sysFlag": 4, "subscription": "*", "expressionType": "TAG",
 class Cluster:
     """Broker a with a slave, broker b, and their name server."""
 
-    def __init__(self, path: Path, names: NameServer) -> None:
+    def __init__(self, path: Path, names: NameServer, of_slave: dict[str, Any]) -> None:
         self.names = names
         at = ("--namesrv", f"127.0.0.1:{names.port}")
         self.master = Serving(path / "a", *at, broker_name="a", transaction_check_interval=600_000, **ACTING)
         self.slave = Serving(
-            path / "a1", *at, broker_name="a", broker_id=1, broker_role="SLAVE", **CHECKS_SOON, **ACTING
+            path / "a1", *at, broker_name="a", broker_id=1, broker_role="SLAVE", **{**CHECKS_SOON, **ACTING, **of_slave}
         )
         self.other = Serving(path / "b", *at, broker_name="b", **CHECKS_SOON, **ACTING)
 
@@ -128,13 +131,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(path: Path) -> Iterator[Cluster]:
+def cluster(path: Path, **of_slave: Any) -> Iterator[Cluster]:
     config = NameServerConfig(
         bind_address="127.0.0.1", listen_port=0, kv_config_path="", support_acting_master=True,
         notify_min_broker_id_changed=True,
     )  # fmt: skip
     with ExitStack() as world:
-        made = Cluster(path, world.enter_context(NameServer(config)))
+        made = Cluster(path, world.enter_context(NameServer(config)), of_slave)
         for broker in (made.other, made.master, made.slave):
             world.enter_context(broker)
         for broker in (made.master, made.other):
@@ -231,6 +234,22 @@ def test_what_the_acting_slave_did_not_have_is_delivered_by_the_returned_master(
         until(lambda: len(made.messages(made.master)) >= 3)
         assert made.bodies(made.master) == Counter([b"first-a", b"delayed tail", b"timer tail"])
         assert made.bodies(made.other) == Counter([b"first-b", b"delayed", b"timer", b"tick"])
+
+
+def test_what_the_master_delivered_before_it_died_is_not_delivered_again(tmp_path: Path) -> None:
+    """Its tables, which say so, have not been copied since; its log, which shows it, was."""
+    with cluster(tmp_path, master_sync_interval=3_600_000) as made:
+        made.send_delayed(made.master, b"delayed", 2)
+        made.send_timer(made.master, b"timer", 500)
+        until(lambda: len(made.messages(made.master)) == 3)
+        end = made.log_end(made.master, of_slave=False)
+        until(lambda: made.log_end(made.slave, of_slave=True) >= end)
+        died_ms = SystemClock().now_ms()
+        made.master.kill()
+        until(made.acts)
+        until(lambda: decode_delay_offsets(bytes(made.ask(made.slave, DELAYS).body))[0].get(2) == 1)
+        until(lambda: decode_progress(made.ask(made.slave, TIMERS).body).read_time_ms > died_ms)
+        assert made.bodies(made.other) == Counter([b"first-b"])
 
 
 REFUSED = [

@@ -143,7 +143,6 @@ class TransactionCheck(Service):
         self._ask = ask
         self._before_discard = before_discard
         self._escape = escape
-        self.escaped_count = 0
         self._copied: set[Identity] = set()
         """Messages of the round that have a copy already, which counts for all copies that RocketMQ made."""
         self._next_round_ms = clock.now_ms() + rules().interval_ms
@@ -282,7 +281,6 @@ class TransactionCheck(Service):
             _log.warning("half message %d waits for the next round: %s", half.record.queue_offset, status.name)
             return False
         self._copied.add(half.identity)
-        self.escaped_count += 1
         return True
 
     def _discard(self, half: HalfMessage) -> bool:
