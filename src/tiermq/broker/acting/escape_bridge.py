@@ -56,6 +56,7 @@ from tiermq.message.topic_name import (
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
+from tiermq.settings import INT_MAX
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,6 @@ ROUTE_S = 5.0
 LINE_S = 10.0
 KEPT_FILE = "actedTimers.json"
 """When the first record was due that waits for the master, in ms."""
-RECONSUME_MAX = 2**31 - 1
 STORED_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -190,7 +190,7 @@ class EscapeBridge:
             i=properties.decode(),
             j=message.reconsume_times,
             k=False,
-            l=RECONSUME_MAX,
+            l=INT_MAX,
             m=False,
             n=place.broker_name,
         )

@@ -31,7 +31,7 @@ from tiermq.store.delay_offsets import decode_delay_offsets
 
 _log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0
+TAKE_OVER_AGAIN_S = 1.0
 ANNOUNCED_S = 30.0
 """How long a slave may take to stop acting."""
 
@@ -65,7 +65,7 @@ class ReturningMaster(Service):
             if str(error) != self.problem:
                 _log.warning("this master is not registered yet: %s", error)
             self.problem = str(error)
-            return AGAIN_S
+            return TAKE_OVER_AGAIN_S
         self.problem = ""
         self._go_online()
         return 0.0
