@@ -129,7 +129,7 @@ NO_HA_SOCKET = HaSocket(None, "no port was bound")
 
 def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_elected: bool = False) -> None:
     """Raises BadConfig for a role that cannot be served with these settings."""
-    _check_acting(config, is_elected=is_elected)
+    check_acting(config, is_elected=is_elected)
     if is_elected:
         return
     if config.read_only:
@@ -157,7 +157,8 @@ def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_ele
         )
 
 
-def _check_acting(config: BrokerConfig, *, is_elected: bool) -> None:
+def check_acting(config: BrokerConfig, *, is_elected: bool) -> None:
+    """Raises BadConfig for a slave that could not act for its master, or must not."""
     if config.enable_remote_escape and not config.enable_slave_acting_master:
         raise BadConfig("enableRemoteEscape: expected enableSlaveActingMaster=true beside it, found it off")
     if not config.enable_slave_acting_master:
