@@ -154,10 +154,12 @@ def test_of_sends_in_flight_at_a_kill_those_acknowledged_are_at_their_offset_eve
             for each in sends:
                 each.result()
         until(lambda: sync_state(controller.address)["master"] == 2)
+        until(lambda: send_until_acknowledged(brokers[2], b"by the second") is not None)  # It serves as the master.
         found = bodies_at(brokers[2])
         assert {offset: found[offset] for offset in acknowledged} == acknowledged
         brokers[1].start()
         until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
         brokers[2].stop(kill=True)
         until(lambda: sync_state(controller.address)["master"] == 1)
-        assert bodies_at(brokers[1]) == found, "what the old master had alone is gone"
+        until(lambda: send_until_acknowledged(brokers[1], b"by the first") is not None)
+        assert bodies_at(brokers[1]) == [*found, b"by the first"], "what the old master had alone is gone"
