@@ -211,10 +211,10 @@ class Broker:
         topics.listeners.append(self._tell_queue_types)
         self._connect_tier()
         self._make_processors()
-        self._set_member: ActingMaster | ReturningMaster | None = None
-        """With `enable_slave_acting_master`: made at the start, when the port is known."""
 
     def _make_processors(self) -> None:
+        self._set_member: ActingMaster | ReturningMaster | None = None
+        """With `enable_slave_acting_master`: made at the start, when the port is known."""
         self.metadata_sync: MetadataSync | None = None
         """Of a slave: copies the master's tables."""
         self.tier_tables: TierTables | None = None
