@@ -398,7 +398,8 @@ class RemotingServer:
             )
 
     def _run_work(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        result, failure = None, None
+        result: Any = None
+        failure: Exception | None = None
         try:
             with SHORT_TURNS:
                 result = work()
