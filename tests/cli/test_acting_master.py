@@ -194,7 +194,7 @@ def test_a_slave_goes_on_with_everything_that_waits_and_the_returned_master_repe
         assert b"half" in asked
         until(lambda: made.bodies(made.other, "%RETRY%G_T") == Counter([b"first-a"]))
         assert made.bodies(made.slave) == Counter([b"first-a"])
-        commit = {"consumerGroup": GROUP, "topic": "T", "queueId": 0, "commitOffset": 1}
+        commit: dict[str, Any] = {"consumerGroup": GROUP, "topic": "T", "queueId": 0, "commitOffset": 1}
         assert made.ask(made.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **commit).code == ResponseCode.SUCCESS
 
         made.master.start()
