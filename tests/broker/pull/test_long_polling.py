@@ -132,7 +132,7 @@ def test_several_groups_that_wait_on_one_queue_are_all_woken(tmp_path: Path) -> 
         assert [bodies_of(each.result(60)) for each in held] == [["a"], ["a"]]
 
 
-def test_a_pull_that_is_no_longer_allowed_when_it_is_woken_is_told_so(tmp_path: Path) -> None:
+def test_a_pull_that_is_no_longer_allowed_when_it_is_woken_is_notified(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
         held = peer.pull_later(0, sysFlag=HOLD)

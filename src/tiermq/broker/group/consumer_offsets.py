@@ -356,11 +356,11 @@ def _parts(key: str) -> tuple[str, str]:
 def encode_offsets(
     table: Offsets, version: DataVersion, log_ends: list[int] | None = None, pop_open: Offsets | None = None
 ) -> bytes:
-    told, grouped = encode_body(version.to_json()), _topics_of_groups(table)
+    encoded, grouped = encode_body(version.to_json()), _topics_of_groups(table)
     own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), encode_body(log_ends))
     if pop_open:
         own += b',"%b":%b' % (POP_OPEN.encode(), encode_body(pop_open))
-    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (told, grouped, _offset_table(table), own)
+    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (encoded, grouped, _offset_table(table), own)
 
 
 def _topics_of_groups(table: Offsets) -> bytes:
