@@ -22,8 +22,8 @@ from campaign.fleets.load import Acknowledged
 from campaign.part import Finding, Outcome, Part
 
 FAULTS_MAX = 3
-ACKNOWLEDGEMENTS_MAX = 300
-AWAY_MAX = 400
+ACKNOWLEDGEMENTS_MAX = 200
+AWAY_MAX = 300
 WHOLE_CHECK_EVERY = 10
 WAVES_MAX = 30
 """The tier has everything after so many waves of the job, however long they take."""
