@@ -187,7 +187,7 @@ class PullProcessor:
         except PullForbidden as error:
             fields = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=fields)
-        if self._is_slave and not (self._parts.config.slave_read_enable or not self._parts.config.takes_messages):
+        if self._is_slave and not self._serves_reads():
             self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
@@ -339,6 +339,8 @@ class PullProcessor:
         code = _code_of(page, pull.offset)
         if self._is_slave and page.status is GetStatus.OFFSET_OVERFLOW_BADLY:
             code = _NOT_FOUND  # The master may have it: a consumer is not sent back because this broker is behind.
+        elif code == _MOVED and may_hold and pull.offset > page.max_offset and self._is_behind():
+            code = _NOT_FOUND  # What is acknowledged may not be in its queue yet: a consumer waits for it.
         if code == _NOT_FOUND and self._sends_back():
             code = _RETRY  # The consumer has caught up: its next pull goes to the master.
         if code == _NOT_FOUND and may_hold and self._hold(pull, page):
@@ -353,6 +355,15 @@ class PullProcessor:
             return MASTER_ID
         group = admitted.group
         return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
+
+    def _is_behind(self) -> bool:
+        """Whether messages of the log are not in their queues yet."""
+        local = self._parts.local
+        return local.dispatched_where < local.max_physical_offset
+
+    def _serves_reads(self) -> bool:
+        config = self._parts.config
+        return config.slave_read_enable or not config.takes_messages or self._parts.replication.is_acting
 
     def _sends_back(self) -> bool:
         return self._is_slave and self._parts.replication.sends_back
