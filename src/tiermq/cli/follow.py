@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from tiermq.service import Service
 from tiermq.store.tier_continuation import recorded_names
 
 LOOK_S = 5.0
+LOOK_SOON_S = 1.0
 PROGRESS_S = 10.0
 GUARD_MORE_MS = 10_000
 """Beyond the time that a sender waits: for the master's threads, and for clocks that are set."""
@@ -230,40 +232,67 @@ class Watch(Service):
         self._clock = broker.parts.clock
         self._said: dict[str, Any] = {}
         self._next_s = 0.0
+        self._end: int | None = None
+        """Where the master's log ended when it was asked last; None where it has not answered."""
+        self._has_caught_up = False
+        """Whether it had everything once since it was connected."""
+        self._why = "the master was not asked yet"
+        """Why that is not known, or why the master cannot be followed, as text."""
         broker.parts.metrics.gauge(
-            "tiermq_follow_behind_bytes", "bytes of the master's log that are not copied yet", (), self._behind
+            "tiermq_follow_behind_bytes",
+            "bytes of the master's log that are not copied yet; NaN while the master does not answer",
+            (),
+            self._behind_gauge,
         )
         broker.parts.metrics.gauge(
             "tiermq_follow_diverged", "1 while the master's log is not the one that was copied", (), self._has_diverged
         )
 
     def run_once(self) -> float:
-        if not self._observer.is_connected:
-            self._find()
+        self._find()
         now_s = self._clock.monotonic()
-        if now_s >= self._next_s or (bool(self._observer.problem) != bool(self._said.get("problem"))):
+        is_news = bool(self._problem) != bool(self._said.get("problem"))
+        was_there, is_connected = self._has_caught_up, self._observer.is_connected
+        self._has_caught_up = is_connected and (was_there or self._behind(self._copied_to) == 0)
+        if now_s >= self._next_s or is_news or self._has_caught_up > was_there:
             self._next_s = now_s + PROGRESS_S
             self._say()
-        return LOOK_S if self._observer.is_connected else 1.0
+        return LOOK_S if self._has_caught_up else LOOK_SOON_S
 
     def _find(self) -> None:
         try:
             found = self._shadow.ask()
         except (OSError, TierMQError) as error:
             _log.info("the master is not found: %s", error)
+            self._end, self._why = None, f"how far behind this copy is, is not known: {error}"
+            return
+        self._end, self._why = found.log_end, ""
+        if self._observer.is_connected:
             return
         file_bytes = self._broker.parts.local.config.mapped_file_size_commit_log
         if found.file_bytes != file_bytes:
-            _log.error("expected a master with log files of %d bytes, found %d", file_bytes, found.file_bytes)
+            self._why = f"expected a master with log files of {file_bytes} bytes, found {found.file_bytes}"
+            _log.error("%s", self._why)
             return
         self._observer.guard_ms = guard_ms(found)
         self._observer.set_master(found.ha_address)
         self._broker.replication.master_address = found.address
 
-    def _behind(self) -> int:
-        sync = self._broker.metadata_sync
-        end = 0 if sync is None else sync.master_end
-        return max(0, max(end, self._observer.master_end) - self._broker.parts.local.max_physical_offset)
+    @property
+    def _problem(self) -> str:
+        return self._observer.problem or self._why
+
+    @property
+    def _copied_to(self) -> int:
+        return self._broker.parts.local.max_physical_offset
+
+    def _behind(self, copied_to: int) -> int | None:
+        """By the master's own figures: frames of its HA port do not show its end, a first heartbeat least of all."""
+        return None if self._end is None else max(0, self._end - copied_to)
+
+    def _behind_gauge(self) -> float:
+        behind = self._behind(self._copied_to)
+        return math.nan if behind is None else behind
 
     def _has_diverged(self) -> bool:
         return "is not the one that was copied" in self._observer.problem
@@ -271,13 +300,14 @@ class Watch(Service):
     def _say(self) -> None:
         tiered = self._broker.parts.tiered
         assert tiered is not None
+        copied_to = self._copied_to
         figures_now = {
             "connected": self._observer.is_connected,
-            "copiedTo": self._broker.parts.local.max_physical_offset,
-            "behindBytes": self._behind(),
+            "copiedTo": copied_to,
+            "behindBytes": self._behind(copied_to),
             "notUploaded": sum(tiered.tier.engine.not_uploaded().values()),
             "localFrom": self._broker.parts.local.min_physical_offset,
-            "problem": self._observer.problem or None,
+            "problem": self._problem or None,
         }
         if figures_now == self._said:
             return
@@ -286,5 +316,7 @@ class Watch(Service):
             say_event(True, "", event="progress", **figures_now)
         else:
             state = figures_now["problem"] or ("connected" if figures_now["connected"] else "not connected")
-            figures = "copied to {copiedTo:,}, {behindBytes:,} bytes behind, {notUploaded:,} messages not uploaded"
-            click.echo(f"tiermq follow: {figures.format(**figures_now)}: {state}", err=True)
+            behind = figures_now["behindBytes"]
+            distance = "not known how far behind" if behind is None else f"{behind:,} bytes behind"
+            figures = "copied to {copiedTo:,}, {distance}, {notUploaded:,} messages not uploaded"
+            click.echo(f"tiermq follow: {figures.format(**figures_now, distance=distance)}: {state}", err=True)

@@ -14,6 +14,7 @@ Cost: seven requests every `masterSyncInterval`. Threads: everything happens on 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -25,8 +26,8 @@ from tiermq.broker.group.consumer_offsets import decode_offsets
 from tiermq.broker.group.group_table import decode_groups
 from tiermq.broker.topic.topic_table import decode_topics
 from tiermq.client.table_pages import TablePages
+from tiermq.delivery.timer.timer_checkpoint import COPIED_SUM, TimerCheckpoint, TimerProgress, decode_progress
 from tiermq.delivery.timer.timer_checkpoint import FILE as TIMER_FILE
-from tiermq.delivery.timer.timer_checkpoint import SUM_MASK, TimerCheckpoint, TimerProgress, decode_progress
 from tiermq.errors import RemotingError, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.remoting.client import BlockingClient, parse_name_servers
@@ -36,6 +37,8 @@ from tiermq.remoting.json_dialect import decode_object, int64_in, object_in
 from tiermq.service import Service
 from tiermq.store.delay_offsets import FILE as DELAY_FILE
 from tiermq.store.delay_offsets import decode_delay_offsets, encode_delay_offsets
+
+_log = logging.getLogger(__name__)
 
 REST_WITHOUT_MASTER_S = 0.2
 SYNC_LOOK_S = 0.05
@@ -48,8 +51,6 @@ class MetadataSync(Service):
         super().__init__("metadata-sync")
         self.round_count = 0
         self._rounds = threading.Condition()
-        self.master_end = 0
-        """Where the master's log ended in the last round."""
         self.problem = ""
         """Why the last round failed, as text; empty if it did not."""
         self._parts = parts
@@ -73,8 +74,9 @@ class MetadataSync(Service):
             self.problem = ""
         except (OSError, TierMQError) as error:
             self._disconnect()
-            if str(error) != self.problem:
-                self._note(error)
+            self.error_count, self.last_error = self.error_count + 1, error
+            if str(error) != self.problem:  # Not at every round.
+                _log.warning("the master's tables were not copied, trying again: %s", error)
             self.problem = str(error)
         with self._rounds:
             self.round_count += 1
@@ -133,7 +135,7 @@ class MetadataSync(Service):
             DELAY_FILE: self._ask(client, RequestCode.GET_ALL_DELAY_OFFSET),
             TIMER_FILE: self._ask(client, RequestCode.GET_TIMER_CHECK_POINT),
         }
-        self.master_end = end = self._end_of_master(client)
+        end = self._end_of_master(client)
         for name, body in found.items():
             if body and name not in self._delivered:
                 self._delivered[name] = end, body
@@ -185,7 +187,7 @@ class MetadataSync(Service):
             0,
             of_master.queue_offset,
             self._parts.config.timer_precision_ms,
-            units_sum=SUM_MASK,
+            units_sum=COPIED_SUM,
         )
         self._access.make_directories(self._directory)
         checkpoint = TimerCheckpoint(self._access, os.path.join(self._directory, TIMER_FILE))

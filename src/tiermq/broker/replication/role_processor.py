@@ -87,8 +87,14 @@ class RoleProcessor:
 
 def _why_not(keeper: RoleKeeper) -> str:
     found = keeper.status()["election"]
-    words = str(found.get("whyNotMaster") or "") if isinstance(found, dict) else ""
-    return f"This replica: {words}" if words else "This replica takes over in a moment"
+    if not isinstance(found, dict) or found.get("by") != "lease":
+        return "The controller elects a replica in sync"
+    if not (words := str(found.get("whyNotMaster") or "")):
+        return "This replica takes over in a moment"
+    return (
+        f"This replica: {words}. If no replica that may take over can start again: "
+        "`tiermq broker promote --accept-loss` makes this one the master, and what it lacks is lost"
+    )
 
 
 def _number(command: RemotingCommand, name: str) -> int:
