@@ -39,6 +39,8 @@ from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, stat
 from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
+from tiermq.broker.replication.table_log import NOTE_S, SETTLED, TableLog
+from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.replication.replication import (
     NO_HA_SOCKET,
     Elected,
@@ -63,6 +65,7 @@ from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
+from tiermq.replication.ha_master import HaMaster
 from tiermq.settings import settings_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import broker_names, recorded_names
@@ -180,6 +183,10 @@ class Broker:
         self._hooks = BrokerHooks()
         self._hooks.every(FLUSH_PERIOD_S, self._flush_tables)
         self._hooks.on_stop(self._last_flush)
+        offsets = ConsumerOffsets(directory, clock)
+        self.table_replay = TableReplay(local_half(store), topics, groups, offsets, clock)
+        if local_half(store).config.broker_role is not BrokerRole.SLAVE:
+            self.table_replay.catch_up()  # Before anything reads what it brings.
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
         self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
         _begin_term(self.replication, term, topics, server, local_half(store))
@@ -191,7 +198,7 @@ class Broker:
             server=server,
             topics=topics,
             groups=groups,
-            offsets=ConsumerOffsets(directory, clock),
+            offsets=offsets,
             clients=ClientTable(config, clock, topics, groups, server),
             put_rates=Rates(clock),
             given_rates=Rates(clock),
@@ -213,6 +220,8 @@ class Broker:
         """Of a slave: copies the master's tables."""
         self.tier_tables: TierTables | None = None
         """Of a read-only broker: copies them from the tier."""
+        self.table_log: TableLog | None = None
+        """Of a master with an HA port: changes of its tables, for replicas."""
         is_slave = self.replication.is_slave
         kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
         self.processors: list[object] = [kind(self.parts) for kind in kinds]
@@ -220,6 +229,29 @@ class Broker:
             self.parts.server.serve(processor)
         if is_slave:
             self._become_slave()
+        elif self.replication.master is not None:
+            self._log_tables(self.replication.master)
+
+    def _log_tables(self, master: HaMaster) -> None:
+        """Write the changes of tables into the log, for replicas."""
+        parts = self.parts
+        is_elected = self.replication.last_epoch > 0
+        self.table_log = log = TableLog(
+            parts.local, parts.topics, parts.groups, parts.offsets, master, parts.clock, is_elected=is_elected
+        )
+        [assignments] = (each for each in self.processors if isinstance(each, AssignmentProcessor))
+        if self.table_replay.modes is not None:
+            assignments.follow(self.table_replay.modes)
+        log.take_modes, log.take_delays = assignments.encoded_modes, self.delivery.delay_levels.delivered
+        parts.metrics.counter("tiermq_table_log_records_total", "changes of tables in the log", (), lambda: log.record_count)
+        parts.server.settle_after(SETTLED, log.settle)
+        self._hooks.every(NOTE_S, self._note_tables)
+
+    def _note_tables(self) -> None:
+        """On the loop: let the pool write offsets that were committed since."""
+        may_answer = self.parts.server.may_answer
+        if self.table_log is not None and self.table_log.has_work and (may_answer is None or may_answer()):
+            self.parts.server.run_in_pool(self.table_log.note, _note_flush)
 
     def _become_slave(self) -> None:
         """Copy the master's tables, and refuse to change them."""
@@ -232,7 +264,17 @@ class Broker:
             self.tier_tables.look()  # Clients that come at once find the topics.
             self._hooks.run(self.tier_tables)
             return
-        self.metadata_sync = MetadataSync(self.parts, self.processors)
+        for table in (self.parts.topics, self.parts.groups):
+            table.is_followed = True
+        replay = self.table_replay
+        self.metadata_sync = MetadataSync(self.parts, self.processors, replay)
+        counters = {
+            "applied": ("changes of the master's tables, of its log", lambda: replay.applied_count),
+            "skipped": ("records of the table log that could not be used", lambda: replay.skipped.count),
+        }
+        for name, (text, read) in counters.items():
+            self.parts.metrics.counter(f"tiermq_table_log_{name}_total", text, (), read)
+        replay.follow()
         self.replication.sync_tables = self.metadata_sync.sync_now
         self._hooks.run(self.metadata_sync)
 
