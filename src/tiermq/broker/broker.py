@@ -45,6 +45,7 @@ from tiermq.broker.replication.replication import (
     NO_HA_SOCKET,
     Elected,
     HaSocket,
+    HaTls,
     Replication,
     Term,
     check_role,
@@ -56,7 +57,7 @@ from tiermq.broker.topic.topic_table import TopicTable, with_retention
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
-from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreError
+from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClosed, StoreError
 from tiermq.message.topic_name import is_light_queue
 from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient, parse_name_servers
@@ -155,6 +156,7 @@ class Broker:
         ha: HaSocket = NO_HA_SOCKET,
         term: Term | None = None,
         settings_file: Path | None = None,
+        master_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
@@ -188,7 +190,8 @@ class Broker:
         if local_half(store).config.broker_role is not BrokerRole.SLAVE:
             self.table_replay.catch_up()  # Before anything reads what it brings.
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
-        self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
+        secured = _ha_tls(config, tls, master_tls)
+        self.replication = Replication(local_half(store), config, clock, ha, metrics, term, secured)
         _begin_term(self.replication, term, topics, server, local_half(store))
         self.parts = BrokerContext(
             config=config,
@@ -208,6 +211,9 @@ class Broker:
             hooks=self._hooks,
             wait_registered=self._wait_registered,
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
+            ask_replica=functools.partial(
+                BlockingClient, tls=name_server_tls if master_tls is None else master_tls(), credentials=credentials
+            ),
             settings_file=settings_file,
         )
         register_broker_metrics(self.parts, self._name_servers)
@@ -294,6 +300,7 @@ class Broker:
         settings_file: Path | None = None,
         accept_weaker: bool = False,
         elected: Elected | None = None,
+        master_tls: Callable[[], ssl.SSLContext] | None = None,
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
@@ -301,6 +308,7 @@ class Broker:
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
         `elected`: the role that an election gave, in place of `broker_role`. A slave does not open its tier.
+        `master_tls`: how an observer speaks TLS with its master, at both of its ports, in place of the other two.
 
         Raises OSError when the port cannot be had, BadConfig when the store has other names in its tier than `config`,
         and what opening the store raises.
@@ -346,6 +354,7 @@ class Broker:
                 ha=ha,
                 term=term,
                 settings_file=settings_file,
+                master_tls=master_tls,
             )
             undo.pop_all()
         return made
@@ -451,6 +460,8 @@ class Broker:
             try:
                 kind = QueueType((topic.attributes if topic else {}).get(QUEUE_TYPE, QueueType.SIMPLE))
                 self.parts.local.set_queue_type(name, kind)
+            except StoreClosed:
+                return
             except (StoreError, ValueError) as error:
                 _log.error("topic %s: the store cannot create queues of this type: %s", name, error)
 
@@ -621,6 +632,18 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _ha_tls(
+    config: BrokerConfig, tls: TlsSettings | None, client: Callable[[], ssl.SSLContext] | None
+) -> HaTls | None:
+    """How the HA port speaks TLS, if it does. `client`: of an observer, which has no port. Raises BadConfig."""
+    if not config.ha_tls_enable:
+        return None
+    settings = tls or TlsSettings(TlsMode.DISABLED)
+    if client is None:
+        settings.require_mutual("haTlsEnable")
+    return HaTls(settings.server_context, client or settings.peer_context)
 
 
 def _begin_term(

@@ -275,7 +275,7 @@ class ElectedBroker:
         for each in candidates:
             try:
                 [(host, port)] = parse_name_servers(str(addresses.get(str(each)) or ""))
-                with broker.parts.ask_name_server(host, port) as client:
+                with broker.parts.ask_replica(host, port) as client:
                     answer = client.request(RemotingCommand(RequestCode.SYNC_BROKER_TABLES), timeout_s=TABLES_TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
                     return each

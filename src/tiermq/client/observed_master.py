@@ -28,7 +28,9 @@ _WAITS = ("slaveTimeout", "syncFlushTimeout")
 
 @dataclass(frozen=True, slots=True)
 class ObservedMaster:
-    """See the module. `wait_ms`: how long a sender waits for a slave, at most."""
+    """See the module. `wait_ms`: how long a sender waits for a slave, at most. `has_tls`: whether its HA port, of TierMQ,
+    speaks TLS only.
+    """
 
     cluster: str
     name: str
@@ -36,6 +38,7 @@ class ObservedMaster:
     ha_address: str
     file_bytes: int
     wait_ms: int
+    has_tls: bool
     log_begin: int
     log_end: int
 
@@ -67,6 +70,7 @@ async def ask_master(
         ha_address or await _ha_address(cluster, address, settings),
         int(settings["mappedFileSizeCommitLog"]),
         max(int(settings.get(name) or 0) for name in _WAITS),
+        settings.get("haTlsEnable") == "true",
         max(0, int64_in(table, "commitLogMinOffset")),
         max(0, int64_in(table, "commitLogMaxOffset")),
     )

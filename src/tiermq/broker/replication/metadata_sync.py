@@ -109,7 +109,7 @@ class MetadataSync(Service):
         if self._client is None or address != self._address or not self._client.client.is_open:
             self._disconnect()
             [(host, port)] = parse_name_servers(address)
-            self._client, self._address = self._parts.ask_name_server(host, port), address
+            self._client, self._address = self._parts.ask_replica(host, port), address
         return self._client
 
     def _disconnect(self) -> None:

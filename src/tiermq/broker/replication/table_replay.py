@@ -16,6 +16,7 @@ skipped, counted and logged. Threads: everything runs while the store dispatches
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -32,9 +33,8 @@ from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import Clock
 from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.delivery.redeliver import SkippedRecords
-from tiermq.errors import CorruptRecord, RequestRefused, StoreDamaged
+from tiermq.errors import CorruptRecord, RequestRefused, StoreClosed, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.kernel import GetPage
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TABLE_LOG_TOPIC, TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
@@ -46,7 +46,6 @@ from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
 
-PAGE = 32
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 """Larger records are skipped before they are parsed."""
 PARTS_MAX = 10_000
@@ -113,8 +112,10 @@ class TableReplay:
             _log.warning("the table of %s of version %s is not whole in the log", name, each.version)
 
     def _arrived(self, topic: str, _queue_id: int, _next_offset: int, _request: DispatchRequest | None) -> None:
+        """What is dispatched while the store is closed is applied at its next start."""
         if topic == TABLE_LOG_TOPIC:
-            self._run()
+            with contextlib.suppress(StoreClosed):
+                self._run()
 
     def _run(self) -> None:
         """On the dispatching thread."""
@@ -123,25 +124,15 @@ class TableReplay:
         # A tail of the log may have been cut, and its oldest files deleted. Offsets of another program are newer.
         self._next = end if self._next is None else min(max(self._next, begin), end)
         while self._next < end:
-            page = local.get(TABLE_LOG_TOPIC, 0, self._next, PAGE)
-            for message in self._readable(page):
-                self._take(message)
-            if page.next_offset <= self._next:
-                break
-            self._next = page.next_offset
-
-    def _readable(self, page: GetPage) -> list[StoredMessage]:
-        """The page's messages; damaged ones are skipped one by one."""
-        try:
-            return list(page.messages)
-        except CorruptRecord:
-            found = []
-        for offset in range(page.next_offset - page.count, page.next_offset):
             try:
-                found += self._local.get(TABLE_LOG_TOPIC, 0, offset, 1).messages
+                page = local.get(TABLE_LOG_TOPIC, 0, self._next, 1)
+                for message in page.messages:
+                    self._take(message)
+                self._next = max(page.next_offset, self._next + 1)
             except CorruptRecord as error:
-                self.skipped.add(f"offset {offset}", error)
-        return found
+                self.skipped.add(f"offset {self._next}", error)
+                self.on_gap()
+                self._next += 1
 
     def _take(self, message: StoredMessage) -> None:
         try:
