@@ -45,7 +45,9 @@ def topic(address: str, name: str, **ext: object) -> None:
 
 
 def group(address: str, name: str, **settings: object) -> None:
-    change(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": name, **settings}).encode())
+    change(
+        address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": name, **settings}).encode()
+    )
 
 
 def offset_of(address: str) -> int:

@@ -39,8 +39,6 @@ from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, stat
 from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
-from tiermq.broker.replication.table_log import NOTE_S, SETTLED, TableLog
-from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.replication.replication import (
     NO_HA_SOCKET,
     Elected,
@@ -51,6 +49,8 @@ from tiermq.broker.replication.replication import (
     check_role,
     ha_socket,
 )
+from tiermq.broker.replication.table_log import NOTE_S, SETTLED, TableLog
+from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic.topic_table import TopicTable, with_retention
@@ -249,7 +249,9 @@ class Broker:
         if self.table_replay.modes is not None:
             assignments.follow(self.table_replay.modes)
         log.take_modes, log.take_delays = assignments.encoded_modes, self.delivery.delay_levels.delivered
-        parts.metrics.counter("tiermq_table_log_records_total", "changes of tables in the log", (), lambda: log.record_count)
+        parts.metrics.counter(
+            "tiermq_table_log_records_total", "changes of tables in the log", (), lambda: log.record_count
+        )
         parts.server.settle_after(SETTLED, log.settle)
         self._hooks.every(NOTE_S, self._note_tables)
 
@@ -634,9 +636,7 @@ class Broker:
         self.stop()
 
 
-def _ha_tls(
-    config: BrokerConfig, tls: TlsSettings | None, client: Callable[[], ssl.SSLContext] | None
-) -> HaTls | None:
+def _ha_tls(config: BrokerConfig, tls: TlsSettings | None, client: Callable[[], ssl.SSLContext] | None) -> HaTls | None:
     """How the HA port speaks TLS, if it does. `client`: of an observer, which has no port. Raises BadConfig."""
     if not config.ha_tls_enable:
         return None

@@ -273,7 +273,9 @@ class Watch(Service):
             return
         file_bytes = self._broker.parts.local.config.mapped_file_size_commit_log
         if found.has_tls != self._broker.config.ha_tls_enable:
-            _log.error("expected a master with haTlsEnable=%s, as at the start, found another: start again", not found.has_tls)
+            _log.error(
+                "expected a master with haTlsEnable=%s, as at the start, found another: start again", not found.has_tls
+            )
             return
         if found.file_bytes != file_bytes:
             _log.error("expected a master with log files of %d bytes, found %d", file_bytes, found.file_bytes)

@@ -28,8 +28,8 @@ _WAITS = ("slaveTimeout", "syncFlushTimeout")
 
 @dataclass(frozen=True, slots=True)
 class ObservedMaster:
-    """See the module. `wait_ms`: how long a sender waits for a slave, at most. `has_tls`: whether its HA port, of TierMQ,
-    speaks TLS only.
+    """See the module. `wait_ms`: how long a sender waits for a slave, at most. `has_tls`: whether its HA port speaks
+    TLS only, of TierMQ.
     """
 
     cluster: str

@@ -77,7 +77,6 @@ class TlsSettings:
             _load_certificate(context, self.certificate_path, self.key_path, self.key_password)
         return context
 
-
     def require_mutual(self, setting: str) -> None:
         """Raises BadConfig, for `setting`, unless both sides of a connection can check each other."""
         if self.certificate_path is None or self.trusted_path is None or self.mode is not TlsMode.ENFORCING:

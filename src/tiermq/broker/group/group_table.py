@@ -218,8 +218,8 @@ class GroupTable(StoredTable[SubscriptionGroup]):
             self._take_over(table, version)
 
     def follow_log(self, change: TableChange, forbidden: dict[str, dict[str, int]] | None) -> bool | None:
-        """One change of a master, of its log: see `StoredTable._take_change`. `forbidden`: all of it, if it has changed.
-        Raises RequestRefused and OSError.
+        """One change of a master, of its log: see `StoredTable._take_change`. `forbidden`: all of it, if that has
+        changed. Raises RequestRefused and OSError.
         """
         with self._lock:
             before = self._forbidden

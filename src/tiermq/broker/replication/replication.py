@@ -150,8 +150,9 @@ def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_ele
 def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: bool) -> HaSocket:
     """The socket of the HA port beside the broker's `port`. Raises OSError when one that is needed cannot be had.
 
-    The HA protocol has no accounts, and TLS only with `ha_tls_enable`: a broker that `is_guarded` by accounts or TLS opens
-    the port only with that, or if its settings name it or the slaves' addresses. A broker on a port of the system's choice opens it only if they name the port.
+    The HA protocol has no accounts, and TLS only with `ha_tls_enable`: a broker that `is_guarded` by accounts or TLS
+    opens the port only with that, or if its settings name it or the slaves' addresses. A broker on a port of the
+    system's choice opens it only if they name the port.
     """
     if role is BrokerRole.SLAVE:
         return HaSocket(None, "this broker is a slave")

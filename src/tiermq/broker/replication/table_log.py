@@ -4,8 +4,8 @@
 
     {"table":"topics","base":[t,c,s],"version":[t,c,s],"put":{"orders":{…}},"gone":["old"]}      one change
     {"table":"groups",… ,"forbidden":{"CG":{"orders":4}}}                                        the same; all forbidden
-    {"table":"topics","version":[t,c,s],"part":0,"parts":2,"put":{…}}                            the whole table, in parts
-    {"table":"offsets","put":{"orders@CG":{"0":12}},"gone":["old@CG"],"popLogEnds":[3,0]}        each second, what changed
+    {"table":"topics","version":[t,c,s],"part":0,"parts":2,"put":{…}}                            a whole table, in parts
+    {"table":"offsets","put":{"orders@CG":{"0":12}},"gone":["old@CG"],"popLogEnds":[3,0]}        changes of each second
     {"table":"delays","put":{"1":7}}    {"table":"modes","modes":"{…}"}                          all of them
 
 A version is the table's: timestamp, counter, state version. Entries are absolute, so that a record may be read twice.
@@ -161,12 +161,12 @@ class TableLog:
             if self._lacks_tables or self._tables_at < self._local.min_physical_offset:
                 self._write_tables()
             self._write_offsets(*self._offsets_now())
-            if (delays := dict(self.take_delays())) != self._delays:
-                if self._append(DELAYS, {"put": {str(level): offset for level, offset in delays.items()}}):
-                    self._delays = delays
-            if (modes := self.take_modes()) != self._modes:
-                if self._append(MODES, {"modes": modes.decode()}):
-                    self._modes = modes
+            delays, modes = dict(self.take_delays()), self.take_modes()
+            put = {str(level): offset for level, offset in delays.items()}
+            if delays != self._delays and self._append(DELAYS, {"put": put}):
+                self._delays = delays
+            if modes != self._modes and self._append(MODES, {"modes": modes.decode()}):
+                self._modes = modes
 
     def _offsets_now(self) -> tuple[Offsets, list[str], list[int] | None]:
         ends = None if self._offsets.take_log_ends is None else self._offsets.take_log_ends()  # Before the offsets.
@@ -223,7 +223,9 @@ class TableLog:
             self.note()
         if self._lacks_tables:
             why = self._local.why_not_writeable or self._refusal
-            raise RequestRefused(f"{_MADE}; the log does not take it for replicas: {why}", ResponseCode.SLAVE_NOT_AVAILABLE)
+            raise RequestRefused(
+                f"{_MADE}; the log does not take it for replicas: {why}", ResponseCode.SLAVE_NOT_AVAILABLE
+            )
         end = self._end
         if self._local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self._local.flush()

@@ -26,9 +26,9 @@ from typing import Any
 from tiermq.broker.broker_context import config_directory
 from tiermq.broker.group.assignment_processor import GroupMode, decode_modes
 from tiermq.broker.group.consumer_offsets import LOG_ENDS, ConsumerOffsets, decode_queues
-from tiermq.broker.group.group_table import GroupTable, SubscriptionGroup, forbidden_in
+from tiermq.broker.group.group_table import GroupTable, forbidden_in
 from tiermq.broker.replication.table_log import DELAYS, GROUPS, MODES, OFFSETS, TOPICS
-from tiermq.broker.topic.table_file import TableChange, is_older
+from tiermq.broker.topic.table_file import Entry, StoredTable, TableChange, is_older
 from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import Clock
 from tiermq.commitlog.dispatch_request import DispatchRequest
@@ -36,8 +36,8 @@ from tiermq.delivery.redeliver import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, StoreClosed, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import TABLE_LOG_TOPIC, TOPIC_QUEUES_MAX
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.message.topic_name import TABLE_LOG_TOPIC, TOPIC_QUEUES_MAX, topic_problem
+from tiermq.namesrv.topic_config import DataVersion
 from tiermq.remoting.json_dialect import as_int, decode_object, list_in, object_in, text_in
 from tiermq.settings import LONG_MAX
 from tiermq.store.delay_offsets import FILE as DELAY_FILE
@@ -157,7 +157,7 @@ class TableReplay:
     def _take_topics(self, message: StoredMessage, record: dict[str, Any]) -> None:
         whole = self._whole_of(TOPICS, message, record)
         if whole is not None:
-            table = {name: TopicConfig.from_json(each, name) for name, each in whole.put.items()}
+            table = self._legal(self._topics, whole)
             gone = [name for name in self._topics.table if name not in table and not self._topics.is_system(name)]
             self._topics.follow(table, whole.version, is_logged=True)
             self._drop(gone, message)
@@ -171,12 +171,22 @@ class TableReplay:
     def _take_groups(self, message: StoredMessage, record: dict[str, Any]) -> None:
         whole = self._whole_of(GROUPS, message, record)
         if whole is not None:
-            table = {name: SubscriptionGroup.from_json(each, name) for name, each in whole.put.items()}
+            table = self._legal(self._groups, whole)
             self._groups.follow(table, forbidden_in(whole.forbidden), whole.version, is_logged=True)
         elif "parts" not in record:
             forbidden = record.get("forbidden")
             change = _change_in(record)
             self._note_taken(self._groups.follow_log(change, None if forbidden is None else forbidden_in(forbidden)))
+
+    def _legal(self, table: StoredTable[Entry], whole: _Whole) -> dict[str, Entry]:
+        """The entries of a whole table, without those that cannot be: the others are needed."""
+        found: dict[str, Entry] = {}
+        for name, each in whole.put.items():
+            try:
+                found |= table.decoded({name: each})
+            except RequestRefused as error:
+                self.skipped.add(f"offset {whole.first}, {name[:80]!r}", error)
+        return found
 
     def _note_taken(self, taken: bool | None) -> None:
         if taken is False:
@@ -205,8 +215,8 @@ class TableReplay:
 
     def _drop(self, topics: list[str], message: StoredMessage) -> None:
         """The queues of deleted topics, unless messages were stored in them since."""
-        if topics:
-            self._local.drop_queues(topics, before=message.physical_offset)
+        if named := [each for each in topics if topic_problem(each) is None]:
+            self._local.drop_queues(named, before=message.physical_offset)
 
     def _take_offsets(self, _message: StoredMessage, record: dict[str, Any]) -> None:
         put = {}

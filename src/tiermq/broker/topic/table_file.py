@@ -167,6 +167,10 @@ class StoredTable(ABC, Generic[Entry]):
     def _decoded_entry(self, name: str, value: object) -> Entry:
         """An entry of the journal. Raises RequestRefused for one that cannot be."""
 
+    def decoded(self, entries: Mapping[str, Any]) -> dict[str, Entry]:
+        """Entries of the journal, or of a master's log. Raises RequestRefused for one that cannot be."""
+        return {name: self._decoded_entry(name, each) for name, each in entries.items()}
+
     def get(self, name: str) -> Entry | None:
         return self._table.get(name)
 
@@ -226,7 +230,7 @@ class StoredTable(ABC, Generic[Entry]):
         own = self.data_version
         if not is_older(own, change.version):
             return None
-        put = {name: self._decoded_entry(name, each) for name, each in change.put.items()}
+        put = self.decoded(change.put)
         if change.base != own:
             self._show(put, change.gone)
             self._file.write(own, self._encoded(self._table, own))
@@ -236,8 +240,8 @@ class StoredTable(ABC, Generic[Entry]):
         return True
 
     def _is_stale(self, version: DataVersion) -> bool:
-        """Whether a master's table was read before it made a change that this table has, by its log."""
-        return version.state_version == self._logged.state_version and version.counter < self._logged.counter
+        """Whether a master's table was read before a change that this table has, by the log."""
+        return is_older(version, self._logged)
 
     def _take_over(self, table: Mapping[str, Entry], version: DataVersion) -> None:
         """Replace everything by a master's table. Durable first, then visible. Under the lock."""
