@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ SELDOM_MS = 600_000
 def ask(address: str, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
     host, _, port = address.rpartition(":")
     with BlockingClient(host, int(port), timeout_s=60.0) as client:
-        fields = {name: str(value) for name, value in ext.items()}
+        fields: dict[str, Any] = {name: str(value) for name, value in ext.items()}
         return client.request(RemotingCommand(code, ext=fields, body=body))
 
 
@@ -40,7 +41,13 @@ def change(address: str, code: int, body: bytes = b"", **ext: object) -> None:
 
 
 def topic(address: str, name: str, **ext: object) -> None:
-    fields = {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "topicFilterType": "SINGLE_TAG", **ext}
+    fields: dict[str, Any] = {
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        **ext,
+    }
     change(address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic=name, **fields)
 
 
@@ -63,14 +70,21 @@ def make_changes(master: str, slave: str) -> None:
     for number in range(10):
         with BlockingClient(master.rpartition(":")[0], int(master.rpartition(":")[2]), timeout_s=60.0) as client:
             assert client.request(send_command("kept", b"%d" % number, queue=0)).code == ResponseCode.SUCCESS
-    fields = {"consumerGroup": "kept-group", "topic": "kept", "queueId": 0}
+    fields: dict[str, Any] = {"consumerGroup": "kept-group", "topic": "kept", "queueId": 0}
     change(master, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=6, **fields)
     until(lambda: offset_of(slave) == 6)
     topic(master, "altered", attributes="+message.type=FIFO")
     group(master, "altered-group", retryMaxTimes=3)
     change(master, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="gone-group")
     change(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="gone")
-    reset = {"topic": "kept", "group": "kept-group", "timestamp": 0, "isForce": "true", "queueId": 0, "offset": 4}
+    reset: dict[str, Any] = {
+        "topic": "kept",
+        "group": "kept-group",
+        "timestamp": 0,
+        "isForce": "true",
+        "queueId": 0,
+        "offset": 4,
+    }
     change(master, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
     topic(master, "last")
     group(master, "last-group")
@@ -150,7 +164,7 @@ def test_a_master_that_hands_over_loses_no_committed_offset(tmp_path: Path, how:
         until(lambda: cluster.in_sync(a) == [1, 2])
         topic(a.address, "kept")
         group(a.address, "kept-group")
-        fields = {"consumerGroup": "kept-group", "topic": "kept", "queueId": 0}
+        fields: dict[str, Any] = {"consumerGroup": "kept-group", "topic": "kept", "queueId": 0}
         change(a.address, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=0, **fields)
         for number in range(5):
             host, _, port = a.address.rpartition(":")

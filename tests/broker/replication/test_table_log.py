@@ -61,8 +61,9 @@ def take_over(first: Member, second: Member) -> None:
 
 
 def create_topic(broker: Broker, name: str, **fields: Any) -> None:
-    ext = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG", **fields}
-    answer = ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, topic=name, **{k: str(v) for k, v in ext.items()})
+    values = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG", **fields}
+    ext: dict[str, Any] = {name: str(value) for name, value in values.items()}
+    answer = ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, topic=name, **ext)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
@@ -73,7 +74,7 @@ def create_group(broker: Broker, name: str, **fields: Any) -> None:
 
 
 def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
-    fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+    fields: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
     assert ask(broker, RequestCode.UPDATE_CONSUMER_OFFSET, **fields).code == ResponseCode.SUCCESS
 
 
@@ -113,7 +114,7 @@ def test_a_replica_that_never_asked_for_the_tables_has_them_from_the_log(tmp_pat
         create_topic(first.broker, "before", attributes="+message.type=FIFO")
         create_group(first.broker, "before-group", retryMaxTimes=3)
         with member(tmp_path, 2, **settings) as second:
-            second.broker.replication.take_decision = lambda _decision: None  # type: ignore[method-assign]
+            second.broker.replication.take_decision = lambda decision: None  # type: ignore[method-assign]
             second.election.decide(replace(first.election.decision, role=Role.SLAVE, replica_id=2))
             assert present(second.broker.metadata_sync).round_count == 0
             present(second.broker.replication.slave).set_master(first.keeper.ha_address, 1)
@@ -133,7 +134,14 @@ def test_committed_offsets_reach_the_slave_within_a_second_and_resets_at_once(tm
                 assert producer.send(body=b"%d" % number).code == ResponseCode.SUCCESS
         commit(first.broker, "CG", "T", 7)
         until(lambda: second.broker.parts.offsets.query("CG", "T", 0) == 7)
-        fields = {"topic": "T", "group": "CG", "timestamp": "0", "isForce": "true", "queueId": "0", "offset": "3"}
+        fields: dict[str, Any] = {
+            "topic": "T",
+            "group": "CG",
+            "timestamp": "0",
+            "isForce": "true",
+            "queueId": "0",
+            "offset": "3",
+        }
         answer = ask(first.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         take_over(first, second)
@@ -206,7 +214,12 @@ def test_delay_levels_go_on_where_the_master_was(tmp_path: Path) -> None:
 def test_a_change_is_not_answered_ok_before_the_replicas_have_it(tmp_path: Path) -> None:
     with member(tmp_path, 1, in_sync_replicas=2) as first, member(tmp_path, 2) as second:
         first.lead(1)
-        fields = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+        fields: dict[str, Any] = {
+            "readQueueNums": "1",
+            "writeQueueNums": "1",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+        }
         answer = ask(first.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", **fields)
         assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
         assert "made here; too few replicas are in sync" in (answer.remark or "")
@@ -296,7 +309,12 @@ def test_a_broker_without_replicas_writes_nothing(tmp_path: Path) -> None:
 def test_clients_reach_nothing_of_the_table_log(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Producer(broker) as producer:
         assert producer.send(TABLE_LOG_TOPIC).code == ResponseCode.NO_PERMISSION
-        fields = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+        fields: dict[str, Any] = {
+            "readQueueNums": "1",
+            "writeQueueNums": "1",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+        }
         answer = ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, topic=TABLE_LOG_TOPIC, **fields)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert ask(broker, RequestCode.DELETE_TOPIC_IN_BROKER, topic=TABLE_LOG_TOPIC).code != ResponseCode.SUCCESS
@@ -334,22 +352,22 @@ ANY_JSON = st.recursive(
     lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3),
     max_leaves=8,
 )
+LIKELY: dict[str, list[Any]] = {
+    "put": [{"a@b": {"0": 1}}, {"a@b": {"-1": -5}}, {"../x": {"topicName": "../x"}}, {"1": 5}, {"T": {}}],
+    "gone": [["T"], [1], ["../.."]],
+    "base": [[0, 0, 0], [1, 2, 3]],
+    "version": [[0, 9, 9], [1, 2, 3], [2**80, 1, 1], ["1", 2, 3]],
+    "part": [0, 1, -1],
+    "parts": [1, 2, 2**40],
+    "forbidden": [{"CG": {"T": 4}}, {"CG": 4}],
+    "popLogEnds": [[1, 2], ["x"]],
+    "modes": ["{}", '{"messageRequestModeMap":{"T":{"CG":{"mode":"POP"}}}}', "{"],
+}
+TABLES: dict[str, st.SearchStrategy[Any]] = {
+    "table": st.sampled_from(["topics", "groups", "offsets", "delays", "modes", "", "T"])
+}
 RECORDS = st.binary(max_size=64) | st.fixed_dictionaries(
-    {"table": st.sampled_from(["topics", "groups", "offsets", "delays", "modes", "", "T"])},
-    optional={
-        name: ANY_JSON | st.sampled_from(values)
-        for name, values in {
-            "put": [{"a@b": {"0": 1}}, {"a@b": {"-1": -5}}, {"../x": {"topicName": "../x"}}, {"1": 5}, {"T": {}}],
-            "gone": [["T"], [1], ["../.."]],
-            "base": [[0, 0, 0], [1, 2, 3]],
-            "version": [[0, 9, 9], [1, 2, 3], [2**80, 1, 1], ["1", 2, 3]],
-            "part": [0, 1, -1],
-            "parts": [1, 2, 2**40],
-            "forbidden": [{"CG": {"T": 4}}, {"CG": 4}],
-            "popLogEnds": [[1, 2], ["x"]],
-            "modes": ["{}", '{"messageRequestModeMap":{"T":{"CG":{"mode":"POP"}}}}', "{"],
-        }.items()
-    },
+    TABLES, optional={name: ANY_JSON | st.sampled_from(values) for name, values in LIKELY.items()}
 ).map(lambda value: json.dumps(value).encode())
 
 
@@ -395,7 +413,7 @@ def test_the_position_of_pops_travels_with_the_offsets(tmp_path: Path) -> None:
             for number in range(3):
                 producer.send(body=b"%d" % number)
         create_group(first.broker, "CG")
-        ext = {
+        ext: dict[str, Any] = {
             "consumerGroup": "CG", "topic": "T", "queueId": "0", "maxMsgNums": "2", "invisibleTime": "600000",
             "pollTime": "0", "bornTime": "0", "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
         }  # fmt: skip

@@ -4,10 +4,10 @@
      "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0],"popOpen":{"orders@CG":{"0":9}},"tableLogNext":4}
 
 Keys of queues are bare numbers in the offset table, as RocketMQ writes them. Three keys are TierMQ's own. RocketMQ
-skips and drops them, and 5.5.0 can only skip standard JSON: a bare number in a field that it does not know makes it refuse
-the whole file and load the `.bak`. `popLogEnds`: where POP's log ended when the offsets were taken, so that what was
-popped later is known by that. `popOpen`: from where on messages were popped and not acknowledged. Only a restore from
-the tier reads it, which has no log of POP. `tableLogNext`: the first record of the table log (`table_replay`) that
+skips and drops them, and 5.5.0 can only skip standard JSON: a bare number in a field that it does not know makes it
+refuse the whole file and load the `.bak`. `popLogEnds`: where POP's log ended when the offsets were taken, so that what
+was popped later is known by that. `popOpen`: from where on messages were popped and not acknowledged. Only a restore
+from the tier reads it, which has no log of POP. `tableLogNext`: the first record of the table log (`table_replay`) that
 these offsets do not have.
 Besides the committed offsets there are two tables that live in memory only: pull offsets (how far a group has been
 given messages), and resets (offsets that an operator set, which the group's next pull of that queue is sent to).
