@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterator
 
 import pytest
@@ -469,6 +470,40 @@ def test_long_bodies_are_parsed_in_the_pool_or_refused(code: int, size: int, pla
     else:
         named = [LOOP if each == "remoting-loop" else POOL for each in str(answer.remark).split()]
         assert (answer.code, " ".join(named)) == (0, places)
+
+
+class Body:
+    """What a body was read into."""
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_what_was_read_of_a_refused_body_is_freed_without_a_collection(*, chained: bool) -> None:
+    read: list[weakref.ref[Body]] = []
+
+    def refuse(_command: RemotingCommand) -> None:
+        body = Body()
+        read.append(weakref.ref(body))
+        if not chained:
+            raise RequestRefused("too long")
+        try:
+            raise ValueError(body)
+        except ValueError as error:
+            raise RequestRefused("not read") from error
+
+    class Refusing:
+        @serves(2_008, access=ANY_ACCOUNT, decode=refuse, in_pool=True)
+        def serve(self, _connection: Connection, command: RemotingCommand, _decoded: None) -> RemotingCommand:
+            return command.respond()
+
+    server = RemotingServer()
+    server.serve(Refusing())
+    gc.disable()
+    try:
+        with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
+            assert client.request(RemotingCommand(2_008)).code == ResponseCode.SYSTEM_ERROR
+            until(lambda: read[0]() is None)
+    finally:
+        gc.enable()
 
 
 def test_work_in_steps_shares_one_slice_of_the_loop() -> None:

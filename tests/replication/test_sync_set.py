@@ -150,3 +150,18 @@ def test_below_the_least_number_of_members_nothing_more_is_confirmed() -> None:
     assert sync.advance({}, 70, lambda: 100, 0.0, needed=2) == (1, 70, None)
     assert sync.advance({2: 70}, 70, lambda: 100, 0.0, needed=2) == (2, 70, None), "it joins"
     assert sync.advance({2: 100}, 70, lambda: 100, 0.0, needed=2) == (2, 100, frozenset((1, 2)))
+
+
+def test_an_empty_replica_that_connects_to_a_master_just_opened_holds_nothing_up() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    for tenth in range(20):
+        assert sync.advance({7: 0}, 100, lambda: 100, tenth / 10, needed=1) == (1, 100, None)
+
+
+def test_a_replica_that_is_too_slow_to_join_is_no_longer_waited_for() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    assert sync.advance({2: 100}, 100, lambda: 100, 0.0, needed=1).in_sync == 2
+    sync.welcome({3: 100}, confirmed=100)
+    assert sync.advance({2: 500, 3: 100}, 100, lambda: 500, 1.0, needed=1).in_sync == 3
+    assert sync.advance({2: 600, 3: 100}, 100, lambda: 600, 2.0, needed=1).confirmed == 100
+    assert sync.advance({2: 700, 3: 100}, 100, lambda: 700, BEHIND_S + 2.5, needed=1) == (2, 700, None)

@@ -45,7 +45,7 @@ from tiermq.remoting.server import RemotingServer
 from tiermq.settings import read_properties
 
 ROUTE_QUEUES_MAX = 1_000
-"""Brokers in the route of one topic, and filter servers of one broker, that a registration names."""
+"""Brokers in the route of one topic that a request names."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ def _registration_in(request: RemotingCommand) -> Registration:
         raise RequestRefused(f"expected a body with the CRC {checksum}, found {body_checksum(request.body)}")
     compressed = bool_field(request, "compressed", default=False)
     body = decode_register_body(request.body, compressed=compressed, version=request.version)
-    check_count("filter servers of a broker", len(body.filter_servers), ROUTE_QUEUES_MAX)
     check_count("topics of a broker", body.topic_count, BROKER_TOPICS_MAX)
     broker_name = text_field(request, "brokerName")
     return Registration(

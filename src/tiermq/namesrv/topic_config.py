@@ -43,6 +43,7 @@ from tiermq.remoting.json_dialect import (
     text_in,
     text_map_in,
 )
+from tiermq.remoting.limits import check_count
 from tiermq.settings import LONG_MAX
 
 PERM_INHERIT = 1
@@ -150,6 +151,7 @@ NO_VERSION = DataVersion()
 
 VERSION_WITH_WRAPPER = 37
 """V3_0_11: from here on a body has a wrapper and filter servers."""
+FILTER_SERVERS_MAX = 1_000
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 _FIELDS_MIN = 5
 
@@ -223,6 +225,7 @@ def _filters_in(value: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list):
         raise RequestRefused(f"expected filterServerList to be a list, found a {type(value).__name__}")
+    check_count("filter servers of a broker", len(value), FILTER_SERVERS_MAX)
     return tuple(text_in(each, "filterServerList") for each in value)
 
 

@@ -413,9 +413,14 @@ class RemotingServer:
         try:
             with SHORT_TURNS:
                 result = work()
+        except RequestRefused as error:
+            failure = without_frames(error)
         except Exception as error:  # noqa: BLE001 - the requester gets the error
             failure = error
-        self.call_threadsafe(self._work_done, done, result, failure)
+        try:
+            self.call_threadsafe(self._work_done, done, result, failure)
+        finally:
+            del failure  # Its traceback names this frame: a cycle, which only a collection would free.
 
     def _work_done(self, done: Callable[[Any, Exception | None], None], result: Any, failure: Exception | None) -> None:
         self._waiting_blocking -= 1
@@ -557,12 +562,13 @@ class RemotingServer:
         """`decode` the body in the pool, then `handle` it on the loop. What either raises is answered."""
 
         def done(decoded: Any, failure: Exception | None) -> None:
-            try:
-                if failure is not None:
-                    raise failure
-                response = None if connection.closing else handle(connection, command, decoded)
-            except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
-                response = self._refusal_of(command, error)
+            if failure is not None:
+                response = self._refusal_of(command, failure)
+            else:
+                try:
+                    response = None if connection.closing else handle(connection, command, decoded)
+                except Exception as error:  # noqa: BLE001 - a request's outermost edge: answered, counted and logged
+                    response = self._refusal_of(command, error)
             if response is not None and not command.flag & FLAG_ONEWAY:
                 connection.send(response)
 
@@ -637,6 +643,18 @@ class RemotingServer:
         if command.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
             return None
         return command.respond(code, remark_of(error))
+
+
+def without_frames(error: RequestRefused) -> RequestRefused:
+    """The same, without the frames that raised it and its causes.
+
+    They hold the body as far as it was read. Freed here, they do not wait for a collection, which would free those of
+    many requests at once while every thread waits.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each = each.with_traceback(None).__context__
+    return error
 
 
 async def close_listener(listener: asyncio.Server) -> None:

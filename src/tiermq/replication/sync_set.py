@@ -51,7 +51,8 @@ class SyncSet:
         self._progress: dict[int, _Progress] = {}
         self.effective: frozenset[int] = self.recorded
         self._sampled_s = -SAMPLE_S
-        self._older_end = self._newer_end = 0
+        self._older_end: int | None = None
+        self._newer_end = 0
 
     @property
     def is_alone(self) -> bool:
@@ -86,7 +87,9 @@ class SyncSet:
 
     def _end_before(self, end: int, now_s: float) -> int:
         """Where the log ended a moment ago: under load, no replica ever has it up to the very end."""
-        if now_s - self._sampled_s >= SAMPLE_S:
+        if self._older_end is None:
+            self._older_end, self._newer_end, self._sampled_s = end, end, now_s
+        elif now_s - self._sampled_s >= SAMPLE_S:
             self._older_end, self._newer_end, self._sampled_s = self._newer_end, end, now_s
         return self._older_end
 
@@ -104,7 +107,8 @@ class SyncSet:
     def look(self, acks: Mapping[int, int], end: int, now_s: float) -> frozenset[int] | None:
         """The set to be recorded next; None when that is the one that is recorded or proposed."""
         for each in list(self._joining):
-            if each not in acks and each not in self._unsettled:
+            is_slow = each in acks and self._joining[each] >= 0 and self._is_behind(each, acks[each], end, now_s)
+            if each not in self._unsettled and (each not in acks or is_slow):
                 del self._joining[each]  # It never counted for anyone else.
             elif self._joining[each] < 0:
                 self._joining[each] = end

@@ -128,6 +128,7 @@ def _threshold(line: str) -> tuple[str, int]:
 
 
 def _thresholds_in(command: RemotingCommand) -> dict[str, int]:
+    check_count("lines of thresholds", bytes(command.body).count(b"\n"), THRESHOLDS_MAX)  # Before any is made.
     lines = _text(command).splitlines()
     check_count("lines of thresholds", len(lines), THRESHOLDS_MAX)
     return dict(map(_threshold, filter(str.strip, lines)))
