@@ -170,27 +170,20 @@ class Broker:
         """What the tier lacks of a store that was closed; None before, and without a tier."""
         clock = clock or SystemClock()
         directory = config_directory(store.config.root_path)
-        server = RemotingServer(
-            config.bind_address,
-            config.listen_port,
-            limits=limits,
-            tls=tls,
-            acl=acl,
-            clock=clock,
-            listening=() if listening is None else listening.sockets,
-        )
+        sockets = () if listening is None else listening.sockets
+        place = config.bind_address, config.listen_port
+        server = RemotingServer(*place, limits=limits, tls=tls, acl=acl, clock=clock, listening=sockets)
         topics = TopicTable(directory, config, clock, store.topics())
-        groups = GroupTable(directory, config, clock)
-        metrics = Registry()
+        groups, metrics = GroupTable(directory, config, clock), Registry()
         self._hooks = BrokerHooks()
         self._hooks.every(FLUSH_PERIOD_S, self._flush_tables)
         self._hooks.on_stop(self._last_flush)
         offsets = ConsumerOffsets(directory, clock)
         self.table_replay = TableReplay(local_half(store), topics, groups, offsets, clock)
-        if local_half(store).config.broker_role is not BrokerRole.SLAVE:
-            self.table_replay.catch_up()  # Before anything reads what it brings.
+        self.table_replay.catch_up()  # Before anything reads what it brings.
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
         secured = _ha_tls(config, tls, master_tls)
+        replica_tls = name_server_tls if master_tls is None else master_tls()
         self.replication = Replication(local_half(store), config, clock, ha, metrics, term, secured)
         _begin_term(self.replication, term, topics, server, local_half(store))
         self.parts = BrokerContext(
@@ -211,9 +204,7 @@ class Broker:
             hooks=self._hooks,
             wait_registered=self._wait_registered,
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
-            ask_replica=functools.partial(
-                BlockingClient, tls=name_server_tls if master_tls is None else master_tls(), credentials=credentials
-            ),
+            ask_replica=functools.partial(BlockingClient, tls=replica_tls, credentials=credentials),
             settings_file=settings_file,
         )
         register_broker_metrics(self.parts, self._name_servers)
@@ -334,15 +325,12 @@ class Broker:
             listening = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
             undo.callback(listening.close)
             port = listening.main.getsockname()[1]
-            host = store_host(config.broker_ip1, port)
-            is_guarded = acl is not None or (tls is not None and tls.mode is TlsMode.ENFORCING)
-            ha = ha_socket(config, role, port, is_guarded=is_guarded)
+            ha = ha_socket(config, role, port, is_guarded=_is_guarded(tls, acl))
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
-            opening = {**settings, "clock": clock, "store_host": host}
+            opening = {**settings, "clock": clock, "store_host": store_host(config.broker_ip1, port)}
             store = _opened_store(path, tier, config, role, elected, opening)
             undo.callback(store.close)
-            term = None if elected is None else elected.term(os.fspath(path))
             made = cls(
                 store,
                 config,
@@ -354,7 +342,7 @@ class Broker:
                 name_server_tls=name_server_tls,
                 listening=listening,
                 ha=ha,
-                term=term,
+                term=None if elected is None else elected.term(os.fspath(path)),
                 settings_file=settings_file,
                 master_tls=master_tls,
             )
@@ -634,6 +622,11 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _is_guarded(tls: TlsSettings | None, acl: AccessCheck | None) -> bool:
+    """Whether strangers are kept from the port for clients."""
+    return acl is not None or (tls is not None and tls.mode is TlsMode.ENFORCING)
 
 
 def _ha_tls(config: BrokerConfig, tls: TlsSettings | None, client: Callable[[], ssl.SSLContext] | None) -> HaTls | None:

@@ -32,6 +32,7 @@ from tiermq.broker.topic.table_file import Entry, StoredTable, TableChange, is_o
 from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import Clock
 from tiermq.commitlog.dispatch_request import DispatchRequest
+from tiermq.config import BrokerRole
 from tiermq.delivery.redeliver import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, StoreClosed, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
@@ -105,7 +106,9 @@ class TableReplay:
         self._local.between_dispatches(self._run)
 
     def catch_up(self) -> None:
-        """Of a broker that is about to be the master: apply what the log has."""
+        """Of a broker that is about to be the master: apply what the log has. A slave follows instead."""
+        if self._local.config.broker_role is BrokerRole.SLAVE:
+            return
         self._local.dispatch_now()
         self._local.between_dispatches(self._run)
         for name, each in self._whole.items():
