@@ -14,7 +14,7 @@ import socket
 import ssl
 
 READ_BYTES = 64 * 1024
-HANDSHAKE_BYTE = 0x16
+TLS_FIRST_BYTE = 0x16
 
 
 class PlainChannel:
@@ -63,7 +63,7 @@ class TlsChannel:
     async def open(self) -> None:
         """The handshake. Raises EOFError for a peer that is not let in, and OSError."""
         first = await self._read()
-        if first and first[0] != HANDSHAKE_BYTE:
+        if first and first[0] != TLS_FIRST_BYTE:
             raise EOFError(
                 "expected TLS (haTlsEnable), found a peer that speaks without it: give it haTlsEnable=true and a "
                 "certificate; brokers of RocketMQ have no TLS on this port, and cannot follow this one"

@@ -47,7 +47,7 @@ from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
 
-RECORD_BYTES_MAX = 16 * 1024 * 1024
+TABLE_RECORD_BYTES_MAX = 16 * 1024 * 1024
 """Larger records are skipped before they are parsed."""
 PARTS_MAX = 10_000
 Modes = dict[tuple[str, str], GroupMode]
@@ -139,8 +139,8 @@ class TableReplay:
 
     def _take(self, message: StoredMessage) -> None:
         try:
-            if len(message.body) > RECORD_BYTES_MAX:
-                raise RequestRefused(f"expected at most {RECORD_BYTES_MAX} bytes, found {len(message.body)}")
+            if len(message.body) > TABLE_RECORD_BYTES_MAX:
+                raise RequestRefused(f"expected at most {TABLE_RECORD_BYTES_MAX} bytes, found {len(message.body)}")
             record = decode_object(message.body)
             apply = self._apply.get(str(record.get("table")))
             if apply is None:
