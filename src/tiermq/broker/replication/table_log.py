@@ -221,6 +221,8 @@ class TableLog:
             return
         if self._local.writeable:
             self.note()
+        if not (self._is_elected or self._master.rules.waits):
+            return  # Its sends wait for no slave either.
         if self._lacks_tables:
             why = self._local.why_not_writeable or self._refusal
             raise RequestRefused(
