@@ -38,9 +38,9 @@ class ObservedMaster:
     ha_address: str
     file_bytes: int
     wait_ms: int
-    has_tls: bool
     log_begin: int
     log_end: int
+    has_tls: bool = False
 
     @property
     def begin(self) -> int:
@@ -70,9 +70,9 @@ async def ask_master(
         ha_address or await _ha_address(cluster, address, settings),
         int(settings["mappedFileSizeCommitLog"]),
         max(int(settings.get(name) or 0) for name in _WAITS),
-        settings.get("haTlsEnable") == "true",
         max(0, int64_in(table, "commitLogMinOffset")),
         max(0, int64_in(table, "commitLogMaxOffset")),
+        has_tls=settings.get("haTlsEnable") == "true",
     )
 
 
