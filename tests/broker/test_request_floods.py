@@ -141,7 +141,7 @@ def test_a_table_whose_pages_never_come_is_an_error() -> None:
         pages.take({"totalTopicNum": "5"}, b'{"topicConfigTable":{},"dataVersion":{}}')
 
 
-def test_all_groups_are_told_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
+def test_all_groups_are_listed_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
     odd = {"type": "EXPONENTIAL"}
     broker.parts.groups.put(SubscriptionGroup("odd", False, attributes={"a": 'q"'}, group_retry_policy=odd))
     told = json.loads(bytes(peer.ask(201).body))["subscriptionGroupTable"]

@@ -64,7 +64,7 @@ def test_a_tier_of_ours_shows_its_small_objects_too(tmp_path: Path) -> None:
     assert set(counts) <= set(TIER_ROW_KINDS)
 
 
-def test_the_parts_of_an_object_store_are_told_by_their_place(tmp_path: Path) -> None:
+def test_the_parts_of_an_object_store_are_shown_by_their_place(tmp_path: Path) -> None:
     driver = bare_driver(f"{(tmp_path / 'objects').as_uri()}?driver=object", {})
     world = sound_world(tmp_path)
     (key,) = (info.key for info in world.driver.list_segments() if info.key.topic == "payments" and info.key.type == 0)
@@ -98,7 +98,7 @@ def test_an_open_index_file_shows_its_chains(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows(tmp_path)].count("damage") == 1
 
 
-def test_an_open_index_file_of_the_real_rocketmq_needs_its_slots_said(tmp_path: Path) -> None:
+def test_an_open_index_file_of_the_real_rocketmq_needs_its_slots_reported(tmp_path: Path) -> None:
     directory = tmp_path / "tiered_index_file"
     shutil.copytree(GOLDEN / "open_index", directory)
     files = list_tier_files(tmp_path)

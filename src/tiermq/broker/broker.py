@@ -130,7 +130,7 @@ MASTER_ONLY = frozenset({PopProcessor, RecallProcessor, ReplyProcessor, SendBack
 """What a slave does not run: it stores messages, and its master's log has them."""
 STORE_SETTINGS = frozenset(settings_of(StoreConfig))
 _log = logging.getLogger(__name__)
-TOLD_S = 3.0
+REGISTRATION_WAIT_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
 BUSY_LOOK_S = 0.01
 SERVICES_AFTER_S = 1.0
@@ -437,7 +437,7 @@ class Broker:
         return [] if self._registration is None else self._registration.status()
 
     def _wait_registered(self) -> bool:
-        return self._registration is None or self._registration.wait_told(TOLD_S)
+        return self._registration is None or self._registration.wait_accepted(REGISTRATION_WAIT_S)
 
     @property
     def registration(self) -> BrokerRegistration | None:
@@ -566,7 +566,7 @@ class Broker:
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
         if self.replication.keeper is not None and (tails := self.replication.keeper.cut_tails()):
             found["cut tails"] = (
-                f"bytes of replaced masters that no client was told of are kept in {', '.join(tails[-3:])}"
+                f"unacknowledged bytes of replaced masters are kept in {', '.join(tails[-3:])}"
                 f"{f' and {len(tails) - 3} more' if len(tails) > 3 else ''}: look at them with `tiermq dump`, then "
                 "remove them"
             )

@@ -23,24 +23,6 @@ from tiermq.settings import Configuration, whole
 DEFAULT_PORT = 10911
 BROKER_NAME_BYTES_MAX = 255
 """Maximum length of a broker's name: POP receipts hold it, and sends reserve space for them in their properties."""
-FIXED_WHILE_RUNNING = frozenset(
-    {
-        "broker_cluster_name",
-        "broker_name",
-        "broker_id",
-        "broker_ip1",
-        "broker_ip2",
-        "listen_port",
-        "bind_address",
-        "read_only",
-        "ha_observer",
-        "fast_listen_port",
-        "ha_listen_port",
-        "ha_bind_address",
-        "ha_tls_enable",
-    }
-)
-"""Settings that a running broker does not change: name and addresses."""
 CHANGEABLE_OF_BROKER = frozenset(
     {
         "auto_create_subscription_group",

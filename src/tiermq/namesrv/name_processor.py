@@ -14,7 +14,7 @@ from itertools import islice
 
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
+from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import (
     BROKER_TIMEOUT_MS,
     BROKER_TOPICS_MAX,
@@ -116,34 +116,42 @@ class NameProcessor:
 
     @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR, large_body=True, in_pool=True, decode=_registration_in)
     def register_broker(
-        self, connection: Connection, request: RemotingCommand, told: Registration
+        self, connection: Connection, request: RemotingCommand, registration: Registration
     ) -> RemotingCommand | None:
-        return self._server.in_steps(connection, request, self._registering(connection, request, told))
+        return self._server.in_steps(connection, request, self._registering(connection, request, registration))
 
     def _registering(
-        self, connection: Connection, request: RemotingCommand, told: Registration
+        self, connection: Connection, request: RemotingCommand, registration: Registration
     ) -> Generator[None, None, RemotingCommand]:
         """A table of many topics is registered in parts: other requests are served in between."""
-        self.table.require_room(told)  # For all parts: what is registered is registered whole.
-        is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
-        is_changed = self.table.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
-        rest = iter(told.topics.items())
+        self.table.require_room(registration)  # For all parts: what is registered is registered whole.
+        is_new = self.table.data_version(registration.cluster, registration.broker_name, registration.address) is None
+        is_changed = self.table.is_changed(
+            registration.cluster, registration.broker_name, registration.address, registration.data_version
+        )
+        rest = iter(registration.topics.items())
         first = dict(islice(rest, TOPICS_AT_ONCE))
-        is_whole = len(first) == len(told.topics)
-        answer = self.table.register(replace(told, topics=first), connection, is_whole=is_whole)
+        is_whole = len(first) == len(registration.topics)
+        answer = self.table.register(replace(registration, topics=first), connection, is_whole=is_whole)
         while answer.accepted and not is_whole:
             yield
-            if (told.broker_name, told.address) not in self.table:
+            if (registration.broker_name, registration.address) not in self.table:
                 break  # It went meanwhile.
             if part := dict(islice(rest, TOPICS_AT_ONCE)):
-                self.table.add_topics(told, part, is_changed=is_changed)
+                self.table.add_topics(registration, part, is_changed=is_changed)
             else:
-                self.table.drop_missing_topics(told)
+                self.table.drop_missing_topics(registration)
                 is_whole = True
         if not answer.accepted:
-            _log.warning("broker %s at %s: not registered, another address is newer", told.broker_name, told.address)
+            _log.warning(
+                "broker %s at %s: not registered, another address is newer",
+                registration.broker_name,
+                registration.address,
+            )
         elif is_new:
-            _log.info("broker %s %d at %s: registered", told.broker_name, told.broker_id, told.address)
+            _log.info(
+                "broker %s %d at %s: registered", registration.broker_name, registration.broker_id, registration.address
+            )
         ext = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address}
         orders = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.respond(
@@ -298,10 +306,10 @@ class NameProcessor:
         """In force at once and until the end of the process; the file that the settings came from is not touched."""
         try:
             entries = read_properties(bytes(request.body).decode("utf-8"))
-            if fixed := fixed_keys(entries):
+            if fixed := self.config.fixed_properties(entries):
                 remark = f"{', '.join(fixed)}: cannot be changed while the name server runs"
                 return request.respond(ResponseCode.NO_PERMISSION, remark)
-            self.config = changed_while_running(self.config, entries)
+            self.config = self.config.with_properties(entries)
         except (BadConfig, UnicodeDecodeError) as error:
             raise RequestRefused(f"expected settings as a properties file has them: {error}") from error
         self.table.delete_missing_topics = self.config.delete_topic_with_broker_registration

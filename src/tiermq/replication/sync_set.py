@@ -105,7 +105,7 @@ class SyncSet:
         return bool(new)
 
     def look(self, acks: Mapping[int, int], end: int, now_s: float) -> frozenset[int] | None:
-        """The set to be recorded next; None when that is the one that is recorded or proposed."""
+        """The set to be recorded next; None when it is recorded, or while another one is proposed."""
         for each in list(self._joining):
             is_slow = each in acks and self._joining[each] >= 0 and self._is_behind(each, acks[each], end, now_s)
             if each not in self._unsettled and (each not in acks or is_slow):
@@ -120,7 +120,9 @@ class SyncSet:
         wanted |= {each for each, needs in self._joining.items() if acks.get(each, -1) >= needs}
         self._progress = {each: found for each, found in self._progress.items() if each in acks}
         found = frozenset(wanted)
-        if found == (self.recorded if self._proposed is None else self._proposed):
+        if self._proposed is not None or found == self.recorded:
+            # One proposal at a time: the recording of a set that was recorded before, reported twice, must not settle
+            # a newer proposal of the same set while another one may still land in the bucket.
             return None
         self._proposed, self._unsettled = found, self._unsettled | found
         self._refresh()

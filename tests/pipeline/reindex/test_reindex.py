@@ -194,7 +194,7 @@ def test_keys_are_staged_in_the_tier_and_nothing_of_that_is_left(made: JobWorld)
     assert not [name for name in new if STAGED in name]
 
 
-def test_where_no_message_has_a_key_the_newest_file_says_that_all_is_covered(made: JobWorld) -> None:
+def test_where_no_message_has_a_key_the_newest_file_reports_that_all_is_covered(made: JobWorld) -> None:
     made.world.put_index()
     made.world.put_manifests()
     assert newest(made).coverage().queues == {}
@@ -206,7 +206,7 @@ def test_where_no_message_has_a_key_the_newest_file_says_that_all_is_covered(mad
     assert run(made).planned["queues"] == 0
 
 
-def test_a_queue_that_cannot_be_read_is_told_and_stays_missing(made: JobWorld) -> None:
+def test_a_queue_that_cannot_be_read_is_reported_and_stays_missing(made: JobWorld) -> None:
     key = made.world.segments(LOG, "payments", 2)[0].key
     path = made.root / key.path
     path.write_bytes(path.read_bytes()[:-1])

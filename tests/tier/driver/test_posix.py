@@ -240,7 +240,9 @@ def test_a_crash_while_an_object_is_replaced_leaves_the_old_one(tmp_path: Path) 
         (errno.ENAMETOOLONG, BadTierName),
     ],
 )
-def test_what_the_system_refuses_is_said_in_our_words(tmp_path: Path, number: int, expected: type[Exception]) -> None:
+def test_what_the_system_refuses_is_reported_in_our_words(
+    tmp_path: Path, number: int, expected: type[Exception]
+) -> None:
     driver = PosixDriver(tmp_path, calls=FailingCalls("pwrite", number))
     with pytest.raises(expected, match="could not write"):
         driver.write(KEY, 0, [b"x"])
@@ -255,7 +257,7 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
         driver.read(KEY, 0, 1)
 
 
-def test_without_descriptors_every_call_says_which_limit_was_reached_and_what_raises_it(tmp_path: Path) -> None:
+def test_without_descriptors_every_call_reports_which_limit_was_reached_and_what_raises_it(tmp_path: Path) -> None:
     driver = PosixDriver(tmp_path / "tier")
     driver.write(KEY, 0, [b"one"])
     driver.put_object("a.tiermq.json", b"{}")

@@ -394,13 +394,13 @@ def encode_offsets(
     pop_open: Offsets | None = None,
     table_log_next: int | None = None,
 ) -> bytes:
-    told, grouped = encode_body(version.to_json()), _topics_of_groups(table)
+    encoded, grouped = encode_body(version.to_json()), _topics_of_groups(table)
     own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), encode_body(log_ends))
     if pop_open:
         own += b',"%b":%b' % (POP_OPEN.encode(), encode_body(pop_open))
     if table_log_next is not None:
         own += b',"%b":%d' % (LOG_NEXT.encode(), table_log_next)
-    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (told, grouped, _offset_table(table), own)
+    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (encoded, grouped, _offset_table(table), own)
 
 
 def _topics_of_groups(table: Offsets) -> bytes:

@@ -35,7 +35,7 @@ from tiermq.errors import (
 )
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
-from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_told, open_broker, read_bucket
+from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
 from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
@@ -210,7 +210,7 @@ class OffloadBroker:
             fence=partial(self._driver.fence_bundles, self.directory, create=self.packs),
         )
         assert broker.lease is not None
-        with in_use_is_told(broker.home):
+        with in_use_is_reported(broker.home):
             broker.lease.require_free()  # The writer would only log the holder.
         writer.claim()
         if writer.refusal:
