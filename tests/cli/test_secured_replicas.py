@@ -15,8 +15,7 @@ from broker.brokers import send_command
 from cli.standbys import FAST
 from interop.controller_set import ControllerProcess
 from servers.certificates import Certificates
-from servers.following import Following
-from servers.serving import Serving
+from servers.serving import Following, Serving
 from tiermq.cli.main import cli
 from tiermq.errors import RemotingError
 from tiermq.message.record import decode_records
