@@ -171,7 +171,7 @@ ASKING = {
     "allAckInSyncStateSet": "true",
     "enableDLegerCommitLog": "true",
     "fetchControllerAddrByDnsLookup": "true",
-    "enableSlaveActingMaster": "true",
+    "asyncLearner": "true",
     "duplicationEnable": "true",
     "storeType": "defaultRocksDB",
     "configManagerVersion": "v2",

@@ -209,6 +209,14 @@ class BrokerConfig(Configuration):
     """How long before its end the master acknowledges nothing more: for clocks that do not run equally fast."""
     master_lease_look: int = whole(1_000, low=10)
     """How often the other replicas read it."""
+    enable_slave_acting_master: bool = False
+    """Of all members of a set: whether the slave with the smallest id acts for a master that is away."""
+    enable_remote_escape: bool = False
+    """Whether an acting slave delivers what is due to other masters of the cluster."""
+    broker_not_active_timeout_millis: int = whole(10_000, low=1)
+    """With `enable_slave_acting_master`: a member that is silent for this long is away."""
+    skip_pre_online: bool = False
+    """Whether a master that starts does not take over from its slaves first."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a slave."""
     read_only: bool = False

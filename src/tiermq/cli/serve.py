@@ -23,6 +23,7 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
 from tiermq.broker.replication.controller_election import controller_election
+from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, CONTROLLER, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.server_process import (
@@ -266,6 +267,7 @@ def _say_role(as_json: bool, decision: Decision, broker: Broker) -> None:
 
 def _require_no_role(file: FileSettings, config: BrokerConfig) -> None:
     """Raises BadConfig for a role in the settings of a broker that gets it by an election."""
+    check_acting(config, is_elected=True)
     role = StoreConfig(**file.store).broker_role
     if role is BrokerRole.SLAVE or config.broker_id:
         raise BadConfig(

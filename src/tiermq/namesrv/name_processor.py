@@ -7,12 +7,13 @@ TOPIC_NOT_EXIST, an unknown key with QUERY_NOT_FOUND, a setting that may not be 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Generator
 from dataclasses import replace
 from itertools import islice
 
-from tiermq.errors import BadConfig, RequestRefused
+from tiermq.errors import BadConfig, RemotingError, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import (
@@ -20,6 +21,7 @@ from tiermq.namesrv.route_table import (
     BROKER_TOPICS_MAX,
     TOPICS_AT_ONCE,
     ZONE_NAME,
+    MinIdChange,
     QueueData,
     Registration,
     RouteTable,
@@ -36,6 +38,7 @@ from tiermq.namesrv.topic_config import (
     decode_register_body,
 )
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
+from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, bool_field, int_field, text_field
 from tiermq.remoting.connection import Connection
@@ -46,6 +49,8 @@ from tiermq.settings import read_properties
 
 ROUTE_QUEUES_MAX = 1_000
 """Brokers in the route of one topic that a request names."""
+NOTICE_S = 1.0
+"""How long a broker that is notified is waited for: it also asks by itself, every second."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +99,7 @@ class NameProcessor:
         self.config = config
         self.table = table
         self.kv = kv
+        self._notices: set[asyncio.Task[None]] = set()
 
     def serve_at(self, server: RemotingServer) -> None:
         """Serve at `server`, and be notified when a broker's connection ends."""
@@ -105,12 +111,22 @@ class NameProcessor:
         """A broker that is no longer connected is no longer there."""
         for name, address in self.table.channel_closed(connection):
             _log.warning("broker %s at %s: unregistered, since its connection ended", name, address)
+        self.notify_min_ids()
         self.sweep()
 
     def sweep(self) -> None:
         """Forget the topics of brokers that are gone. Other requests are served in between."""
         if self.table.sweep():
             self._server.loop.call_soon(self.sweep)
+
+    def notify_min_ids(self) -> None:
+        """Let the members of sets in which a slave acts for its master know that the smallest id is another one."""
+        for change in self.table.take_min_changes():
+            if self.config.notify_min_broker_id_changed:
+                for address in change.others:
+                    notice = self._server.loop.create_task(_notify(address, change))
+                    self._notices.add(notice)
+                    notice.add_done_callback(self._notices.discard)
 
     # Brokers.
 
@@ -133,6 +149,7 @@ class NameProcessor:
         first = dict(islice(rest, TOPICS_AT_ONCE))
         is_whole = len(first) == len(registration.topics)
         answer = self.table.register(replace(registration, topics=first), connection, is_whole=is_whole)
+        self.notify_min_ids()
         while answer.accepted and not is_whole:
             yield
             if (registration.broker_name, registration.address) not in self.table:
@@ -166,6 +183,7 @@ class NameProcessor:
         name, address = text_field(request, "brokerName"), text_field(request, "brokerAddr")
         if self.table.unregister(name, address):
             _log.info("broker %s at %s: unregistered by its request", name, address)
+            self.notify_min_ids()
             self.sweep()
         return request.respond()
 
@@ -326,6 +344,26 @@ def _counting(
 ) -> Generator[None, None, RemotingCommand]:
     count = yield from steps
     return request.respond(ext={field: str(count)})
+
+
+async def _notify(address: str, change: MinIdChange) -> None:
+    ext = {
+        "minBrokerId": str(change.broker_id),
+        "brokerName": change.broker_name,
+        "minBrokerAddr": change.address,
+        "offlineBrokerAddr": change.gone_address,
+        "haBrokerAddr": change.gone_ha_address,
+    }
+    notice = RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, ext={k: v for k, v in ext.items() if v})
+    try:
+        [(host, port)] = parse_name_servers(address)
+        client = await RemotingClient.connect(host, port, timeout_s=NOTICE_S)
+        try:
+            client.oneway(notice)
+        finally:
+            await client.close()
+    except (BadConfig, RemotingError) as error:
+        _log.info("broker at %s: not notified that %d is the smallest id now: %s", address, change.broker_id, error)
 
 
 def _who(request: RemotingCommand) -> tuple[str, str, str]:

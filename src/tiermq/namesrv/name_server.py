@@ -83,6 +83,7 @@ class NameServer(ThreadedServer):
             _log.warning("broker %s at %s: unregistered, since it was silent for too long", name, address)
             if isinstance(channel, Connection):
                 channel.close()
+        self.processor.notify_min_ids()
         self.processor.sweep()
         return len(expired)
 

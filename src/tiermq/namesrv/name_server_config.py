@@ -51,6 +51,8 @@ class NameServerConfig(ServerConfiguration):
     return_order_topic_config_to_broker: bool = True
     delete_topic_with_broker_registration: bool = False
     support_acting_master: bool = False
+    notify_min_broker_id_changed: bool = False
+    """Whether brokers whose slaves act for a master that is down are notified when one comes or goes."""
 
     def __post_init__(self) -> None:
         ServerConfiguration.__post_init__(self)

@@ -230,6 +230,20 @@ class _Live:
     channel: Hashable | None
 
 
+@dataclass(frozen=True, slots=True)
+class MinIdChange:
+    """The smallest id of a broker set is another one: a member has gone, or has come."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    gone_address: str
+    """Of the member that had it; empty where one with a smaller id has come."""
+    gone_ha_address: str
+    others: tuple[str, ...]
+    """Addresses of the members that were there before."""
+
+
 @dataclass(slots=True, eq=False)
 class _PermissionChange:
     """Permissions of a broker's topics that are being changed, in steps."""
@@ -259,6 +273,7 @@ class RouteTable:
         self._changes: deque[_PermissionChange] = deque()
         self._gone: deque[tuple[str, set[str]]] = deque()
         self._route_count = 0
+        self._min_changes: list[MinIdChange] = []
 
     # Registrations.
 
@@ -293,6 +308,8 @@ class RouteTable:
         broker.cluster = registration.cluster
         broker.acting_master = bool(registration.acting_master)
         broker.zone = registration.zone
+        if broker.addresses and registration.broker_id < min(broker.addresses):
+            self._note_min(registration.broker_name, broker, (registration.broker_id, registration.address))
         broker.addresses[registration.broker_id] = registration.address
         self._take_topics(registration, broker, is_first=not known_id)
         if is_whole:
@@ -380,8 +397,13 @@ class RouteTable:
         broker = self._brokers.get(broker_name)
         if broker is None or (broker_name, address) not in self._live:
             return False
+        ha_address = self._live[broker_name, address].ha_address
         self._forget_live((broker_name, address))
+        had_least = bool(broker.addresses) and broker.addresses[min(broker.addresses)] == address
         broker.addresses = {each: known for each, known in broker.addresses.items() if known != address}
+        if had_least and broker.addresses:
+            least = min(broker.addresses)
+            self._note_min(broker_name, broker, (least, broker.addresses[least]), address, ha_address)
         if not broker.addresses:
             del self._brokers[broker_name]
             self._gone.append((broker_name, broker.topics))
@@ -390,6 +412,17 @@ class RouteTable:
             # An acting master is readable, never writable.
             self.wipe_write_permission(broker_name)
         return True
+
+    def _note_min(
+        self, name: str, broker: _Broker, least: tuple[int, str], gone: str = "", gone_ha_address: str = ""
+    ) -> None:
+        if broker.acting_master:
+            self._min_changes.append(MinIdChange(name, *least, gone, gone_ha_address, tuple(broker.addresses.values())))
+
+    def take_min_changes(self) -> list[MinIdChange]:
+        """What happened since the last call to broker sets whose slaves act for their master."""
+        taken, self._min_changes = self._min_changes, []
+        return taken
 
     def sweep(self) -> bool:
         """Forget topics of brokers that are gone, TOPICS_AT_ONCE of them; whether more are left.

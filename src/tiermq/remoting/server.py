@@ -259,8 +259,8 @@ class RemotingServer:
             connection.send_at_once(
                 command.respond(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    "this broker is not known to be the master now: its lease has ended, or another replica has it; "
-                    "ask a name server for the route again",
+                    "this broker is not known to be the master now: its lease has ended, another replica has it, or "
+                    "one in sync lacks a part of its log; ask a name server for the route again",
                 )
             )
         return True

@@ -196,11 +196,11 @@ def test_a_lease_older_than_a_manifest_is_refused(manual_clock: ManualClock) -> 
 def test_what_was_acquired_is_known_without_another_request(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     first = ManifestStore(driver, "a", clock=manual_clock)
-    assert first.held(QUEUE) is None
+    assert first.taken_over(QUEUE) is None
     first.write(replace(SAMPLE, key=QUEUE))
     second = ManifestStore(driver, "b", clock=manual_clock)
     second.acquire(QUEUE)
-    held = second.held(QUEUE)
+    held = second.taken_over(QUEUE)
     assert held is not None
     assert held == second.read(QUEUE)
     assert (held.segments, held.writer) == (SAMPLE.segments, "b")

@@ -187,7 +187,7 @@ class PullProcessor:
         except PullForbidden as error:
             fields = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=fields)
-        if self._is_slave and not (self._parts.config.slave_read_enable or not self._parts.config.takes_messages):
+        if self._is_slave and not self._serves_reads():
             self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
@@ -360,6 +360,10 @@ class PullProcessor:
         """Whether messages of the log are not in their queues yet."""
         local = self._parts.local
         return local.dispatched_where < local.max_physical_offset
+
+    def _serves_reads(self) -> bool:
+        config = self._parts.config
+        return config.slave_read_enable or not config.takes_messages or self._parts.replication.is_acting
 
     def _sends_back(self) -> bool:
         return self._is_slave and self._parts.replication.sends_back

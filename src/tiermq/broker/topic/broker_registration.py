@@ -70,6 +70,8 @@ class BrokerIdentity:
     broker_id: int = 0
     ha_address: str = ""
     timeout_ms: int | None = None
+    acting_master: bool = False
+    """Whether slaves of this broker's set act for its master."""
 
     def ext(self) -> dict[str, str]:
         """The identity as fields of a request."""
@@ -323,7 +325,7 @@ class _Session:
             **timeout,
             "bodyCrc32": str(body_checksum(body)),
             "compressed": "false",
-            "enableActingMaster": "false",
+            "enableActingMaster": str(identity.acting_master).lower(),
             "haServerAddr": identity.ha_address,
         }
         return await client.request(

@@ -408,7 +408,7 @@ class DispatchStep:
             if not run.due_ms:
                 self._schedule.look_again(run, due_ms)
             return False
-        self._asking(lambda: self._writer.write_manifest(run, file))
+        self._asking(lambda: self._writer.write_manifest(run, file.queue))
         return False
 
     # Failing
