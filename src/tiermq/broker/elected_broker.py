@@ -277,7 +277,7 @@ class ElectedBroker:
                 continue
             try:
                 [(host, port)] = parse_name_servers(addresses[each])
-                with broker.parts.ask_name_server(host, port) as client:
+                with broker.parts.ask_replica(host, port) as client:
                     answer = client.request(RemotingCommand(RequestCode.SYNC_BROKER_TABLES), timeout_s=TABLES_TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
                     return each

@@ -7,6 +7,8 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import click
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.settings_file import FileSettings, read_settings_file
+from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
 from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.cli.server_process import EndSignals, TierTroubleFilter, limit_heaps, say_event
 from tiermq.client.cluster_client import Access
@@ -47,7 +50,6 @@ _log = logging.getLogger(__name__)
 )
 @click.option("--master", metavar="ADDR", help="The master's HA port, host:port.")
 @click.option("--master-address", metavar="ADDR", help="The master's port for clients [the one below --master].")
-@click.option("--namesrv", metavar="ADDR", envvar="NAMESRV_ADDR", help="Find the master at host:port;host:port.")
 @click.option("--broker", metavar="NAME", help="The master's name there [the only one].")
 @click.option(
     "--newest-file", is_flag=True, help="Begin with the newest file of the master's log, not with its oldest."
@@ -59,12 +61,15 @@ _log = logging.getLogger(__name__)
 @click.option("--metrics-port", type=_PORT, help="Serve /metrics, /health and /ready here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
-def follow(**options: Any) -> None:
+@partial(cluster_options, default="")
+def follow(access: Access, **options: Any) -> None:
     """Copy the log of a running master into DIR, upload it at once, and serve reads.
 
     The master is RocketMQ 4.9, 5.3 or 5.5, or TierMQ. To it this process is an observer: it never acknowledges a
     message, registers nowhere in the cluster, and changes nothing there. DIR has the log byte by byte, until it is in
     the tier and proven. Topics, groups and offsets are copied, too. Accounts: ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY.
+    --tls is for the ports of name servers and the master; the HA port of a TierMQ master with haTlsEnable needs
+    --tls-cert and --tls-ca.
 
     Progress goes to stderr every ten seconds. SIGTERM and Ctrl-C upload what is left, and end.
 
@@ -85,7 +90,7 @@ def follow(**options: Any) -> None:
             handler.addFilter(rare := TierTroubleFilter())
             running.callback(handler.removeFilter, rare)
         try:
-            shadow = Shadow(options)
+            shadow = Shadow(options, access)
             running.callback(shadow.stop)
             shadow.start(lambda ready: say_event(as_json, READY.format(**ready), event="ready", **ready))
         except (OSError, TierMQError) as error:
@@ -107,13 +112,13 @@ def guard_ms(master: ObservedMaster) -> int:
 class Shadow:
     """The observer, its store and its broker, in one process. Used by one thread."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], access: Access) -> None:
         """Raises BadConfig, RemotingError."""
         self._options = options
-        self._access = Access.of_environment(options["namesrv"] or "127.0.0.1:9876")
+        self._access = access if access.name_servers else replace(access, name_servers=DEFAULT_NAME_SERVER)
         self.left: dict[str, Any] = {}
         self._running = ExitStack()
-        if not options["master"] and not options["namesrv"]:
+        if not options["master"] and not access.name_servers:
             raise BadConfig("expected --master, or --namesrv and --broker, found neither")
         file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
         self._directory = options["directory"].absolute()
@@ -128,6 +133,13 @@ class Shadow:
         self._guard_ms = GUARD_MS if master is None else guard_ms(master)
         cluster, name = known[0] if master is None else (master.cluster, master.name)
         self._settings = self._store_settings(file, master)
+        certificates = self._access.certificates
+        is_mutual = bool(certificates.certificate_path and certificates.trusted_path)
+        has_tls = is_mutual if master is None else master.has_tls
+        if has_tls and not is_mutual:
+            raise BadConfig(
+                "expected --tls-cert and --tls-ca for a master whose HA port speaks TLS (haTlsEnable), found none"
+            )
         self._config = BrokerConfig(
             **{
                 **file.broker,
@@ -136,6 +148,7 @@ class Shadow:
                 "bind_address": options["host"],
                 "listen_port": options["port"],
                 "ha_observer": True,
+                "ha_tls_enable": has_tls,
                 "ha_master_address": "" if master is None else master.ha_address,
                 "master_address": "" if master is None else master.address,
                 **({} if options["metrics_port"] is None else {"metrics_port": options["metrics_port"]}),
@@ -181,8 +194,14 @@ class Shadow:
         config = self._config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
         keys = self._access.access_key, self._access.secret_key
         credentials = Credentials(keys[0], keys[1]) if keys[0] and keys[1] else None
+        access = self._access
         broker = Broker.open(
-            self._directory, tier=options["tier"], config=config, credentials=credentials, **self._settings
+            self._directory,
+            tier=options["tier"],
+            config=config,
+            credentials=credentials,
+            master_tls=access.certificates.context if access.tls or access.certificates else None,
+            **self._settings,
         )
         running.callback(self._note_left, broker)
         running.callback(broker.stop)
@@ -270,6 +289,11 @@ class Watch(Service):
         if self._observer.is_connected:
             return
         file_bytes = self._broker.parts.local.config.mapped_file_size_commit_log
+        if found.has_tls != self._broker.config.ha_tls_enable:
+            _log.error(
+                "expected a master with haTlsEnable=%s, as at the start, found another: start again", not found.has_tls
+            )
+            return
         if found.file_bytes != file_bytes:
             self._why = f"expected a master with log files of {file_bytes} bytes, found {found.file_bytes}"
             _log.error("%s", self._why)

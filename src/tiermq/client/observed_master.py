@@ -28,7 +28,9 @@ _WAITS = ("slaveTimeout", "syncFlushTimeout")
 
 @dataclass(frozen=True, slots=True)
 class ObservedMaster:
-    """See the module. `wait_ms`: how long a sender waits for a slave, at most."""
+    """See the module. `wait_ms`: how long a sender waits for a slave, at most. `has_tls`: whether its HA port speaks
+    TLS only, of TierMQ.
+    """
 
     cluster: str
     name: str
@@ -38,6 +40,7 @@ class ObservedMaster:
     wait_ms: int
     log_begin: int
     log_end: int
+    has_tls: bool = False
 
     @property
     def begin(self) -> int:
@@ -79,6 +82,7 @@ async def ask_master(
         max(int(settings.get(name) or 0) for name in _WAITS),
         max(0, int64_in(table, "commitLogMinOffset")),
         max(0, int64_in(table, "commitLogMaxOffset")),
+        has_tls=settings.get("haTlsEnable") == "true",
     )
 
 

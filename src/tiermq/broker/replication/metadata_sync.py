@@ -4,6 +4,9 @@
     45   delay offsets    60   timer check point: what was delivered
     907  the end of the master's log; 28 of RocketMQ 4
 
+A master of TierMQ also writes changes of its tables into its log (`table_replay`), which brings them sooner; these
+requests are for masters of RocketMQ, and for what a slave lacked at its start.
+
 Topics and groups are replaced when their version differs; offsets are merged. What was delivered is written only once
 this slave has the log up to where the master's ended when it answered: otherwise deliveries would be lost if this
 broker became the master before their records came. The timer check point is written so that a master on this directory
@@ -24,6 +27,7 @@ from tiermq.broker.broker_context import BrokerContext, config_directory
 from tiermq.broker.group.assignment_processor import AssignmentProcessor, decode_modes
 from tiermq.broker.group.consumer_offsets import decode_offsets
 from tiermq.broker.group.group_table import decode_groups
+from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.topic.topic_table import decode_topics
 from tiermq.client.table_pages import TablePages
 from tiermq.delivery.timer.timer_checkpoint import COPIED_SUM, TimerCheckpoint, TimerProgress, decode_progress
@@ -36,7 +40,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object, int64_in, object_in
 from tiermq.service import Service
 from tiermq.store.delay_offsets import FILE as DELAY_FILE
-from tiermq.store.delay_offsets import decode_delay_offsets, encode_delay_offsets
+from tiermq.store.delay_offsets import decode_delay_offsets
 
 _log = logging.getLogger(__name__)
 
@@ -47,14 +51,17 @@ SYNC_LOOK_S = 0.05
 class MetadataSync(Service):
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, processors: Iterable[object]) -> None:
+    def __init__(self, parts: BrokerContext, processors: Iterable[object], replay: TableReplay) -> None:
         super().__init__("metadata-sync")
+        self._replay = replay
         self.round_count = 0
         self._rounds = threading.Condition()
         self.problem = ""
         """Why the last round failed, as text; empty if it did not."""
         self._parts = parts
         [self._modes] = (each for each in processors if isinstance(each, AssignmentProcessor))
+        replay.on_modes = self._modes.follow
+        replay.on_gap = self.wake
         self._access = OsFileAccess()
         self._directory = config_directory(parts.local.config.root_path)
         self._client: BlockingClient | None = None
@@ -110,7 +117,7 @@ class MetadataSync(Service):
         if self._client is None or address != self._address or not self._client.client.is_open:
             self._disconnect()
             [(host, port)] = parse_name_servers(address)
-            self._client, self._address = self._parts.ask_name_server(host, port), address
+            self._client, self._address = self._parts.ask_replica(host, port), address
         return self._client
 
     def _disconnect(self) -> None:
@@ -175,10 +182,7 @@ class MetadataSync(Service):
 
     def _write_delay_offsets(self, body: bytes) -> None:
         offsets, counter = decode_delay_offsets(body)
-        delays_ms = self._parts.local.config.delay_levels_ms
-        self._access.make_directories(self._directory)
-        text = encode_delay_offsets(offsets, counter, self._parts.clock.now_ms(), delays_ms)
-        self._access.write_config(os.path.join(self._directory, DELAY_FILE), text)
+        self._replay.write_delays(offsets, counter)
 
     def _write_timer_checkpoint(self, body: bytes) -> None:
         of_master = decode_progress(body)

@@ -69,7 +69,7 @@ class RoleProcessor:
             raise RequestRefused(f"no replica is the master now. {_why_not(keeper)}")
         try:
             [(host, port)] = parse_name_servers(address)
-            with self._parts.ask_name_server(host, port) as client:
+            with self._parts.ask_replica(host, port) as client:
                 answer = client.request(
                     RemotingCommand(RequestCode.DEMOTE_BROKER, ext={"successor": str(own)}),
                     timeout_s=HANDOVER_TIMEOUT_S + 5.0,
