@@ -290,9 +290,9 @@ class Watch(Service):
             return
         file_bytes = self._broker.parts.local.config.mapped_file_size_commit_log
         if found.has_tls != self._broker.config.ha_tls_enable:
-            _log.error(
-                "expected a master with haTlsEnable=%s, as at the start, found another: start again", not found.has_tls
-            )
+            was = str(self._broker.config.ha_tls_enable).lower()
+            self._why = f"expected a master with haTlsEnable={was}, as at the start, found another: start again"
+            _log.error("%s", self._why)
             return
         if found.file_bytes != file_bytes:
             self._why = f"expected a master with log files of {file_bytes} bytes, found {found.file_bytes}"
