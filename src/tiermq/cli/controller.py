@@ -9,11 +9,23 @@ from typing import NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_CANNOT_START
-from tiermq.cli.server_process import EndSignals, SecurityOptions, reload_security, say_event, security_options
+from tiermq.cli.server_process import (
+    ACCEPT_WEAKER,
+    OPEN,
+    EndSignals,
+    SecurityOptions,
+    check_weaker,
+    reload_security,
+    say_event,
+    security_options,
+    without_kept,
+)
 from tiermq.controller.controller import Controller
 from tiermq.controller.controller_config import ControllerConfig
 from tiermq.controller.set_store import object_name
 from tiermq.errors import BadConfig, TierMQError
+from tiermq.remoting.security_promises import SECURITY_PROMISES
+from tiermq.settings import unkept_in_file
 from tiermq.tier.driver.tier_url import check_tier, open_driver
 
 STATE_TIMEOUT_S = 2.0
@@ -36,6 +48,7 @@ STATE_TIMEOUT_S = 2.0
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A properties file as RocketMQ's controller takes it, TOML (*.toml) or flat YAML (*.yml).",
 )
+@ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def controller(
@@ -44,6 +57,7 @@ def controller(
     bind: str | None,
     advertise: str | None,
     config_file: Path | None,
+    accept_weaker: bool,
     as_json: bool,
     security: SecurityOptions,
 ) -> None:
@@ -69,6 +83,12 @@ def controller(
       tiermq controller --state s3://bucket/controller --acl accounts.toml
     """
     config, ignored = _configured(port, bind, advertise, config_file)
+    weaker = [] if config_file is None else unkept_in_file(config_file, SECURITY_PROMISES, security.kept)
+    try:
+        check_weaker("controller", config_file, weaker, accepted=accept_weaker)
+    except BadConfig as error:
+        _give_up(str(error))
+    ignored = without_kept(ignored, SECURITY_PROMISES, weaker)
     if ignored:
         text = f"settings that a controller here does not have: {', '.join(ignored)}"
         say_event(as_json, text, event="ignored", settings=ignored)
@@ -83,13 +103,16 @@ def controller(
             server.start()
         except (OSError, TierMQError) as error:
             _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
+        is_open = security.is_open(config.bind_address)
         say_event(
             as_json,
-            f"controller ready at {config.bind_address}:{server.port}, state in {driver.url}",
+            f"controller ready at {config.bind_address}:{server.port}, state in {driver.url}"
+            + (f", {OPEN}" if is_open else ""),
             event="ready",
             address=config.bind_address,
             port=server.port,
             state=driver.url,
+            open=is_open,
         )
         ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
         server.stop()

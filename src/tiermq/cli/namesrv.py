@@ -9,10 +9,21 @@ from typing import NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_CANNOT_START
-from tiermq.cli.server_process import EndSignals, SecurityOptions, reload_security, say_event, security_options
+from tiermq.cli.server_process import (
+    ACCEPT_WEAKER,
+    OPEN,
+    EndSignals,
+    SecurityOptions,
+    check_weaker,
+    reload_security,
+    say_event,
+    security_options,
+    without_kept,
+)
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.namesrv.name_server import NameServer
-from tiermq.namesrv.name_server_config import NameServerConfig, unkept_in_file
+from tiermq.namesrv.name_server_config import PROMISES, NameServerConfig
+from tiermq.settings import unkept_in_file
 
 
 @click.command()
@@ -24,9 +35,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig, unkept_in_file
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A properties file as RocketMQ's name server takes it, TOML (*.toml) or flat YAML (*.yml).",
 )
-@click.option(
-    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
-)
+@ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def namesrv(
@@ -56,11 +65,12 @@ def namesrv(
       tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
     config, ignored = _configured(port, bind, config_file)
-    if config_file is not None and not accept_weaker:
-        provided = [] if security.accounts is None else ["--acl"]
-        if weaker := unkept_in_file(config_file, provided):
-            listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
-            _give_up(f"{listed}\nTo start without it: --accept-weaker")
+    weaker = [] if config_file is None else unkept_in_file(config_file, PROMISES, security.kept)
+    try:
+        check_weaker("namesrv", config_file, weaker, accepted=accept_weaker)
+    except BadConfig as error:
+        _give_up(str(error))
+    ignored = without_kept(ignored, PROMISES, weaker)
     if ignored:
         say_event(
             as_json,
@@ -76,14 +86,16 @@ def namesrv(
             server.start()
         except (OSError, TierMQError) as error:
             _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
-        kept = config.kv_config_path or "nowhere"
+        kept, is_open = config.kv_config_path or "nowhere", security.is_open(config.bind_address)
         say_event(
             as_json,
-            f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}",
+            f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}"
+            + (f", {OPEN}" if is_open else ""),
             event="ready",
             address=config.bind_address,
             port=server.port,
             kvConfigPath=config.kv_config_path,
+            open=is_open,
         )
         ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
         server.stop()

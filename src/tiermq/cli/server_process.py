@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,9 @@ import click
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierUnavailable, install_hint
+from tiermq.message.hosts import LOOPBACK
 from tiermq.remoting.permissions import AccessFile, Account
+from tiermq.remoting.security_promises import ACL, CERTIFICATE, ENFORCING, TRUSTED
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
 
@@ -230,9 +232,55 @@ class SecurityOptions:
             return "TLS enforcing, clients need a certificate"
         return f"TLS {self.chosen_mode.value}"
 
+    @property
+    def kept(self) -> set[str]:
+        """The promises of a settings file that the options keep."""
+        said = {
+            ACL: self.accounts is not None,
+            ENFORCING: self.mode is TlsMode.ENFORCING,
+            CERTIFICATE: self.certificate is not None,
+            TRUSTED: self.trusted is not None,
+        }
+        return {name for name, is_given in said.items() if is_given}
+
+    def is_open(self, bind_address: str) -> bool:
+        """Whether every machine that reaches a server at this address may use it."""
+        return not (self.accounts or self.trusted) and bind_address not in (LOOPBACK, "localhost", "::1")
+
     def acl(self, also: Account | None = None) -> AccessFile | None:
         """`also` is an account that the file does not have. Raises BadConfig for an invalid file."""
         return None if self.accounts is None else AccessFile(self.accounts, also=also)
+
+
+OPEN = "open to every machine that reaches it (no --acl)"
+ACCEPT_WEAKER = click.option(
+    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
+)
+
+
+def report_settings(command: str, ignored: Sequence[str], unknown: Sequence[str]) -> None:
+    """Print on stderr which settings of a file have no effect, and which no server of RocketMQ has."""
+    for words, names in (("settings without effect here", ignored), ("unknown settings", unknown)):
+        if names:
+            click.echo(f"tiermq {command}: {words}: {', '.join(names)}", err=True)
+
+
+def check_weaker(command: str, config_file: Path | str | None, weaker: Sequence[str], *, accepted: bool) -> None:
+    """Refuse what a settings file asks for and is not provided, or report it where the operator has accepted that.
+
+    Raises BadConfig.
+    """
+    if weaker and not accepted:
+        listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
+        raise BadConfig(f"{listed}\nTo start without it: --accept-weaker")
+    for each in weaker:
+        click.echo(f"tiermq {command}: accepted although not provided: {each}", err=True)
+
+
+def without_kept(ignored: Sequence[str], promises: Collection[str], weaker: Sequence[str]) -> list[str]:
+    """The ignored settings without those whose promise an option keeps; `weaker` are those that none does."""
+    unkept = {each.partition("=")[0] for each in weaker}
+    return [key for key in ignored if key not in promises or key in unkept]
 
 
 def reload_security(servers: Sequence[RemotingServer], acl: AccessFile | None, as_json: bool) -> None:
