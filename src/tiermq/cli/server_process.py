@@ -18,21 +18,24 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import click
 
+from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierUnavailable, install_hint
+from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierMQError, TierUnavailable, install_hint
 from tiermq.message.hosts import LOOPBACK
 from tiermq.remoting.permissions import AccessFile, Account
 from tiermq.remoting.security_promises import ACL, CERTIFICATE, ENFORCING, TRUSTED
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.server import RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
+from tiermq.settings import Promise, ServerConfiguration, unkept_in_file
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 AGAIN_S = 1.0
@@ -184,6 +187,7 @@ class TierTroubleFilter(logging.Filter):
 
 _log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=ServerConfiguration)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -277,10 +281,75 @@ def check_weaker(command: str, config_file: Path | str | None, weaker: Sequence[
         click.echo(f"tiermq {command}: accepted although not provided: {each}", err=True)
 
 
-def without_kept(ignored: Sequence[str], promises: Collection[str], weaker: Sequence[str]) -> list[str]:
-    """The ignored settings without those whose promise an option keeps; `weaker` are those that none does."""
-    unkept = {each.partition("=")[0] for each in weaker}
-    return [key for key in ignored if key not in promises or key in unkept]
+def give_up(command: str, text: object) -> NoReturn:
+    """End a server command that cannot start."""
+    click.echo(f"tiermq {command}: {text}", err=True)
+    sys.exit(EXIT_CANNOT_START)
+
+
+def server_settings(
+    command: str,
+    kind: type[C],
+    config_file: Path | None,
+    promises: Mapping[str, Promise],
+    security: SecurityOptions,
+    *,
+    accept_weaker: bool,
+    **options: int | str | None,
+) -> tuple[C, list[str]]:
+    """Settings of a file, with options of the command line above them; and the keys that are no settings.
+
+    A file that asks for what no option provides ends the command, unless less is accepted.
+    """
+    try:
+        config, ignored = (kind(), []) if config_file is None else kind.from_file(config_file)
+        given = {name: value for name, value in options.items() if value is not None}
+        weaker = [] if config_file is None else unkept_in_file(config_file, promises, security.kept)
+        check_weaker(command, config_file, weaker, accepted=accept_weaker)
+        unkept = {each.partition("=")[0] for each in weaker}
+        return config.with_settings(**given), [key for key in ignored if key not in promises or key in unkept]
+    except (BadConfig, OSError, UnicodeDecodeError) as error:
+        give_up(command, error)
+
+
+def run_server(
+    command: str,
+    config: ServerConfiguration,
+    ignored: Sequence[str],
+    kind: type[ThreadedServer],
+    make: Callable[[AccessFile | None, ExitStack], tuple[ThreadedServer, str, dict[str, object]]],
+    security: SecurityOptions,
+    as_json: bool,
+) -> None:
+    """Run a server of that kind until an end signal. `make` returns it, and words and values for the ready line.
+
+    What `make` puts on the stack is closed behind the server. `ignored`: keys of the file that are no settings.
+    """
+    if ignored:
+        text = f"settings that a {kind.NAME} here does not have: {', '.join(ignored)}"
+        say_event(as_json, text, event="ignored", settings=ignored)
+    # Handle signals first, so that none is lost during the start.
+    with EndSignals() as ending:
+        with ExitStack() as opened:
+            try:
+                acl = security.acl()
+                server, words, values = make(acl, opened)
+                server.start()
+            except (OSError, TierMQError) as error:
+                give_up(command, f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
+            opened.callback(server.stop)
+            is_open = security.is_open(config.bind_address)
+            say_event(
+                as_json,
+                f"{kind.NAME} ready at {config.bind_address}:{server.port}, {words}{f', {OPEN}' if is_open else ''}",
+                event="ready",
+                address=config.bind_address,
+                port=server.port,
+                open=is_open,
+                **values,
+            )
+            ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
+        say_event(as_json, f"{kind.NAME} ended", event="ended")
 
 
 def reload_security(servers: Sequence[RemotingServer], acl: AccessFile | None, as_json: bool) -> None:

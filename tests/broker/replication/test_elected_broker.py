@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from broker.brokers import Producer, send_command, stored
+from broker.consuming import Peer
 from broker.replication.elections import Member, member
 from tiermq.broker.elected_broker import cut_tails
 from tiermq.errors import RemotingError
@@ -189,3 +191,30 @@ def test_a_broker_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
         first.lead(1)
         assert not failures
         assert send(first, b"0") == [0]
+
+
+def test_a_master_reopened_in_its_epoch_shows_nothing_that_another_of_its_set_lacks(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        with member(tmp_path, 2) as second:
+            first.lead(1)
+            second.follow(first)
+            in_sync(first, 1, 2)
+            send(first, b"both")
+            first.election.records = False  # The election is not there to record a smaller set.
+        end = first.broker.parts.local.max_physical_offset
+        with Producer(first.broker) as producer:
+            producer.client.oneway(send_command(body=b"only the first"))
+            until(lambda: first.broker.parts.local.max_physical_offset > end)
+        decided = first.election.decision
+        assert decided.members == {1, 2}
+    with member(tmp_path, 1) as again, member(tmp_path, 2) as second:
+        again.election.records = False
+        again.election.decide(replace(decided, address=again.keeper.address, ha_address=again.keeper.ha_address))
+        until(lambda: again.keeper.decision is not None and again.keeper.decision.epoch == 1)
+        with Peer(again.broker) as consumer:
+            answer = consumer.pull(1)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "lacks a part of its log" in (answer.remark or "")
+            second.follow(again)  # It has the rest now, and everything is committed.
+            until(lambda: again.broker.replication.is_settled)
+        assert bodies(again) == [b"both", b"only the first"]
