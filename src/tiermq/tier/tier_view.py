@@ -7,7 +7,7 @@ behind (`restore.queue_discovery`). A restore uses the same code, so it finds wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiermq.clock import EVER_MS, Clock, SystemClock
 from tiermq.errors import CorruptSegment, TierError
@@ -160,7 +160,7 @@ class TierView:
         reader = self._reader(queue)
         row = reader.message(Unit(UNKNOWN_OFFSET, item.tier_offset, item.size))
         if row.message is not None:
-            return row
+            return replace(row, queue_offset=row.message.queue_offset)
         first, last = reader.first_unit(queue.min_offset, queue.max_offset), reader.unit(queue.max_offset - 1)
         is_expired = queue.max_offset <= queue.min_offset or (first is not None and item.tier_offset < first.log_offset)
         is_later = last is not None and not last.is_blank and item.tier_offset > last.end + CODA_BYTES
