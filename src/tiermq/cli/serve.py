@@ -47,7 +47,7 @@ from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.pipeline.job_report import counted_noun
-from tiermq.remoting.permissions import Account, Credentials
+from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
 from tiermq.replication.election import Decision, Election, Role
