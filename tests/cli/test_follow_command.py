@@ -60,7 +60,7 @@ def pulled(address: str, offset: int) -> list[int]:
 
 def all_there(broker: Broker) -> Any:
     end = broker.parts.local.max_physical_offset
-    return lambda told: told["copiedTo"] == end and told["notUploaded"] == 0
+    return lambda told: told["copiedTo"] >= end and told["notUploaded"] == 0
 
 
 def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,8 @@ def test_no_report_has_0_bytes_behind_before_the_copy_is_there(tmp_path: Path) -
         with Following(tmp_path / "shadow", *words, "--tier", (tmp_path / "tier").as_uri()) as shadow:
             while not seen or seen[-1]["copiedTo"] < end:
                 seen.append(shadow.next_progress())
-        assert [told["behindBytes"] for told in seen] == [end - told["copiedTo"] for told in seen]
+        # A master appends its tables to its log meanwhile.
+        assert all(told["behindBytes"] >= end - told["copiedTo"] for told in seen)
 
 
 def metrics_of(shadow: Following) -> str:
