@@ -28,5 +28,5 @@ class SuggestingGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if args and (close := difflib.get_close_matches(args[0], self.list_commands(ctx))):
-                error.message = f"{error.message} Did you mean {' or '.join(close)}?"
+                raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
             raise

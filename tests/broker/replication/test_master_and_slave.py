@@ -242,7 +242,7 @@ def test_a_master_that_is_not_up_yet_is_no_error_in_the_log(tmp_path: Path, capl
 def test_a_slave_that_becomes_the_master_builds_its_timers_without_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    quick = {"timer_flush_interval_ms": 1}
+    quick: dict[str, Any] = {"timer_flush_interval_ms": 1}
     with master(tmp_path, **quick) as first, slave(tmp_path, first, **quick) as copy:
         path = Path(copy.parts.local.config.root_path) / "config" / "timercheck"
         until(lambda: path.exists() and decode_progress(path.read_bytes()).units_sum == SUM_MASK)
