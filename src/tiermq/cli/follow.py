@@ -50,7 +50,6 @@ from tiermq.tier.tier_config import TierConfig
 
 LOOK_S = 5.0
 LOOK_SOON_S = 1.0
-PROGRESS_S = 10.0
 GUARD_MORE_MS = 10_000
 """Beyond the time that a sender waits: for the master's threads, and for clocks that are set."""
 ALL_HOURS = ";".join(f"{hour:02}" for hour in range(24))
@@ -69,6 +68,14 @@ _log = logging.getLogger(__name__)
 @click.option("--broker", metavar="NAME", help="The master's name there [the only one].")
 @click.option(
     "--newest-file", is_flag=True, help="Begin with the newest file of the master's log, not with its oldest."
+)
+@click.option(
+    "--progress-every",
+    metavar="S",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two reports of progress.",
 )
 @click.option("-c", "--config", "config_file", type=_FILE, help="Settings of the store and its tier, as of serve.")
 @click.option("--host", default=LOOPBACK, show_default=True, help="Serve reads at this address.")
@@ -262,7 +269,7 @@ class Shadow:
         observer.guard_ms = self._guard_ms
         observer.begin = lambda: 0 if options["newest_file"] else self._begin()
         broker.start()
-        watch = Watch(self, broker, observer, as_json=options["as_json"])
+        watch = Watch(self, broker, observer, every_s=options["progress_every"], as_json=options["as_json"])
         announce(
             {
                 "name": config.broker_name,
@@ -297,10 +304,10 @@ class Shadow:
 class Watch(Service):
     """Finds the master again when it has moved, and reports progress."""
 
-    def __init__(self, shadow: Shadow, broker: Broker, observer: HaObserver, *, as_json: bool) -> None:
+    def __init__(self, shadow: Shadow, broker: Broker, observer: HaObserver, *, every_s: float, as_json: bool) -> None:
         super().__init__("follow-watch")
         self._shadow, self._broker, self._observer = shadow, broker, observer
-        self._as_json = as_json
+        self._every_s, self._as_json = every_s, as_json
         self._clock = broker.parts.clock
         self._said: dict[str, Any] = {}
         self._next_s = 0.0
@@ -327,9 +334,9 @@ class Watch(Service):
         was_there, is_connected = self._has_caught_up, self._observer.is_connected
         self._has_caught_up = is_connected and (was_there or self._behind(self._copied_to) == 0)
         if now_s >= self._next_s or is_news or self._has_caught_up > was_there:
-            self._next_s = now_s + PROGRESS_S
+            self._next_s = now_s + self._every_s
             self._say()
-        return LOOK_S if self._has_caught_up else LOOK_SOON_S
+        return min(self._every_s, LOOK_S if self._has_caught_up else LOOK_SOON_S)
 
     def _find(self) -> None:
         try:
