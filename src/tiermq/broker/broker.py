@@ -89,7 +89,7 @@ from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pull.cold_flow import ColdFlowProcessor
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.query_processor import QueryProcessor
-from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, UNGATED, HaProcessor
+from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, UNGATED, HaProcessor, master_identity
 from tiermq.broker.replication.role_processor import RoleProcessor
 from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
@@ -234,6 +234,8 @@ class Broker:
             return
         self.metadata_sync = MetadataSync(self.parts, self.processors)
         self.replication.sync_tables = self.metadata_sync.sync_now
+        if self.replication.slave is not None:
+            self.replication.slave.identify = functools.partial(master_identity, self.parts)
         self._hooks.run(self.metadata_sync)
 
     @classmethod
@@ -602,7 +604,7 @@ def _begin_term(
         topics.put_all(created)
     topics.begin_epoch(term.epoch)
     if term.election is not None:
-        server.answer_while(functools.partial(term.election.may_acknowledge, term.epoch), also=UNGATED)
+        server.answer_while(functools.partial(replication.may_answer, term), also=UNGATED)
 
 
 def _opened_store(

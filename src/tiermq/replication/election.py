@@ -79,6 +79,9 @@ class Election(Protocol):
     def may_acknowledge(self, epoch: int) -> bool:
         """Whether this process is the master of this epoch for certain, by its monotonic clock. Costs no request."""
 
+    def knows(self, replica_id: int) -> bool:
+        """Whether a replica of this broker may have this id: another one is never in sync."""
+
     def propose(self, epoch: int, members: frozenset[int]) -> None:
         """Of the master of this epoch: have another in-sync set recorded. `on_change` is called once that is done, also
         when it was recorded before.

@@ -43,6 +43,8 @@ class SyncSet:
     def __init__(self, own: int, behind_s: float) -> None:
         """`behind_s`: for how long a connected member may be behind."""
         self.own = own
+        self.knows: Callable[[int], bool] = lambda _replica: True
+        """Whether an id is that of a replica; others never join."""
         self._behind_s = behind_s
         self.recorded: frozenset[int] = frozenset((own,))
         self._proposed: frozenset[int] | None = None
@@ -94,7 +96,9 @@ class SyncSet:
         """Let replicas join that have all that is committed; whether one does. `look` follows, with the end of the
         log that is read after this call.
         """
-        new = [each for each, ack in acks.items() if each not in self.effective and ack >= confirmed]
+        new = [
+            each for each, ack in acks.items() if each not in self.effective and ack >= confirmed and self.knows(each)
+        ]
         for each in new:
             self._joining[each] = -1
         if new:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from tiermq.broker.broker_config import BrokerConfig
@@ -187,6 +187,8 @@ class Replication:
         self._epochs = None if term is None else term.epochs
         self.keeper: RoleKeeper | None = None
         """Who changes this broker's role; None where the settings give it."""
+        self.is_handing_over = False
+        """Of a master: nothing is answered any more, because another replica gets its tables."""
         self.sync_tables: Callable[[float], str] = lambda _timeout_s: "this broker is no slave"
         """Of a slave: copies the master's tables now, and waits for it; why it did not work, as text."""
         self._local = local
@@ -248,6 +250,7 @@ class Replication:
         sync = None
         if term is not None and election is not None:
             sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000)
+            sync.knows = election.knows
             if election.decision.epoch == term.epoch:
                 # After a restart in its term a master still needs those that the election has recorded.
                 sync.note_recorded(election.decision.members)
@@ -267,6 +270,10 @@ class Replication:
         self._local.set_few_replicas(f"{state.in_sync} of {least}" if state.in_sync < least else "")
         self._local.replicas_moved()
 
+    def may_answer(self, term: Term) -> bool:
+        """Of a master: whether answers may leave now."""
+        return not self.is_handing_over and (term.election is None or term.election.may_acknowledge(term.epoch))
+
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
@@ -280,6 +287,11 @@ class Replication:
     def last_epoch(self) -> int:
         """The newest epoch in the log; 0 without an election."""
         return 0 if self._epochs is None else self._epochs.last_epoch
+
+    @property
+    def terms(self) -> Mapping[int, str]:
+        """Of the epochs, as far as they are known."""
+        return {} if self._epochs is None else self._epochs.terms
 
     @property
     def finds_master_by_name(self) -> bool:
@@ -331,8 +343,8 @@ class Replication:
         if self.master is not None and decision.role is Role.MASTER:
             self.master.note_recorded(decision.members)
         elif self.slave is not None and decision.role is not Role.MASTER:
+            self.master_address = decision.address  # Asked who it is by the slave.
             self.slave.set_master(decision.ha_address, decision.epoch)
-            self.master_address = decision.address
 
     def follow(self, ha_address: str, address: str) -> None:
         """What a name server knows of the master; settings take precedence. Any thread may call."""
