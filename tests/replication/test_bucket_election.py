@@ -279,12 +279,14 @@ def test_a_replica_that_cannot_open_as_the_master_acknowledges_nothing_and_costs
     second.step(3.1)
     may = second.may_acknowledge
     assert not may, "it is not open"
+    assert not second.election.decision.is_recorded
     assert second.election.lease.members == {1, 2, 3}
     second.election.resign(0)
     assert second.step(0.1) is Role.NONE
     assert third.step(0.1) is Role.MASTER
     assert third.may_acknowledge
     assert third.election.lease.members == {3}
+    assert third.election.decision.is_recorded
 
 
 def test_joins_of_other_replicas_neither_keep_a_replica_from_taking_over_nor_grow_the_lease(node: Make) -> None:

@@ -49,7 +49,9 @@ class MemoryFiles:
 
 
 class FaultyBucket(ForwardingDriver):
-    """One replica's way to the bucket."""
+    """One replica's way to the bucket. `lost`: how many puts land without an answer."""
+
+    lost = 0.02
 
     def __init__(self, inner: MemoryDriver, chance: random.Random) -> None:
         super().__init__(inner)
@@ -68,7 +70,7 @@ class FaultyBucket(ForwardingDriver):
                 self.late.append(lambda: self.inner.put_object(name, data, **options))
             raise TierUnavailable("no answer")
         version = super().put_object(name, data, **options)
-        if self._chance.random() < 0.02:
+        if self._chance.random() < self.lost:
             raise TierUnavailable("the answer was lost")
         return version
 

@@ -550,6 +550,7 @@ class BucketElection(Service):
                 address=lease.address,
                 ha_address=lease.ha_address,
                 members=lease.members if self._is_settled else frozenset((self.own,)),
+                is_recorded=self._is_settled,
                 is_clean=self._is_clean,
             ),
             also_same=True,

@@ -35,6 +35,8 @@ class Decision:
     ha_address: str = ""
     members: frozenset[int] = frozenset()
     """The recorded in-sync set."""
+    is_recorded: bool = True
+    """False: of a master whose set is not recorded yet, because its broker is not open: nothing is committed by it."""
     is_clean: bool = True
     """False: of a master that was not in sync when it was made one; it may lack acknowledged messages."""
 

@@ -249,11 +249,13 @@ class Replication:
         epochs = None if term is None else term.epochs
         sync = None
         if term is not None and election is not None:
-            sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000)
+            decided = election.decision
+            is_recorded = decided.epoch == term.epoch and decided.is_recorded
+            sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000, is_recorded=is_recorded)
             sync.knows = election.knows
-            if election.decision.epoch == term.epoch:
+            if is_recorded:
                 # After a restart in its term a master still needs those that the election has recorded.
-                sync.note_recorded(election.decision.members)
+                sync.note_recorded(decided.members)
         master = HaMaster(local, rules, settings, listening, clock, epochs, sync)
         if term is not None and election is not None:
             master.propose = functools.partial(election.propose, term.epoch)
@@ -340,7 +342,7 @@ class Replication:
 
     def take_decision(self, decision: Decision) -> None:
         """What an election has decided, of a broker that has this role already. Any thread may call."""
-        if self.master is not None and decision.role is Role.MASTER:
+        if self.master is not None and decision.role is Role.MASTER and decision.is_recorded:
             self.master.note_recorded(decision.members)
         elif self.slave is not None and decision.role is not Role.MASTER:
             self.master_address = decision.address  # Asked who it is by the slave.
