@@ -67,6 +67,10 @@ TARGETS: Mapping[str, Target] = {
     "wire_offload_tiermq_vs_directory": Target(0.5),
     "wire_offload_rocketmq_vs_directory": Target(0.5),
     "wire_offload_two_executors_vs_one": Target(1.6),
+    "wire_offload_two_executors_vs_one_of_a_share": Target(1.6),
+    "producer_rate_beside_copy_vs_alone": Target(0.95),
+    "producer_p99_alone_vs_beside_copy": Target(0.909),  # 1.1 times as long beside the copy.
+    "ack_to_sql_allowed_vs_p99": Target(1.0),
     "driver_memory_1_gb_vs_used": Target(1.0),
     "key_bytes_stored_vs_read": Target(1000.0),
     "spark_verify_vs_plain_read": Target(0.6, 0.9),

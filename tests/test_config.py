@@ -155,7 +155,7 @@ def test_property_names_are_spelled_as_the_original_spells_them() -> None:
     assert {"enableLmq", "readUnCommitted", "travelCqFileNumWhenGetMessage", "warmMapedFileEnable"} <= spelled
 
 
-def test_every_setting_is_read_by_the_store_or_said_to_have_no_effect() -> None:
+def test_every_setting_is_read_by_the_store_or_reported_to_have_no_effect() -> None:
     source = Path(__file__).resolve().parent.parent / "src" / "tiermq"
     others = [path.read_text(encoding="utf-8") for path in source.rglob("*.py") if path.name != "config.py"]
     words = {word for text in others for word in re.findall(r"\w+", text)}

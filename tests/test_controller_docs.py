@@ -27,7 +27,7 @@ def test_every_setting_of_a_controller_is_in_its_table_with_its_default() -> Non
     assert rows == expected
 
 
-def test_the_commands_of_the_quick_start_say_what_the_document_says(tmp_path: Path) -> None:
+def test_the_commands_of_the_quick_start_say_what_the_document_reports(tmp_path: Path) -> None:
     [block] = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
     lines = [line.strip() for line in block.splitlines() if line.strip()]
     ports = dict(zip(("9876", "9878"), map(str, free_ports(2)), strict=True))

@@ -43,7 +43,7 @@ def test_another_kind_is_refused() -> None:
         asked_for({"TIERMQ_STALLS": "front"})
 
 
-def test_the_seed_is_said_and_repeats_the_choice(slept: list[str]) -> None:
+def test_the_seed_is_reported_and_repeats_the_choice(slept: list[str]) -> None:
     counts = []
     for _ in range(2):
         made = asked_for({"TIERMQ_STALLS": "main", "TIERMQ_STALLS_SEED": "7"})

@@ -255,7 +255,7 @@ DOCUMENTED_FOR_USERS = {
     "show_in", "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
-DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT", "MULTI_TAGS"}
+DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}
 """A layout is complete, also where no code reads a field by its offset."""
 REGISTERING = {"command", "group", "serves", "override", "fixture"}
 """Decorators that register a function, so that a framework calls it."""
@@ -340,21 +340,12 @@ def test_what_is_kept_for_users_is_documented() -> None:
 
 
 # Words of a tale, for which the field has others: reported, the client, fixed, again.
-FOREIGN_WORDS = re.compile(r"(^|_)(told|tells|nobody|somebody|mended|anew)(_|$)", re.IGNORECASE)
-WITH_FOREIGN_WORDS = {
-    "broker/admin/group_admin_processor.py", "broker/admin/topic_admin_processor.py", "broker/broker.py",
-    "broker/group/consumer_offsets.py", "broker/pop/pop_reader.py", "broker/pull/pull_processor.py",
-    "broker/pull/query_processor.py", "broker/send/send_processor.py", "broker/topic/broker_registration.py",
-    "cli/consume.py", "cli/delayed.py", "cli/pipeline/commands.py", "cli/tier/metadata.py",
-    "namesrv/name_processor.py", "namesrv/route_table.py", "namesrv/topic_config.py",
-    "pipeline/leased_broker.py", "pipeline/offload/broker.py", "pipeline/offload/job.py", "pipeline/offload/task.py",
-    "pipeline/offload/wave_log.py", "tier/metadata/broker_lease.py", "tier/metadata/manifest_changes.py",
-    "tier/tiered_store.py",
-}  # fmt: skip
-"""Modules that still have such names; no other one may get any."""
+FOREIGN_WORDS = re.compile(
+    r"(^|_)(told|tells|nobody|somebody|mended|anew|survey|surveys|surveyed|agenda)(_|$)", re.IGNORECASE
+)
 
 
-def test_no_new_name_has_a_word_that_the_field_does_not_use() -> None:
+def test_no_name_has_a_word_that_the_field_does_not_use() -> None:
     found = {
         path.relative_to(SOURCE).as_posix()
         for path in python_files("src/tiermq")
@@ -362,7 +353,7 @@ def test_no_new_name_has_a_word_that_the_field_does_not_use() -> None:
         for name in (getattr(node, field, None) for field in ("id", "attr", "arg", "name"))
         if isinstance(name, str) and FOREIGN_WORDS.search(name)
     }
-    assert found - WITH_FOREIGN_WORDS == set()
+    assert found == set()
 
 
 def value_text(value: ast.expr) -> str | None:

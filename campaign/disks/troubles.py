@@ -237,7 +237,7 @@ class Round:
     def _must_live(self, what: str, broker: Serving) -> None:
         assert broker.process is not None
         if (code := broker.process.poll()) is not None:
-            self.problems.append((f"A broker outlives {what}.", f"it ended with {code}: {broker.said()[-1_500:]}"))
+            self.problems.append((f"A broker outlives {what}.", f"it ended with {code}: {broker.log()[-1_500:]}"))
             self.ledger.up.clear()
             broker.kill()
             broker.start()

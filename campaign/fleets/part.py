@@ -22,8 +22,8 @@ from campaign.fleets.load import Acknowledged
 from campaign.part import Finding, Outcome, Part
 
 FAULTS_MAX = 3
-ACKNOWLEDGEMENTS_MAX = 300
-AWAY_MAX = 400
+ACKNOWLEDGEMENTS_MAX = 200
+AWAY_MAX = 300
 WHOLE_CHECK_EVERY = 10
 WAVES_MAX = 30
 """The tier has everything after so many waves of the job, however long they take."""
@@ -107,6 +107,7 @@ class FleetKills:
         fleet, check, counts = world.fleet, world.check, outcome.counts
         starts, ends, asked = fleet.driver_starts, len(fleet.driver_ends), (check.keys_asked, check.times_asked)
         checked, asked_again = check.messages_checked, fleet.asked_again
+        began_s = time.monotonic()
         fleet.load.start(TOPIC, name, fleet.names, queues=QUEUES)
         for fault in faults:
             fleet.load.wait(fault.after)
@@ -119,13 +120,17 @@ class FleetKills:
         load = fleet.load.stop()
         counts["messages_acknowledged"] += load.count
         counts["sends_that_failed"] += load.failed
-        problems = self._wait(world, load) or check.check(load, chance)
+        counts["seconds_of_load"] += round(-began_s + (began_s := time.monotonic()))
+        problems = self._wait(world, load)
+        counts["seconds_until_copied"] += round(-began_s + (began_s := time.monotonic()))
+        problems = problems or check.check(load, chance)
         problems += [f"a driver ended with {code}" for code in fleet.driver_ends[ends:] if code not in (0, 1)]
         for metric in ("gaps", "queues_refused"):
             found = {broker: value for broker, value in fleet.metric(f"tiermq_offload_{metric}").items() if value}
             problems += [f"{metric}: {found}"] if found else []
         if not problems:
             problems = self._old_history(world, chance, outcome)
+        counts["seconds_of_checks"] += round(time.monotonic() - began_s)
         counts["drivers_started"] += fleet.driver_starts - starts
         counts["drivers_that_gave_up"] += len(fleet.driver_ends) - ends
         counts["messages_checked"] += check.messages_checked - checked
@@ -135,15 +140,17 @@ class FleetKills:
         return problems
 
     def _wait(self, world: _World, load: Acknowledged) -> list[str]:
-        """Until the tier has the load; [] then."""
+        """Until the tier has the load; [] then. It is looked at after each wave of the job."""
         waves: set[float] = set()
         while not world.check.has(load):
-            world.fleet.keep_driver()
-            waves.update(world.fleet.metric("tiermq_offload_wave_timestamp_seconds").values())
+            seen = len(waves)
+            while len(waves) == seen:
+                time.sleep(_POLL_S)
+                world.fleet.keep_driver()
+                waves.update(world.fleet.metric("tiermq_offload_wave_timestamp_seconds").values())
             if len(waves) > WAVES_MAX:
                 behind = {queue: max(numbers) + 1 for queue, numbers in load.numbers.items()}
                 return [f"after {WAVES_MAX} waves the tier has {world.check.ends()}, and {behind} were acknowledged"]
-            time.sleep(_POLL_S)
         return []
 
     def _old_history(self, world: _World, chance: random.Random, outcome: Outcome) -> list[str]:

@@ -19,7 +19,7 @@ from campaign.simulation.lives import World
 from campaign.simulation.model import Broken
 from campaign.simulation.shrinking import simplest
 from campaign.simulation.steps import Life, Step, draw
-from simulation.simulated_election import simulate
+from simulation.simulated_replicas import simulate
 from tiermq import kernel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -144,7 +144,7 @@ class Elections:
 
     name = "elections"
     title = (
-        "elections of masters, in-sync sets and epochs, with faults of clocks, network and bucket, by simulated time"
+        "replication and elections of masters, with faults of machines, power, clocks, network and bucket, simulated"
     )
     rounds = 1_000
 
@@ -155,13 +155,15 @@ class Elections:
         outcome = Outcome(Counter({"rounds": 1}))
         with _quiet():
             try:
-                history = simulate(seed)
+                cluster = simulate(seed)
             except AssertionError as error:
                 outcome.findings.append(Finding("the log of elected masters is linearizable", str(error), seed))
                 return outcome
-        outcome.counts["messages_checked"] = len(history.acknowledged) * history.reads
-        outcome.counts["puts"] = len(history.acknowledged)
-        outcome.counts["faults_injected"] = history.faults
+        outcome.counts.update(cluster.counts)
+        outcome.counts["messages_checked"] = cluster.history.acknowledged
+        outcome.counts["reads"] = cluster.history.reads
+        outcome.counts["tails_cut"] = outcome.counts.pop("cuts", 0)
+        outcome.counts["faults_injected"] = cluster.counts.total() - cluster.counts["cuts"]
         return outcome
 
     def shrink(self, seed: int, scratch: Path) -> Finding | None:  # noqa: ARG002

@@ -173,6 +173,11 @@ class Configuration:
         for setting in settings_of(type(self)).values():
             object.__setattr__(self, setting.name, setting.parse(getattr(self, setting.name)))
 
+    def with_properties(self, entries: Mapping[str, str]) -> Self:
+        """A copy with some settings changed, by RocketMQ's names; other keys are left out, as RocketMQ does."""
+        spelled = _by_property(type(self))
+        return self.with_settings(**{spelled[key].name: value for key, value in entries.items() if key in spelled})
+
     def with_settings(self, **settings: Any) -> Self:
         """A copy with some settings changed, by snake_case name; an unknown name raises BadConfig."""
         known = settings_of(type(self))
@@ -245,6 +250,31 @@ class Configuration:
             f"{setting.property_name}={escaped_property(setting.render(getattr(self, setting.name)))}\n"
             for setting in settings_of(type(self)).values()
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfiguration(Configuration):
+    """Base of a server's configuration. Derive a frozen dataclass with a default port."""
+
+    AT_TOP: ClassVar[bool] = True
+    FIXED_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"listen_port", "bind_address"})
+    """Settings that a running server does not change."""
+
+    listen_port: int = whole(0, high=65_535)
+    """0 takes a free port."""
+    bind_address: str = "127.0.0.1"
+    """Only this machine can connect; 0.0.0.0, RocketMQ's default, is every address."""
+
+    def __post_init__(self) -> None:
+        self.check_settings()
+        if not self.bind_address:
+            raise BadConfig("bind_address: expected an address to listen at, found none: 0.0.0.0 is every one")
+
+    @classmethod
+    def fixed_properties(cls, entries: Iterable[str]) -> list[str]:
+        """Which of these properties cannot be changed while the server runs."""
+        known = settings_of(cls)
+        return sorted({known[name].property_name for name in cls.FIXED_WHILE_RUNNING}.intersection(entries))
 
 
 _known: dict[type[Any], dict[str, Setting]] = {}

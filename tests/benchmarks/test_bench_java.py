@@ -39,7 +39,9 @@ def started(java: harness.JavaBench, stack: ExitStack, work: str, **parameters: 
     return peer
 
 
-def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_a_compiler_is_reported_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     runtime = tmp_path / "bin" / "java"
     runtime.parent.mkdir()
     runtime.write_text("")
@@ -141,6 +143,6 @@ def test_the_walk_along_the_chains_gives_the_bytes_of_a_compacted_index(
 
 @pytest.mark.bench
 @pytest.mark.slow
-def test_a_loop_that_fails_says_why(java: harness.JavaBench, stack: ExitStack) -> None:
+def test_a_loop_that_fails_reports_why(java: harness.JavaBench, stack: ExitStack) -> None:
     with pytest.raises(PeerFailed, match="the request lacks file="):
         started(java, stack, "PutLoop")

@@ -37,7 +37,7 @@ def test_spread_is_half_the_range_of_rates_over_the_median_rate() -> None:
     assert report.spread(rounds(0.5, 1.0, 2.0)) == pytest.approx((200 - 50) / 2 / 100)
 
 
-def test_core_share_tells_that_a_side_waited() -> None:
+def test_core_share_shows_that_a_side_waited() -> None:
     assert report.core_share(rounds(1.0, 2.0, 4.0)) == 0.5
 
 
@@ -66,7 +66,7 @@ def test_the_object_names_ratios_rates_targets_and_environment() -> None:
         (5.0, 2.0, None, "ok"),
     ],
 )
-def test_a_verdict_says_which_target_was_reached(
+def test_a_verdict_reports_which_target_was_reached(
     ratio: float, required: float | None, aim: float | None, word: str
 ) -> None:
     assert verdict(ratio, {"required": required, "aim": aim}) == word

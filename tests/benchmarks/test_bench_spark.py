@@ -67,7 +67,7 @@ def test_the_time_of_a_child_that_has_ended_stays_in_the_tree(child: subprocess.
     assert process_tree.cpu_seconds() >= before
 
 
-def test_peaks_tell_the_driver_from_its_workers_and_keep_the_most(child: subprocess.Popen[str]) -> None:
+def test_peaks_show_the_driver_from_its_workers_and_keep_the_most(child: subprocess.Popen[str]) -> None:
     watch = TreePeaks()
     watch.look()
     workers = watch.peaks["workers"]

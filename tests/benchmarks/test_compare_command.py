@@ -139,7 +139,7 @@ def test_a_report_is_written_again_without_measuring(fakes: list[str], tmp_path:
     assert fakes == []
 
 
-def test_what_got_worse_than_a_kept_run_is_told_and_is_the_exit_code(fakes: list[str], tmp_path: Path) -> None:
+def test_what_got_worse_than_a_kept_run_is_reported_and_is_the_exit_code(fakes: list[str], tmp_path: Path) -> None:
     compare("--no-pictures", "--out", tmp_path, "--rounds", 2, "--no-growth")
     kept = tmp_path / "compare.json"
     assert compare("--no-pictures", "--out", tmp_path, "--report-only", "--against", kept).exit_code == 0

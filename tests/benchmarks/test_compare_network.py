@@ -107,7 +107,7 @@ def test_the_official_programs_have_the_goals_of_the_issue() -> None:
     assert all(work.grows and ("fdatasync" if work.name in flushed else "echo") in work.limit for work in rates)
 
 
-def test_a_round_that_fails_says_what_the_client_said_last(tmp_path: Path) -> None:
+def test_a_round_that_fails_reports_what_the_client_reported_last(tmp_path: Path) -> None:
     def fail() -> Round:
         raise SystemExit("rocketmq: 3 of 97 messages failed")
 
@@ -149,7 +149,7 @@ def test_both_brokers_do_a_round_of_each_network_work(
 @pytest.mark.interop
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("flush", [ASYNC_FLUSH, SYNC_FLUSH])
-def test_both_brokers_flush_before_they_answer_where_a_work_says_so(tmp_path: Path, flush: str) -> None:
+def test_both_brokers_flush_before_they_answer_where_a_work_reports_so(tmp_path: Path, flush: str) -> None:
     """One thread sends a message when the one before was answered, so each of them needs a flush of its own."""
     if shutil.which("strace") is None:
         pytest.skip("strace, which counts the flushes, is not installed")

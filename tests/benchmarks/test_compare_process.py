@@ -74,7 +74,7 @@ def obeying(tmp_path: Path) -> Iterator[Obeying]:
         yield made
 
 
-def test_resident_memory_tells_a_process_own_from_pages_of_files(obeying: Obeying) -> None:
+def test_resident_memory_shows_a_process_own_from_pages_of_files(obeying: Obeying) -> None:
     before = resident(obeying.pid)
     obeying.take("own", 48 * MIB)
     obeying.take("file", 32 * MIB)
@@ -90,7 +90,7 @@ def test_resident_memory_counts_children(obeying: Obeying) -> None:
     assert resident(obeying.pid).anonymous - before.anonymous > 47 * MIB
 
 
-def test_a_forgotten_peak_is_counted_anew(obeying: Obeying) -> None:
+def test_a_forgotten_peak_is_counted_again(obeying: Obeying) -> None:
     obeying.take("own", 64 * MIB)
     obeying.take("own", 0)
     high = resident(obeying.pid)
@@ -107,7 +107,7 @@ def test_memory_has_settled_when_two_looks_agree(obeying: Obeying) -> None:
     assert list(wanted) == []
 
 
-def test_memory_that_never_settles_is_told(obeying: Obeying) -> None:
+def test_memory_that_never_settles_is_reported(obeying: Obeying) -> None:
     wanted = iter(range(8 * MIB, 1 << 30, 8 * MIB))
     with pytest.raises(PeerFailed, match="expected its memory to settle"):
         settled(obeying.pid, lambda: obeying.take("own", next(wanted)))
@@ -149,7 +149,7 @@ def test_a_first_message_is_one_that_was_accepted_not_one_that_was_answered() ->
     assert taken == [TOPIC] * 3
 
 
-def test_a_broker_that_ends_before_its_first_message_is_told() -> None:
+def test_a_broker_that_ends_before_its_first_message_is_reported() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # Nobody listens there.
         command = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -172,7 +172,7 @@ def test_a_broker_is_started_twice_on_one_store_and_has_both_first_messages(tmp_
         server.stop()
 
 
-def test_a_broker_that_cannot_start_tells_what_it_said(tmp_path: Path) -> None:
+def test_a_broker_that_cannot_start_shows_what_it_reported(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.write_text("no directory")
     broker = BrokerProcess(TIERMQ, None, tmp_path, "127.0.0.1:1", store)

@@ -70,7 +70,7 @@ def test_goals_are_at_least_for_rates_and_at_most_for_times(
     assert ratios.shortfall(made) == (None if shortfall is None else pytest.approx(shortfall))
 
 
-def test_a_verdict_says_in_how_many_pairs_the_goal_was_met_unless_they_agree() -> None:
+def test_a_verdict_reports_in_how_many_pairs_the_goal_was_met_unless_they_agree() -> None:
     theirs = {"yes": [1.5, 2.0, 1.6], "yes, in 2 of 3 pairs": [1.4, 2.0, 1.6], "**no**": [1.0, 1.1, 1.2]}
     theirs["**no**, in 1 of 3 pairs"] = [1.0, 1.1, 1.6]
     for words, seconds in theirs.items():

@@ -50,7 +50,7 @@ def test_groups_show_rates_spreads_and_memory_of_both_sides(tmp_path: Path) -> N
     assert cells(text, "start", "### process")[1] == "0.30 s ± 17%"
 
 
-def test_growth_has_a_row_for_each_size_and_says_what_was_left_out(tmp_path: Path) -> None:
+def test_growth_has_a_row_for_each_size_and_reports_what_was_left_out(tmp_path: Path) -> None:
     text = written(tmp_path, whole_run())
     below = text[text.index("## Growth") :]
     rows = [line for line in below.splitlines() if line.startswith("| `put_fast`")]
@@ -62,7 +62,7 @@ def test_growth_has_a_row_for_each_size_and_says_what_was_left_out(tmp_path: Pat
     assert "| `broken` | 1× | failed | PeerFailed: it ended |" in text
 
 
-def test_a_missed_goal_says_by_how_much_and_why(tmp_path: Path) -> None:
+def test_a_missed_goal_reports_by_how_much_and_why(tmp_path: Path) -> None:
     text = written(tmp_path, whole_run(), {"put_slow": "The lock.\n\n```\nprofile\n```", "put_fast": "never shown"})
     missed = text[text.index("## Missed goals") : text.index("## Not measured")]
     assert "1.00 (0.91 to 1.10), goal ≥ 1.2: 17% below it." in missed
@@ -78,7 +78,7 @@ def test_a_quick_look_is_called_one(tmp_path: Path) -> None:
     assert "No verdict" in written(tmp_path, found)
 
 
-def test_a_report_of_several_runs_says_so_and_which_program_did_how_much(tmp_path: Path) -> None:
+def test_a_report_of_several_runs_reports_so_and_which_program_did_how_much(tmp_path: Path) -> None:
     found = whole_run()
     assert "on one machine, in one run:" in written(tmp_path, found)
     found.commands.append("python3 dev.py bench compare --resume")
@@ -101,7 +101,7 @@ def test_the_environment_names_programs_and_file_systems_but_no_place(tmp_path: 
     assert str(tmp_path) not in json.dumps(told)
 
 
-def test_a_busy_machine_is_told_at_the_top(tmp_path: Path) -> None:
+def test_a_busy_machine_is_reported_at_the_top(tmp_path: Path) -> None:
     found = whole_run()
     assert "busy" not in written(tmp_path, found)
     found.outcomes["put_slow"].points[1].load_average = 2.5

@@ -29,7 +29,7 @@ def test_the_works_of_the_store_have_the_goals_of_the_issue() -> None:
 
 
 @pytest.mark.parametrize(("threads", "list_count"), [(3, 0), (1, 50)])
-def test_a_round_of_puts_stores_as_many_messages_as_it_says(tmp_path: Path, threads: int, list_count: int) -> None:
+def test_a_round_of_puts_stores_as_many_messages_as_it_reports(tmp_path: Path, threads: int, list_count: int) -> None:
     side = store_peer.StorePut()
     shape = {"threads": str(threads), "list": str(list_count), "body": "100", "flush": "ASYNC_FLUSH", "dispatched": "1"}
     side.prepare({"dir": str(tmp_path / "store"), "log_size": str(8 * MIB), **shape})

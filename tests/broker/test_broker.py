@@ -44,7 +44,7 @@ def test_a_tiered_broker_sends_its_history_down(tmp_path: Path) -> None:
         assert "rocketmq_tiered_store_" in broker.render_metrics()
 
 
-def test_a_taken_port_is_told_before_the_store_is_touched(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_before_the_store_is_touched(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -109,7 +109,7 @@ def test_periodic_work_goes_on_when_one_of_it_fails(tmp_path: Path, caplog: pyte
     assert "periodic work failed" in caplog.text
 
 
-def test_last_words_are_said_while_the_store_is_open(tmp_path: Path) -> None:
+def test_last_words_are_reported_while_the_store_is_open(tmp_path: Path) -> None:
     said: list[bool] = []
     broker = Broker.open(tmp_path / "store", config=broker_config())
     broker.parts.hooks.on_stop(lambda: said.append(broker.store.running))

@@ -229,7 +229,7 @@ def test_idle_peers_do_not_block_a_new_one() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /he", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_a_peer_that_says_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+def test_a_peer_that_reports_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     monkeypatch.setattr("tiermq.broker.http_endpoint.IDLE_S", 0.05)
     with (
         serving({"/health": lambda: status_answer({})}) as endpoint,

@@ -38,7 +38,7 @@ from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.sql_filter import parse_counted
 from tiermq.broker.send import send_processor as sending
 from tiermq.client import table_pages
-from tiermq.errors import BadFrame, PeerGone
+from tiermq.errors import BadFrame, PeerGone, RemotingError
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.message_filter import TagCodeFilter
 from tiermq.namesrv import route_table
@@ -135,7 +135,13 @@ def test_a_table_that_no_frame_can_hold_is_refused_in_words_and_read_in_parts(
         broker.parts.groups.delete(each.name)
 
 
-def test_all_groups_are_told_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
+def test_a_table_whose_pages_never_come_is_an_error() -> None:
+    pages = table_pages.TablePages(21)
+    with pytest.raises(RemotingError, match="expected 5 entries as it says, found a page without any"):
+        pages.take({"totalTopicNum": "5"}, b'{"topicConfigTable":{},"dataVersion":{}}')
+
+
+def test_all_groups_are_listed_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
     odd = {"type": "EXPONENTIAL"}
     broker.parts.groups.put(SubscriptionGroup("odd", False, attributes={"a": 'q"'}, group_retry_policy=odd))
     told = json.loads(bytes(peer.ask(201).body))["subscriptionGroupTable"]

@@ -35,7 +35,7 @@ rocketmqHome=/opt
 """
 
 
-def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_told() -> None:
+def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_reported() -> None:
     found = settings_in_properties(BROKER_CONF)
     assert found.broker == {
         "broker_cluster_name": "DefaultCluster",
@@ -108,7 +108,7 @@ def test_toml_has_a_table_for_each_and_either_spelling() -> None:
         ("x.toml", "[namesrv]\nlisten_port = -1", "listen_port"),
     ],
 )
-def test_a_mistake_is_told_with_the_file_and_the_key(tmp_path: Path, name: str, text: str, word: str) -> None:
+def test_a_mistake_is_reported_with_the_file_and_the_key(tmp_path: Path, name: str, text: str, word: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(BadConfig) as refused:
@@ -171,7 +171,7 @@ ASKING = {
     "allAckInSyncStateSet": "true",
     "enableDLegerCommitLog": "true",
     "fetchControllerAddrByDnsLookup": "true",
-    "enableSlaveActingMaster": "true",
+    "asyncLearner": "true",
     "duplicationEnable": "true",
     "storeType": "defaultRocksDB",
     "configManagerVersion": "v2",

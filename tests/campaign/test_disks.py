@@ -140,7 +140,7 @@ def test_a_broker_goes_on_under_a_higher_epoch_when_the_lease_goes_bad_after_job
 def test_a_broker_that_asks_no_manifest_for_the_epoch_of_a_lost_lease_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiermq.tier.metadata.broker_lease.survey_epochs", lambda *_: 0)
+    monkeypatch.setattr("tiermq.tier.metadata.broker_lease.highest_epoch", lambda *_: 0)
     monkeypatch.setattr(QueueWriter, "_acquire", lambda self, queue: self._manifests.acquire(queue))
     found = DamagePart("lease", "", [vanish], [LeaseGround()], tries=1).round(0, tmp_path).findings
     assert "What is known from elsewhere is mended." in [finding.promise for finding in found]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from broker.brokers import send_command
+from broker.consuming import messages_of, pull_fields
 from interop.controller_set import ControlledBroker, ControllerProcess, sync_state, until
 from interop.two_brokers import name_server_config
 from tiermq.cli.main import cli
@@ -19,6 +22,8 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 
+IN_FLIGHT = 8
+ACKNOWLEDGED = 200
 REFUSED = [
     ("enableControllerMode=true\nnamesrvAddr=127.0.0.1:1\n", "controllerAddr: expected"),
     ("enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n", "expected --namesrv"),
@@ -97,3 +102,64 @@ def test_a_killed_master_is_replaced_and_returns_as_a_slave_and_nothing_acknowle
             until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
         assert offsets == list(range(60))
         assert sync_state(controller.address)["epoch"] == 3
+
+
+def send_until_it_dies(broker: ControlledBroker, name: int, acknowledged: dict[int, bytes]) -> None:
+    """Sends one message after the other on a connection of its own; the last one is in flight when the broker dies."""
+    host, _, port = broker.address.rpartition(":")
+    with suppress(RemotingError), BlockingClient(host, int(port), timeout_s=60) as client:
+        for number in count():
+            body = b"%d of %d" % (number, name)
+            answer = client.request(send_command("T", body))
+            if answer.code == ResponseCode.SUCCESS:
+                acknowledged[int(answer.ext["queueOffset"])] = body
+
+
+def bodies_at(broker: ControlledBroker) -> list[bytes]:
+    """All messages of the queue, as a consumer gets them."""
+    host, _, port = broker.address.rpartition(":")
+    found: list[bytes] = []
+    with BlockingClient(host, int(port), timeout_s=60) as client:
+        while True:
+            ext = {**pull_fields(len(found)), "sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
+            told = {name: str(value) for name, value in ext.items()}
+            answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=told))
+            if answer.code in NOT_YET:
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                return found
+            found += [each.body for each in messages_of(answer)]
+
+
+def test_of_sends_in_flight_at_a_kill_those_acknowledged_are_at_their_offset_ever_after(tmp_path: Path) -> None:
+    with ExitStack() as world:
+        names = world.enter_context(NameServer(name_server_config()))
+        controller = ControllerProcess(f"file://{tmp_path}/state")
+        world.callback(controller.stop)
+        brokers = {
+            number: ControlledBroker(tmp_path / str(number), names.port, controller.address) for number in (1, 2)
+        }
+        for number, broker in brokers.items():
+            world.callback(broker.stop)
+            broker.start()
+            until(lambda: number in sync_state(controller.address)["in_sync"])  # noqa: B023 - it is waited for here
+        create_topic(brokers[1])
+        until(lambda: (tmp_path / "2/store/config/topics.json").exists())
+        until(lambda: '"T"' in (tmp_path / "2/store/config/topics.json").read_text())
+        acknowledged: dict[int, bytes] = {}
+        with ThreadPoolExecutor(IN_FLIGHT) as producers:
+            sends = [producers.submit(send_until_it_dies, brokers[1], name, acknowledged) for name in range(IN_FLIGHT)]
+            until(lambda: len(acknowledged) >= ACKNOWLEDGED)
+            brokers[1].stop(kill=True)
+            for each in sends:
+                each.result()
+        until(lambda: sync_state(controller.address)["master"] == 2)
+        until(lambda: send_until_acknowledged(brokers[2], b"by the second") is not None)  # It serves as the master.
+        found = bodies_at(brokers[2])
+        assert {offset: found[offset] for offset in acknowledged} == acknowledged
+        brokers[1].start()
+        until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
+        brokers[2].stop(kill=True)
+        until(lambda: sync_state(controller.address)["master"] == 1)
+        until(lambda: send_until_acknowledged(brokers[1], b"by the first") is not None)
+        assert bodies_at(brokers[1]) == [*found, b"by the first"], "what the old master had alone is gone"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.brokers import SMALL, Producer, broker_config, running
-from servers.following import Following
 from servers.seaweedfs import SeaweedFS, Unavailable
+from servers.serving import Following
 from tiermq.broker.broker import Broker
 from tiermq.client.observed_master import ObservedMaster
 from tiermq.message.record import decode_records

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tiermq.cli.main import cli
-from tiermq.cli.namesrv import _configured
+from tiermq.cli.server_process import server_settings
+from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -101,7 +102,7 @@ def test_where_it_listens_is_what_the_option_or_the_file_says(
     tmp_path: Path, bind: str | None, text: str, listening: str
 ) -> None:
     (tmp_path / "ns.conf").write_text(text)
-    config, _ = _configured(None, bind, tmp_path / "ns.conf")
+    config, _ = server_settings("namesrv", NameServerConfig, tmp_path / "ns.conf", listen_port=None, bind_address=bind)
     assert config.bind_address == listening
 
 

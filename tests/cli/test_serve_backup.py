@@ -92,7 +92,7 @@ def test_a_disk_that_went_past_its_tier_with_other_messages_is_served_and_not_up
         assert _body(served, 30) == "forked"
     assert before
     assert objects(tmp_path) == before
-    assert "closed with 41 messages that only" in served.said()
+    assert "closed with 41 messages that only" in served.log()
 
 
 def _body(served: Serving, offset: int) -> str:

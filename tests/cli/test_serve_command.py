@@ -301,7 +301,7 @@ SECURED = """
 brokerName=broker-a
 aclEnable=true
 authenticationEnabled=true
-enableSlaveActingMaster=true
+asyncLearner=true
 totalReplicas=2
 storeType=defaultRocksDB
 messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore
@@ -317,7 +317,7 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     assert str(config) in line
     assert "--accept-weaker" in line
     assert len(line.splitlines()) == 1 + 7 + 1, "each has a line of its own"
-    names = "aclEnable=true authenticationEnabled=true enableSlaveActingMaster=true totalReplicas=2"
+    names = "aclEnable=true authenticationEnabled=true asyncLearner=true totalReplicas=2"
     for name in [
         *names.split(),
         "storeType=defaultRocksDB",
@@ -331,11 +331,9 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     kept = ("--acl", accounts, "--tier", (tmp_path / "tier").as_uri(), "--tls", "enforcing")
     line = refusal(tmp_path / "store", "-c", config, *FREE, *kept)
     assert [
-        name
-        for name in ("aclEnable", "messageStore", "tls.", "enableSlaveActing", "totalRepl", "storeType")
-        if name in line
+        name for name in ("aclEnable", "messageStore", "tls.", "asyncLearner", "totalRepl", "storeType") if name in line
     ] == [
-        "enableSlaveActing",
+        "asyncLearner",
         "totalRepl",
         "storeType",
     ]

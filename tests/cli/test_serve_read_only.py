@@ -123,7 +123,7 @@ def test_readers_serve_a_bucket_with_an_account_that_cannot_write(
         assert tiermq(one.name_server, "consume", "T", "--group", "audit", "--bodies") == "", "also after a restart"
         assert not list((tmp_path / "one" / "commitlog").glob("*"))
     assert names_in(seaweedfs, url) == before
-    assert "refus" not in one.said()
+    assert "refus" not in one.log()
 
 
 def test_a_waiting_consumer_gets_what_the_writer_uploads_meanwhile(

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker.brokers import send_command
+from campaign.power_cuts.victims import stop
 from cli.standbys import Sending, check, messages, replicas
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import SIZES, Serving
@@ -80,7 +81,7 @@ def test_a_stopped_master_acknowledges_nothing_after_the_take_over(tmp_path: Pat
             assert a.process is not None
             with BlockingClient("127.0.0.1", a.port, timeout_s=120.0) as early:
                 assert early.request(send_command("T", b"early")).code == ResponseCode.SUCCESS
-                a.process.send_signal(signal.SIGSTOP)
+                stop(a.process.pid)  # A signal alone stops the threads one after the other: some go on for a while.
                 waiting = [early.request_later(send_command("T", b"stopped")) for _ in range(50)]
                 until(lambda: cluster.is_master(b))
                 sending.more()
@@ -113,7 +114,7 @@ def test_the_tail_of_a_replaced_master_is_cut_and_reported(tmp_path: Path) -> No
             until(lambda: b'"T"' in bytes(client.request(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)).body))
         assert b.process is not None
         end = cluster.status(a)["logEnd"]
-        b.process.send_signal(signal.SIGSTOP)
+        stop(b.process.pid)
         # More than sockets hold: what is on its way when the master dies reaches a replica that goes on.
         bodies = [b"tail %d" % number + bytes(3_000_000) for number in range(12)]
         with BlockingClient("127.0.0.1", a.port) as client:

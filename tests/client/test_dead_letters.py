@@ -62,7 +62,7 @@ def test_all_letters_are_found_also_more_than_a_pull_gives(tiermq_broker: LocalB
     assert {letter.name for letter in letters} == {f"{letters[0].place.broker_name}-0-{n}" for n in range(600)}
 
 
-def test_a_letter_tells_its_origin_and_filters_hold_for_it(tiermq_broker: LocalBroker) -> None:
+def test_a_letter_shows_its_origin_and_filters_hold_for_it(tiermq_broker: LocalBroker) -> None:
     dead(tiermq_broker, keys=["k1", "k2"])
     [letter] = found(tiermq_broker)
     assert (letter.origin_topic, letter.origin_id, letter.tries) == ("orders", "first", 0)
@@ -73,7 +73,7 @@ def test_a_letter_tells_its_origin_and_filters_hold_for_it(tiermq_broker: LocalB
         assert found(tiermq_broker, wanted) == []
 
 
-def test_the_key_of_a_letter_follows_from_its_place_and_tells_when_it_died(tiermq_broker: LocalBroker) -> None:
+def test_the_key_of_a_letter_follows_from_its_place_and_shows_when_it_died(tiermq_broker: LocalBroker) -> None:
     one, two = dead(tiermq_broker), dead(tiermq_broker)
     letters = [DeadLetter(PLACE, one), DeadLetter(PLACE, two)]
     keys = [resent_key("audit", letter) for letter in letters]
@@ -110,7 +110,7 @@ def test_what_is_sent_again_is_the_body_that_was_sent_with_the_users_own_propert
         outgoing("audit", damaged, "orders", PLACE)
 
 
-def test_a_letter_that_cannot_be_sent_is_told_and_the_others_are_sent(tiermq_broker: LocalBroker) -> None:
+def test_a_letter_that_cannot_be_sent_is_reported_and_the_others_are_sent(tiermq_broker: LocalBroker) -> None:
     dead(tiermq_broker, b"good")
     put_dead(tiermq_broker, b"bad", sys_flag=0x1)
     good, bad = found(tiermq_broker)
@@ -140,7 +140,7 @@ def test_letters_stay_when_nobody_takes_them(tmp_path: Path) -> None:
         assert len(resent(broker, found(broker)).sent) == 1
 
 
-def test_nothing_is_sent_to_a_broker_that_cannot_tell_what_it_has(tmp_path: Path) -> None:
+def test_nothing_is_sent_to_a_broker_that_cannot_show_what_it_has(tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "store", message_index_enable=False) as broker:
         broker.create_topic("orders", queues=1)
         dead(broker)

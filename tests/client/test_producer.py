@@ -48,7 +48,7 @@ def test_messages_are_stored_once_however_often_they_are_sent(tmp_path: Path) ->
         assert broker.messages("new")[0].born_timestamp_ms == 5
 
 
-def test_a_send_says_where_its_first_message_lies(tmp_path: Path) -> None:
+def test_a_send_reports_where_its_first_message_lies(tmp_path: Path) -> None:
     with filled(tmp_path) as (_, cluster):
         producer = Producer(cluster.client, "group")
         place = cluster.run(producer.places("new"))[0]

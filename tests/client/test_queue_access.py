@@ -18,7 +18,7 @@ from tiermq.message.record import decode_records
 from tiermq.remoting.codes import ResponseCode
 
 
-def test_a_queue_tells_its_bounds_times_and_records(tmp_path: Path) -> None:
+def test_a_queue_shows_its_bounds_times_and_records(tmp_path: Path) -> None:
     with filled(tmp_path) as (broker, cluster):
         place = cluster.run(cluster.client.route("orders")).readable[1]
         queue = QueueAccess(cluster.client, "orders", place)

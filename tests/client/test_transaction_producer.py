@@ -131,7 +131,7 @@ def test_a_producer_comes_back_to_a_broker_that_was_started_again(world: World) 
     assert world.bodies() == ["a"]
 
 
-def test_an_end_that_the_broker_refuses_is_told(world: World) -> None:
+def test_an_end_that_the_broker_refuses_is_reported(world: World) -> None:
     prepared = world.prepare("a")
     world.run(world.producer.roll_back(prepared))
     with pytest.raises(RequestRefused, match="the other way"):
@@ -148,7 +148,7 @@ def test_who_leaves_is_not_asked(world: World) -> None:
     assert world.asked == []
 
 
-def test_a_broker_that_is_gone_is_told(world: World) -> None:
+def test_a_broker_that_is_gone_is_reported(world: World) -> None:
     world.prepare("a")
     world.broker.stop()
     with pytest.raises(PeerGone):

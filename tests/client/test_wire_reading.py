@@ -71,7 +71,7 @@ def record(number: int, body: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.data())
-def test_records_end_to_end_are_split_and_damage_is_told(bodies: list[bytes], data: st.DataObject) -> None:
+def test_records_end_to_end_are_split_and_damage_is_reported(bodies: list[bytes], data: st.DataObject) -> None:
     records = [record(number, body) for number, body in enumerate(bodies)]
     whole = b"".join(records)
     assert split_records(whole) == records

@@ -69,7 +69,7 @@ def test_a_record_with_a_flipped_byte_in_its_frame_or_body_ends_the_log_as_damag
         assert (end, count) == (LogEnd(LENGTH, damaged=True), 1)
 
 
-def test_trap_02_a_record_that_is_elsewhere_than_it_says_ends_the_log() -> None:
+def test_trap_02_a_record_that_is_elsewhere_than_it_reports_ends_the_log() -> None:
     assert verify_log([file_of(0, record(0), record(LENGTH + 1))]) == (LogEnd(LENGTH, damaged=True), 1)
 
 
@@ -103,7 +103,7 @@ def test_which_checksum_is_verified(check: bool, force: bool, mode: int) -> None
     assert crc_mode_of(check, force) == mode
 
 
-def test_the_first_record_of_a_file_says_where_and_when() -> None:
+def test_the_first_record_of_a_file_reports_where_and_when() -> None:
     assert first_record(file_of(2, record(2 * SIZE, 77))) == (2 * SIZE, 77)
     assert first_record(file_of(2)) is None
     assert first_record(file_of(2, b"garbage")) is None

@@ -193,7 +193,7 @@ def test_what_a_truncation_left_behind_is_never_taken_for_units(disk: Disk) -> N
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_queue_recovers_to_a_beginning_of_itself_or_says_that_it_is_damaged(disk: Disk, seed: int) -> None:
+def test_a_damaged_queue_recovers_to_a_beginning_of_itself_or_reports_that_it_is_damaged(disk: Disk, seed: int) -> None:
     random_ = random.Random(seed)
     disk.fill(random_.randrange(1, 15))
     disk.queue.close()

@@ -440,7 +440,7 @@ def test_a_gap_is_reported_even_when_the_disk_was_full_while_it_was_filled(
     queue.close()
 
 
-def test_flushing_moves_file_by_file_and_then_says_that_nothing_moved(queue: ConsumeQueue) -> None:
+def test_flushing_moves_file_by_file_and_then_reports_that_nothing_moved(queue: ConsumeQueue) -> None:
     fill(queue, 25)
     assert [queue.flush(0) for _ in range(4)] == [False, False, False, True]
     assert queue.files.flushed_where == 500

@@ -107,7 +107,7 @@ def test_directories_that_are_no_queues_are_left_alone(table: QueueTable, tmp_pa
     again.close()
 
 
-def test_recovery_says_from_where_a_queue_with_a_hole_must_be_dispatched_again(
+def test_recovery_reports_from_where_a_queue_with_a_hole_must_be_dispatched_again(
     table: QueueTable, tmp_path: Path
 ) -> None:
     """RocketMQ goes on from the largest offset that any queue knows, and the hole stays."""

@@ -80,7 +80,7 @@ def put_batch(store: LocalStore, body: bytes) -> PutStatus:
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("put_somehow", [put, put_list, put_batch])
-def test_a_producer_is_told_when_its_message_could_not_be_synced(
+def test_a_producer_is_notified_when_its_message_could_not_be_synced(
     disk: Disk, put_somehow: Callable[[LocalStore, bytes], PutStatus], error: Exception
 ) -> None:
     store = disk.open()

@@ -56,7 +56,7 @@ def connected(broker: Serving) -> BlockingClient:
 def in_tier(url: str, due_ms: int) -> int:
     """How many timers wait in the tier for that time."""
     driver = open_driver(url)
-    found = [timer for survey in discover_timers(driver) for timer in timers_of(driver, survey, due_ms - 2_000)]
+    found = [timer for listing in discover_timers(driver) for timer in timers_of(driver, listing, due_ms - 2_000)]
     driver.close()
     return len(found)
 

@@ -170,7 +170,9 @@ def squeeze(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_a_store_closed_on_a_full_disk_opens_again_or_says_that_there_is_no_room(small_disk: Path, flush: str) -> None:
+def test_a_store_closed_on_a_full_disk_opens_again_or_reports_that_there_is_no_room(
+    small_disk: Path, flush: str
+) -> None:
     store = opened(small_disk, flush)
     taken, _ = fill(store)
     squeeze(small_disk)

@@ -69,7 +69,7 @@ def test_log_files_that_were_not_dispatched_yet_are_not_cleaned() -> None:
     assert world.store.clean_now().log_files > 0
 
 
-def test_keys_are_found_when_an_index_file_was_durable_before_the_log_that_it_tells_of() -> None:
+def test_keys_are_found_when_an_index_file_was_durable_before_the_log_that_it_shows_of() -> None:
     """A full index file is synced at once, the log under ASYNC_FLUSH later: new records lie where the lost ones lay."""
     world = World(sync=False)
     world.put_many([(at % 3, 40) for at in range(45)])  # One index file is full.

@@ -19,7 +19,7 @@ from tiermq.files.os_file_access import OsFileAccess
     ("number", "expected"),
     [(errno.EACCES, ReadOnlyStore), (errno.EROFS, ReadOnlyStore), (errno.EDQUOT, DiskFull), (errno.EIO, OSError)],
 )
-def test_system_errors_are_said_in_our_words(
+def test_system_errors_are_reported_in_our_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[OSError]
 ) -> None:
     region = OsFileAccess().create(str(tmp_path / "file"), 4096)
@@ -56,7 +56,7 @@ def test_a_limit_is_reported_also_when_nothing_is_left_to_look_with() -> None:
         OsFileAccess().list_files("/")
 
 
-def test_a_map_that_the_kernel_refuses_is_said_in_our_words_and_the_file_can_be_opened_later(
+def test_a_map_that_the_kernel_refuses_is_reported_in_our_words_and_the_file_can_be_opened_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

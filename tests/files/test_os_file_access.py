@@ -81,7 +81,7 @@ def test_a_full_disk_refuses_whole_files_and_keeps_the_old_one(small_disk: Path)
     assert sorted(os.listdir(small_disk)) == ["config.json"]
 
 
-def test_a_read_only_file_system_says_so(small_disk: Path) -> None:
+def test_a_read_only_file_system_reports_so(small_disk: Path) -> None:
     access = OsFileAccess()
     access.create(str(small_disk / "file"), 4096).close()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

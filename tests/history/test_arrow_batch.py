@@ -147,7 +147,7 @@ def without_words(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @both_kernels
 @with_fixture
 @given(runs, st.sampled_from(Side), st.sampled_from([1, 3, 8192]))
-def test_every_column_says_what_the_reference_decoder_says(run: Run, side: Side, max_rows: int) -> None:
+def test_every_column_reports_what_the_reference_decoder_reports(run: Run, side: Side, max_rows: int) -> None:
     found = record_run(run, side)
     assert without_words(rows_of(found, max_rows=max_rows)) == expected_rows(found)
 
@@ -233,7 +233,7 @@ def test_a_damaged_record_is_an_error_where_asked_for() -> None:
 
 
 @both_kernels
-def test_a_damaged_record_says_why() -> None:
+def test_a_damaged_record_reports_why() -> None:
     run = small_run()
     run.buffer[run.starts[1] + 90] ^= 1
     run.buffer[run.starts[2] + 4] ^= 1

@@ -40,7 +40,7 @@ def test_a_tier_of_rocketmq_is_read_from_its_files_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", golden_tiers.NAMES)
-def test_a_key_in_a_tier_of_rocketmq_is_found_though_its_index_says_not_what_it_covers(name: str) -> None:
+def test_a_key_in_a_tier_of_rocketmq_is_found_though_its_index_reports_not_what_it_covers(name: str) -> None:
     written = golden_tiers.WrittenTier.golden(name)
     with open_history(HistoryPlace(written.tier.absolute().as_uri())) as history:
         catalog = read_catalog(history)

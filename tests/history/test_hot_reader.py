@@ -48,7 +48,7 @@ def test_what_was_deleted_is_missing_before_what_is_left(world: HistoryWorld) ->
     assert (missing[0].begin, missing[-1].end) == (0, left)
 
 
-def test_a_queue_that_ends_earlier_than_the_plan_says_is_missing_its_end(world: HistoryWorld) -> None:
+def test_a_queue_that_ends_earlier_than_the_plan_reports_is_missing_its_end(world: HistoryWorld) -> None:
     world.put(10)
     (task,) = plan_scan(world.catalog(tier=False), ScanRequest()).tasks
     longer = ScanTask(task.place, task.queue, Side.HOT, 0, 15, task.request, store=task.store)

@@ -29,6 +29,7 @@ PROGRAMS_VERSION = "5.5.0"
 REPORT_INTERVAL_MS = 1_000
 ENDLESS_SENDERS = {"BatchProducer": 64, "TransactionProducer": 32}
 """Programs whose threads send until they are killed, and how many threads they have unless told otherwise."""
+ENDLESS = 1_000_000_000
 _COLUMN = re.compile(r"([A-Z][A-Za-z0-9() ]*): *(-?[0-9.]+)")
 
 
@@ -47,6 +48,14 @@ class Told:
         """The columns of the program's last report, as it names them. Empty when it has printed none."""
         reports = [line for line in self.said if "TPS: " in line or line.startswith("[Complete]")]
         return {name.strip(): float(value) for name, value in _COLUMN.findall(reports[-1])} if reports else {}
+
+
+def acknowledged(record: Path) -> dict[str, tuple[int, int]]:
+    """Queue and offset of each message that the program has an acknowledgement of, by unique id."""
+    if not record.exists():
+        return {}
+    lines = record.read_text().split("\n")[:-1]  # The last one may not be whole yet.
+    return {unique: (int(queue), int(offset)) for unique, queue, offset in map(str.split, lines)}
 
 
 def with_programs(distribution: Distribution) -> Distribution:
@@ -73,6 +82,17 @@ class Official:
                 stderr=errors,
                 text=True,
             )
+
+    def produce_until_killed(self, record: Path, *options: object) -> None:
+        """Begin an endless Producer, whatever fails; `acknowledged` reads its record at any time, `kill` ends it."""
+        words = ["-n", self._name_server, "-q", str(ENDLESS), *map(str, options)]
+        job = {"program": "Producer", "arguments": words, "messages": ENDLESS, "endsByItself": True}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job | {"record": str(record), "failures": ENDLESS}) + "\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def run(self, program: str, *options: object, messages: int, batch: int = 1, reports: int = 0) -> Told:
         """Until so many messages were acknowledged or consumed, and the program has then reported so often.

@@ -33,7 +33,6 @@ VERSION = os.environ.get("TIERMQ_ROCKETMQ_VERSION", "5.3.3")
 ARTIFACTS = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
 JAVA_SOURCES = Path(__file__).parent / "java"
 BOOT_LINE = "boot success"
-BOOT_TIMEOUT_S = 280.0
 SHUTDOWN_TIMEOUT_S = 120.0
 CLUSTER_NAME = "DefaultCluster"
 BROKER_NAME = "broker-a"
@@ -223,8 +222,9 @@ class Server:
         self._booted.set()
 
     def await_boot(self) -> None:
-        booted = self._booted.wait(BOOT_TIMEOUT_S)
-        if not booted or self._ended.is_set():
+        """However long it takes: the wait also ends with the process."""
+        self._booted.wait()
+        if self._ended.is_set():
             self.kill()
             raise AssertionError(
                 f"no {self._boot_line!r} from the server; its output was:\n{self._log.read_text()[-4000:]}"

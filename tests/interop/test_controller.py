@@ -20,6 +20,7 @@ from interop.controller_set import (
     until,
 )
 from interop.mqadmin import Mqadmin
+from interop.official import Official, acknowledged, with_programs
 from interop.peer import Peer, PeerError
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, Distribution, Unavailable, fetch
 from interop.two_brokers import name_server_config
@@ -29,6 +30,7 @@ from tiermq.remoting.json_dialect import decode_object
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 COUNT = 200
+PAGE = 2_000
 
 
 @pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
@@ -189,3 +191,57 @@ def test_a_tiermq_and_a_rocketmq_broker_fail_over_in_both_directions(
         status = decode_object(ask_controller(java.address, RequestCode.GET_BROKER_HA_STATUS).body)
         end = int(status["masterCommitLogMaxOffset"])
         assert log_bytes(java.store, end) == log_bytes(ours.store, end)
+
+
+def test_masters_of_either_kind_are_killed_under_the_official_producer(tmp_path: Path) -> None:
+    """RocketMQ's Producer of 5.3.3 sends all the time: to its own master, then to ours, then to its own again."""
+    try:
+        release = with_programs(fetch("5.3.3"))
+    except Unavailable as reason:
+        pytest.skip(f"no real RocketMQ here: {reason}")
+    record = tmp_path / "acknowledged"
+    with ExitStack() as world:
+        names = world.enter_context(NameServer(name_server_config()))
+        controller = ControllerProcess(f"file://{tmp_path}/state")
+        world.callback(controller.stop)
+        java = ControlledJavaBroker(release, tmp_path / "java", names.port, controller.address)
+        ours = ControlledBroker(tmp_path / "ours", names.port, controller.address)
+        for broker in (java, ours):
+            world.callback(broker.stop)
+            broker.start()
+        until(lambda: sync_state(controller.address) == {
+            "master": 1, "epoch": 1, "in_sync": {1, 2}, "alive": {1, 2},
+        })  # fmt: skip
+        address = (f"127.0.0.1:{names.port}", CLUSTER_NAME, BROKER_NAME, java.address)
+        peer = Peer(release.java(tmp_path, "Peer", *address, heap="256m"), tmp_path / "peer.err")
+        world.callback(peer.close)
+        peer.create_topic("T", 2)
+        official = world.enter_context(Official(release, f"127.0.0.1:{names.port}", tmp_path))
+        world.callback(official.kill)
+        official.produce_until_killed(record, "-t", "T", "-w", 4, "-s", 64)
+
+        def send_more() -> None:
+            wanted = len(acknowledged(record)) + COUNT
+            until(lambda: len(acknowledged(record)) >= wanted)
+
+        masters: list[tuple[ControlledJavaBroker | ControlledBroker, int]] = [(java, 1), (ours, 2)]
+        for (master, _), (_, other) in (masters, masters[::-1]):
+            send_more()
+            until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
+            master.stop(kill=True)
+            until(lambda other=other: sync_state(controller.address)["master"] == other)  # type: ignore[misc]
+            send_more()
+            master.start()
+            until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
+        send_more()
+        official.kill()
+        promised = acknowledged(record)
+        found: dict[tuple[int, int], str] = {}
+        for queue in range(2):
+            last = max(offset for of, offset in promised.values() if of == queue)
+            for begin in range(0, last + 1, PAGE):
+                end = min(begin + PAGE, last + 1)
+                messages = [each for each in peer.read("T", queue, begin, end=end) if each["offset"] < end]
+                assert [each["offset"] for each in messages] == list(range(begin, end)), "offsets are unbroken"
+                found |= {(queue, each["offset"]): each["properties"]["UNIQ_KEY"] for each in messages}
+        assert {found.get(place): place for place in promised.values()} == promised

@@ -137,7 +137,7 @@ def our_master(path: Path, names: NameServer, **settings: Any) -> Iterator[Broke
 class JavaSlave:
     """A slave of RocketMQ, in a process of its own."""
 
-    def __init__(self, distribution: Distribution, path: Path, name_server: int) -> None:
+    def __init__(self, distribution: Distribution, path: Path, name_server: int, **more: object) -> None:
         self.store, self._home = path / "theirs", path / "home"
         self._home.mkdir(parents=True, exist_ok=True)
         [self._port] = free_ports(1)
@@ -158,9 +158,10 @@ class JavaSlave:
             "slaveReadEnable": "true",
             "registerNameServerPeriod": 10_000,
             **SMALL_FILES,
+            **more,
         }
         text = "".join(
-            f"{name}={str(value).lower() if value is False else value}\n" for name, value in settings.items()
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}\n" for name, value in settings.items()
         )
         (self._home / "broker.conf").write_text(text)
         command = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(self._home / "broker.conf"))

@@ -18,8 +18,8 @@ from interop.rocketmq import fetch_servers as servers_of
 from interop.test_offload_with_accounts import OLD, fetched
 from interop.test_replication import QUEUES, Client, ask, send_many
 from interop.two_brokers import await_registered
-from servers.following import Following
 from servers.loopback import with_own_network
+from servers.serving import Following
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.tier.driver.tier_url import open_driver

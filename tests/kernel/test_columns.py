@@ -190,7 +190,7 @@ def test_a_light_queue_s_messages_have_its_own_offsets(kernel: ModuleType) -> No
         ({}, None),
     ],
 )
-def test_a_delayed_message_says_when_it_is_due(
+def test_a_delayed_message_reports_when_it_is_due(
     kernel: ModuleType, properties: dict[str, str], due_ms: int | None
 ) -> None:
     fields = {"body": b"", "properties": encode_properties(properties), "store_timestamp_ms": 1000}

@@ -150,7 +150,7 @@ def test_keys_and_tags_become_properties_behind_the_given_ones() -> None:
     assert message.properties == {"x": "y", "KEYS": "a b", "TAGS": "t"}
 
 
-def test_a_message_says_what_it_is_without_its_body() -> None:
+def test_a_message_reports_what_it_is_without_its_body() -> None:
     assert repr(Message("T", b"secret", 3)) == "Message(topic='T', queue_id=3, body=<6 bytes>)"
 
 

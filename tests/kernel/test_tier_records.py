@@ -229,7 +229,7 @@ def test_another_topic_and_a_tag_beyond_ascii_are_for_others_to_look_at(kernel: 
 
 @settings(max_examples=150, deadline=None)
 @given(flips=st.lists(st.tuples(st.booleans(), st.integers(0, 1 << 20), st.integers(1, 255)), max_size=3))
-def test_a_check_of_damaged_records_never_says_more_than_the_pure_twin(
+def test_a_check_of_damaged_records_never_reports_more_than_the_pure_twin(
     kernel: ModuleType, flips: list[tuple[bool, int, int]]
 ) -> None:
     data, units = tagged(kernel, ["a", None, "tag", "b" * 40, "e"])
@@ -301,7 +301,7 @@ def test_index_items_that_lead_to_their_messages_are_counted(kernel: ModuleType)
 
 @settings(max_examples=150, deadline=None)
 @given(flips=st.lists(st.tuples(st.booleans(), st.integers(0, 1 << 20), st.integers(1, 255)), max_size=3))
-def test_a_check_of_damaged_index_items_says_what_the_pure_twin_says(
+def test_a_check_of_damaged_index_items_reports_what_the_pure_twin_reports(
     kernel: ModuleType, flips: list[tuple[bool, int, int]]
 ) -> None:
     data, items = indexed()

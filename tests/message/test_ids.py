@@ -94,7 +94,7 @@ def test_what_is_no_offset_id_is_refused(text: str) -> None:
         ("AC1F0B01696C5B2133B1222866B409C9", (2017, 3, 7, 15, 11, 13, 76000)),
     ],
 )
-def test_a_java_clients_unique_key_says_when_and_where_it_was_made(text: str, moment: tuple[int, ...]) -> None:
+def test_a_java_clients_unique_key_reports_when_and_where_it_was_made(text: str, moment: tuple[int, ...]) -> None:
     key = decode_unique_key(text)
     assert (key.address, key.process_hash) == ("172.31.11.1", 0x5B2133B1)
     assert key.process_id == int(text[8:12], 16)

@@ -190,7 +190,7 @@ def test_a_property_that_was_set_is_read_back_and_the_others_stay(encoded: bytes
         (b"AWAIT\x01false\x02", True),
     ],
 )
-def test_a_producer_waits_unless_it_says_otherwise(encoded: bytes, expected: bool) -> None:
+def test_a_producer_waits_unless_it_reports_otherwise(encoded: bytes, expected: bool) -> None:
     assert waits_for_store(encoded) is expected
 
 

@@ -15,7 +15,7 @@ RECORD = encode_record(topic="T", body=b"hello", queue_id=3, queue_offset=7, phy
 
 
 @given(st.binary(max_size=20), records(), st.binary(max_size=20))
-def test_a_head_says_what_the_whole_record_says(before: bytes, record: bytes, after: bytes) -> None:
+def test_a_head_reports_what_the_whole_record_reports(before: bytes, record: bytes, after: bytes) -> None:
     message = decode_record(record)
     data = memoryview(before + record + after)
     head = read_head(data, len(before))

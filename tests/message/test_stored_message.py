@@ -26,7 +26,7 @@ def test_tags_and_unique_key_are_properties() -> None:
     assert (stored().tags, stored().unique_key) == (None, None)
 
 
-def test_the_message_id_says_where_the_record_is() -> None:
+def test_the_message_id_reports_where_the_record_is() -> None:
     v4 = stored(store_host="192.168.1.10:10911", physical_offset=1024)
     assert v4.message_id == "C0A8010A00002A9F0000000000000400"
     v6 = stored(store_host="[::1]:10911", physical_offset=1024)

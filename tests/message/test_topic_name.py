@@ -77,7 +77,7 @@ def test_users_topics_are_not_the_systems() -> None:
     assert not is_system_topic("%RETRY%rmq_sys_")
 
 
-def test_prefixes_tell_retry_dead_letter_and_light_queues() -> None:
+def test_prefixes_show_retry_dead_letter_and_light_queues() -> None:
     assert is_retry_topic(retry_topic("g"))
     assert is_dead_letter_topic(dead_letter_topic("g"))
     assert is_light_queue("%LMQ%q")

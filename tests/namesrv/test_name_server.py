@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tiermq.namesrv.topic_config import DataVersion, TopicConfig, encode_registe
 from tiermq.remoting.client import BlockingClient, RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.frame import decode_frame
 
 WHO = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"}
 TOPICS = [TopicConfig("TBW102", 8, 8, 7), TopicConfig("orders", 4, 4)]
@@ -113,3 +115,32 @@ def test_a_port_that_is_taken_is_said_and_a_second_start_refused(server: NameSer
         server.start()
     server.stop()
     server.stop()
+
+
+def test_members_of_an_acting_set_are_notified_when_the_smallest_id_changes(manual_clock: ManualClock) -> None:
+    config = loopback(notify_min_broker_id_changed=True)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        NameServer(config, clock=manual_clock) as server,
+        BlockingClient("127.0.0.1", server.port, timeout_s=60) as master,
+        BlockingClient("127.0.0.1", server.port, timeout_s=60) as slave,
+    ):
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        for client, who in ((master, {}), (slave, {"brokerId": "1", "brokerAddr": address})):
+            command = registration()
+            command.ext = {**WHO, "enableActingMaster": "true", "haServerAddr": "10.0.0.1:10912", **who}
+            assert client.request(command).code == 0
+        master.close()
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as stream:
+            size = int.from_bytes(stream.read(4), "big")
+            notice = decode_frame(size.to_bytes(4, "big") + stream.read(size))
+        assert notice.code == RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
+        assert notice.is_oneway
+        assert notice.ext == {
+            "minBrokerId": "1",
+            "brokerName": WHO["brokerName"],
+            "minBrokerAddr": address,
+            "offlineBrokerAddr": WHO["brokerAddr"],
+            "haBrokerAddr": "10.0.0.1:10912",
+        }

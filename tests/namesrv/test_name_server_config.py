@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tiermq.errors import BadConfig
-from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
+from tiermq.namesrv.name_server_config import NameServerConfig
 
 
 def test_defaults_are_rocketmq_s() -> None:
@@ -30,9 +30,9 @@ def test_a_properties_file_and_one_in_yaml_or_toml_say_the_same(tmp_path: Path) 
 
 
 def test_some_settings_change_while_it_runs_and_others_do_not() -> None:
-    config = changed_while_running(NameServerConfig(), {"orderMessageEnable": "true", "whatever": "1"})
+    config = NameServerConfig().with_properties({"orderMessageEnable": "true", "whatever": "1"})
     assert config.order_message_enable
-    assert fixed_keys({"listenPort": "1", "orderMessageEnable": "true", "kvConfigPath": ""}) == [
+    assert NameServerConfig.fixed_properties({"listenPort": "1", "orderMessageEnable": "true", "kvConfigPath": ""}) == [
         "kvConfigPath",
         "listenPort",
     ]
@@ -44,4 +44,4 @@ def test_impossible_values_are_refused() -> None:
     with pytest.raises(BadConfig, match="bind_address"):
         NameServerConfig(bind_address="")
     with pytest.raises(BadConfig, match="order_message_enable"):
-        changed_while_running(NameServerConfig(), {"orderMessageEnable": "perhaps"})
+        NameServerConfig().with_properties({"orderMessageEnable": "perhaps"})

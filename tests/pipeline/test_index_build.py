@@ -44,7 +44,7 @@ def build(made: JobWorld, found: tuple[StagedKeys, ...]) -> BuildTask:
     return BuildTask(made.tier, TARGET, 1_700_000_000_001, 5, found, NOTHING)
 
 
-def test_the_keys_of_a_task_are_one_object_and_ranges_without_keys_are_told_too(made: JobWorld) -> None:
+def test_the_keys_of_a_task_are_one_object_and_ranges_without_keys_are_reported_too(made: JobWorld) -> None:
     found = staged(made, 3, 0, 4)
     assert [(each.start, each.stop, each.count, each.position) for each in found] == [
         (0, 300, 3, 0),

@@ -43,7 +43,7 @@ def record(end: int) -> CoverageRecord:
     return CoverageRecord.of(Coverage({("orders", 0): QueueCoverage(0, end)}), ())
 
 
-def test_whole_files_and_broken_ones_are_told_apart(made: JobWorld, held: LeasedBroker) -> None:
+def test_whole_files_and_broken_ones_are_distinguished(made: JobWorld, held: LeasedBroker) -> None:
     end = read_index_files(held).end
     made.driver.write(INDEX.segment(SegmentType.INDEX, end), 0, [b"an upload that was cut"])
     found = read_index_files(held)
@@ -53,7 +53,7 @@ def test_whole_files_and_broken_ones_are_told_apart(made: JobWorld, held: Leased
     assert found.end == end + len(b"an upload that was cut")
 
 
-def test_the_newest_registered_file_says_what_is_indexed(made: JobWorld, held: LeasedBroker) -> None:
+def test_the_newest_registered_file_reports_what_is_indexed(made: JobWorld, held: LeasedBroker) -> None:
     first, second = (INDEX.segment(SegmentType.INDEX, base) for base in made.index_bases())
     made.driver.put_object(companion_name(first), record(1).encode())
     made.driver.put_object(companion_name(second), record(2).encode())

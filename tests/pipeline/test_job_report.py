@@ -24,7 +24,7 @@ def test_the_time_counts_also_when_the_work_fails() -> None:
     assert "took" in report.lines()[-1]
 
 
-def test_a_dry_run_says_that_nothing_was_written_and_problems_are_shown() -> None:
+def test_a_dry_run_reports_that_nothing_was_written_and_problems_are_shown() -> None:
     report = JobReport("expire", "memory://a", dry_run=True, planned={"segments": 1200}, problems=["one is damaged"])
     text = "\n".join(report.lines())
     assert "nothing was written" in text
@@ -38,7 +38,7 @@ def test_a_report_can_be_written_as_json() -> None:
     assert json.loads(json.dumps(report.as_dict()))["details"] == {"rows": [1, 2]}
 
 
-def test_a_run_that_found_nothing_to_do_says_so() -> None:
+def test_a_run_that_found_nothing_to_do_reports_so() -> None:
     for dry_run in (False, True):
         idle = JobReport("compact", "memory://a", dry_run, planned={"segments": 0}, done={"bytes": 0})
         assert "  nothing to do" in idle.lines()

@@ -46,7 +46,7 @@ def test_a_directory_that_was_tiered_knows_its_names(tmp_path: Path) -> None:
         place_of(f"{world.store}=c/x")
 
 
-def test_the_sizes_of_a_store_are_told_from_its_files_so_that_it_can_be_recovered(tmp_path: Path) -> None:
+def test_the_sizes_of_a_store_are_known_from_its_files_so_that_it_can_be_recovered(tmp_path: Path) -> None:
     settings: dict[str, Any] = {**STORE, "enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 4_096}
     with LocalStore.open(tmp_path, background=False, **settings) as store:
         for number in range(50):

@@ -18,7 +18,7 @@ from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.tls import TlsSettings, trusting_client_context
 
 
-def test_where_nobody_listens_the_error_says_where() -> None:
+def test_where_nobody_listens_the_error_reports_where() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -117,12 +117,12 @@ def test_a_connection_that_is_made_as_its_time_runs_out_is_not_left_open(
         thread.stop()
 
 
-def test_a_peer_that_does_not_answer_a_client_is_said_to_be_silent() -> None:
+def test_a_peer_that_does_not_answer_a_client_is_reported_to_be_silent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(PeerGone, match="it does not answer"):
         BlockingClient("127.0.0.1", silent.getsockname()[1], tls=trusting_client_context(), timeout_s=0.05)
 
 
-def test_a_client_that_was_never_connected_says_so() -> None:
+def test_a_client_that_was_never_connected_reports_so() -> None:
     async def ask() -> None:
         client = RemotingClient()
         await client.close()

@@ -33,7 +33,7 @@ def test_an_answer_has_the_opaque_and_the_header_type_of_its_request() -> None:
     assert answer.ext == {"a": "b"}
 
 
-def test_a_request_says_whether_it_wants_an_answer() -> None:
+def test_a_request_reports_whether_it_wants_an_answer() -> None:
     assert RemotingCommand(15, flag=FLAG_ONEWAY).is_oneway
     assert "one-way 15" in repr(RemotingCommand(15, flag=FLAG_ONEWAY))
     assert RemotingCommand(15) != RemotingCommand(16)

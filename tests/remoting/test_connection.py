@@ -207,7 +207,7 @@ def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
         assert peer.read().opaque == 1
 
 
-def test_a_request_to_a_peer_that_says_nothing_times_out_and_one_to_a_peer_that_left_fails() -> None:
+def test_a_request_to_a_peer_that_reports_nothing_times_out_and_one_to_a_peer_that_left_fails() -> None:
     server = make_server()
     outcomes: list[BaseException | None] = []
     done = threading.Event()

@@ -375,7 +375,7 @@ BOMB = "\n".join(
         "accounts:\n- accessKey: a\n  secretKey: 'hush\n",
     ],
 )
-def test_yaml_that_cannot_be_meant_is_refused_without_what_it_says(tmp_path: Path, text: str) -> None:
+def test_yaml_that_cannot_be_meant_is_refused_without_what_it_reports(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadConfig, match=r"plain_acl\.yml") as refused:
         load_yaml(tmp_path, text)
     assert "hush" not in str(refused.value)

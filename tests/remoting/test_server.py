@@ -313,7 +313,7 @@ def test_a_call_that_comes_after_the_end_is_nobody_s_mistake() -> None:
     assert (ran, server.loop.is_closed()) == ([], True)
 
 
-def test_a_server_that_was_not_started_says_so() -> None:
+def test_a_server_that_was_not_started_reports_so() -> None:
     with pytest.raises(RemotingError, match="start"):
         _ = RemotingServer().loop
 

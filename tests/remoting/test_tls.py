@@ -169,7 +169,7 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wants_tls", [True, False])
-def test_what_a_server_says_before_it_knows_its_peer_is_sent_as_the_peer_wants_it(wants_tls: bool) -> None:
+def test_what_a_server_reports_before_it_knows_its_peer_is_sent_as_the_peer_wants_it(wants_tls: bool) -> None:
     server = make_server(tls=TlsSettings())
     server.on_open.append(lambda connection: connection.oneway(RemotingCommand(40)))
     with serving(server) as running, RawPeer(running.port) as peer:

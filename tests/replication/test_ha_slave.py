@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from replication.streams import MasterSocket, fill, following, log_of, master_store, serving, slave_store, until
 from small_store import LOG_BYTES
 from tiermq import LocalStore, Message, PutStatus
+from tiermq.clock import SystemClock
 from tiermq.errors import ReplicationError
+from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +148,20 @@ def test_a_slave_that_is_stopped_within_a_record_closes_cleanly_and_goes_on(tmp_
             master.send(end, log[end:2000])
             assert master.report() == 2000
         assert log_of(copy) == log[:2000]
+
+
+def test_a_slave_ends_at_once_although_its_master_does_not_answer_a_connection(tmp_path: Path) -> None:
+    with slave_store(tmp_path) as copy, ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):  # It accepts none of them: as a machine without power, it answers no further one.
+            full = stack.enter_context(socket.socket())
+            full.setblocking(False)
+            full.connect_ex(server.getsockname())
+        slave = HaSlave(copy, HaSlaveSettings(), SystemClock())
+        slave.set_master(f"127.0.0.1:{server.getsockname()[1]}")
+        slave.start()
+        until(lambda: slave._is_connecting)
+        slave.stop()
+        assert slave._thread.is_alive(), "it waits for the connection still, and nothing waits for it"
+    slave._thread.join()
+    assert slave.received_bytes == 0

@@ -90,14 +90,21 @@ def test_a_set_whose_recording_is_not_known_counts_until_a_newer_one_is_recorded
             2,
         )
     )
-    assert sync.look({}, end=0, now_s=1.0) == frozenset((1,)), "it went away while that was recorded"
+    assert sync.look({}, end=0, now_s=1.0) is None, "it went away while that was recorded: one proposal at a time"
     assert sync.effective == frozenset(
         (
             1,
             2,
         )
     ), "the election may have it"
-    sync.note_recorded(frozenset((1, 2)))  # It did; the newer one is on its way.
+    sync.note_recorded(frozenset((1, 2)))
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    )
+    assert sync.look({}, end=0, now_s=1.1) == frozenset((1,))
     assert sync.effective == frozenset(
         (
             1,
@@ -105,7 +112,7 @@ def test_a_set_whose_recording_is_not_known_counts_until_a_newer_one_is_recorded
         )
     )
     sync.note_recorded(frozenset((1,)))
-    assert sync.is_alone
+    assert sync.effective == frozenset((1,))
 
 
 def test_a_replica_that_leaves_before_it_was_proposed_is_forgotten() -> None:
@@ -154,7 +161,7 @@ def test_below_the_least_number_of_members_nothing_more_is_confirmed() -> None:
 
 def test_a_master_whose_set_is_not_recorded_yet_confirms_and_proposes_nothing() -> None:
     sync = SyncSet(1, BEHIND_S, is_recorded=False)
-    assert not sync.is_alone
+    assert [sync.is_alone] == [False]
     assert sync.advance({2: 100}, 50, lambda: 100, 0.0, needed=1) == (1, 50, None)
     sync.note_recorded(frozenset((1,)))
     assert sync.is_alone
@@ -167,3 +174,46 @@ def test_an_id_that_no_replica_has_never_joins() -> None:
     assert not sync.welcome({7: 100}, confirmed=100)
     assert sync.welcome({2: 100, 7: 100}, confirmed=100)
     assert sync.effective == {1, 2}
+
+
+def test_an_empty_replica_that_connects_to_a_master_just_opened_holds_nothing_up() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    for tenth in range(20):
+        assert sync.advance({7: 0}, 100, lambda: 100, tenth / 10, needed=1) == (1, 100, None)
+
+
+def test_a_replica_that_is_too_slow_to_join_is_no_longer_waited_for() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    assert sync.advance({2: 100}, 100, lambda: 100, 0.0, needed=1).in_sync == 2
+    sync.welcome({3: 100}, confirmed=100)
+    assert sync.advance({2: 500, 3: 100}, 100, lambda: 500, 1.0, needed=1).in_sync == 3
+    assert sync.advance({2: 600, 3: 100}, 100, lambda: 600, 2.0, needed=1).confirmed == 100
+    assert sync.advance({2: 700, 3: 100}, 100, lambda: 700, BEHIND_S + 2.5, needed=1) == (2, 700, None)
+
+
+def test_a_recording_that_is_reported_twice_settles_no_newer_proposal() -> None:
+    sync = SyncSet(1, 2.0)
+    sync.note_recorded(frozenset((1, 2, 3)))
+    assert sync.look({}, 80, 0.0) == frozenset((1,)), "both are gone"
+    sync.look({2: 80}, 80, 0.1)  # One is back before that is recorded.
+    sync.note_recorded(frozenset((1,)))
+    sync.welcome({2: 80}, 80)
+    joined = sync.look({2: 80}, 80, 0.2)
+    assert joined == frozenset(
+        (
+            1,
+            2,
+        )
+    )
+    assert sync.look({}, 80, 0.3) is None, "it is gone again, and the set with it may land in the bucket"
+    sync.note_recorded(frozenset((1,)))  # The same recording again.
+    assert sync.effective == frozenset(
+        (
+            1,
+            2,
+        )
+    )
+    sync.note_recorded(frozenset((1, 2)))
+    assert sync.look({}, 80, 0.4) == frozenset((1,))
+    sync.note_recorded(frozenset((1,)))
+    assert sync.effective == frozenset((1,))

@@ -173,7 +173,7 @@ def test_messages_that_only_the_tier_has_are_an_error_while_it_is_down(world: Br
                  ExpectEverything()])  # fmt: skip
 
 
-def test_a_tier_that_lags_keeps_local_files_and_says_so(world: BrokerWorld) -> None:
+def test_a_tier_that_lags_keeps_local_files_and_reports_so(world: BrokerWorld) -> None:
     lags: Any = lambda status: status["lag_bytes"] > 0  # noqa: E731
     play(world, [Open(), Produce(100), TierNow(), Produce(300), ExpectStatus(lags),
                  MoveClock(80 * HOUR_MS), ExpireLocal(), ExpectStatus(lags), ExpectMessages(), Produce(300),

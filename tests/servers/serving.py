@@ -1,4 +1,4 @@
-"""`tiermq serve` in a process of its own: started when its ready line came, ended by a signal, started again.
+"""Server commands in processes of their own: started when the ready line came, ended by a signal, started again.
 
 with Serving(tmp_path / "store") as broker:
     client_of(broker.name_server)
@@ -12,6 +12,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,54 +26,53 @@ SIZES: dict[str, Any] = {
     "max_index_num": 20_000,
 }
 """Of the store: `LocalStore.open(served.store, **SIZES)` opens it when the broker has ended."""
+QUICK: dict[str, Any] = {
+    "tiered_store_group_commit_timeout": 100,
+    "tier_dispatch_interval": 100,
+    "master_sync_interval": 200,
+}
+"""Of an observer."""
 
 
-class Serving:
-    """One broker with its name server. Used by one thread."""
+class ServerProcess:
+    """One server command with a store. Used by one thread."""
 
-    def __init__(self, store: Path, *words: str, **settings: object) -> None:
-        """`settings` are the store's and the broker's, by name; `words` go to the command."""
+    def __init__(self, command: str, store: Path, settings: dict[str, Any], words: list[str]) -> None:
         self.store = store
         self.errors = store.with_name(f"{store.name}.errors")
         config = store.with_name(f"{store.name}.toml")
-        told = {**SIZES, "bind_address": "127.0.0.1", "broker_name": "b1", **settings}
-        config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items()))
-        self.port, self._name_server_port = free_ports(2)
-        ports = ["--port", str(self.port), "--namesrv-port", str(self._name_server_port)]
-        self._command = [sys.executable, "-m", "tiermq.cli", "serve", str(store), "-c", str(config), "--json"]
-        self._command += [*(ports if "--namesrv" not in words else ports[:2]), *words]
+        config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+        self._command = [sys.executable, "-m", "tiermq.cli", command, str(store), "-c", str(config), "--json", *words]
         self.process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
 
-    @property
-    def name_server(self) -> str:
-        return str(self.ready["nameServer"])
-
-    @property
-    def address(self) -> str:
-        return str(self.ready["address"])
-
     def start(self) -> None:
-        """Returns when it serves. Raises AssertionError with what it said when it cannot."""
+        """Returns when it serves. Raises AssertionError with its log when it cannot."""
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self.ready = self.event()
+        assert self.ready["event"] == "ready", f"expected the ready line, found {self.ready}"
+
+    def event(self) -> dict[str, Any]:
+        """Its next line on standard output."""
+        assert self.process is not None
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if not line:
-            raise AssertionError(f"no ready line; it said: {self.said()}")
-        self.ready = json.loads(line)
+        assert line, f"it ended, and its log is: {self.log()}"
+        found: dict[str, Any] = json.loads(line)
+        return found
 
     def terminate(self) -> None:
-        """What an operator does: it must answer what was asked, close the store and end well."""
+        """What an operator does: it must respond to open requests, close the store and end well."""
         code = self._end(signal.SIGTERM)
-        assert code == 0, f"expected a clean end, found exit code {code}: {self.said()}"
+        assert code == 0, f"expected a clean end, found exit code {code}: {self.log()}"
 
     def kill(self) -> None:
         """What a crash does."""
         self._end(signal.SIGKILL)
 
-    def said(self) -> str:
-        """What it wrote to its standard error."""
+    def log(self) -> str:
+        """The end of its standard error."""
         return self.errors.read_text()[-4000:]
 
     def _end(self, number: int) -> int:
@@ -98,3 +98,51 @@ class Serving:
             self.terminate()
         else:
             self.kill()
+
+
+class Serving(ServerProcess):
+    """`tiermq serve`: one broker with its name server."""
+
+    def __init__(self, store: Path, *words: str, **settings: object) -> None:
+        """`settings` are the store's and the broker's, by name; `words` go to the command."""
+        self.port, self._name_server_port = free_ports(2)
+        ports = ["--port", str(self.port), "--namesrv-port", str(self._name_server_port)]
+        super().__init__(
+            "serve",
+            store,
+            {**SIZES, "bind_address": "127.0.0.1", "broker_name": "b1", **settings},
+            [*(ports if "--namesrv" not in words else ports[:2]), *words],
+        )
+
+    @property
+    def name_server(self) -> str:
+        return str(self.ready["nameServer"])
+
+    @property
+    def address(self) -> str:
+        return str(self.ready["address"])
+
+
+class Following(ServerProcess):
+    """`tiermq follow`: one observer, and its progress."""
+
+    def __init__(self, store: Path, *words: str, **settings: object) -> None:
+        super().__init__("follow", store, {**QUICK, **settings}, list(words))
+        self._last: dict[str, Any] = {}
+
+    def start(self) -> None:
+        self._last = {}
+        super().start()
+
+    def progress(self, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The report of progress for which that is true: the last one, or a later one."""
+        while not (self._last and is_so(self._last)):
+            event = self.event()
+            if event["event"] == "progress":
+                self._last = event
+        return self._last
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()

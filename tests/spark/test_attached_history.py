@@ -194,7 +194,7 @@ def test_history_is_read_only_in_sql(spark: SparkSession, world: SourceWorld) ->
     history.detach()
 
 
-def test_attach_counts_by_a_meter_and_refuses_what_a_query_says(spark: SparkSession, world: SourceWorld) -> None:
+def test_attach_counts_by_a_meter_and_refuses_what_a_query_reports(spark: SparkSession, world: SourceWorld) -> None:
     meter = ScanMeter(spark)
     history = attach(spark, meter=meter, **places(world))
     try:

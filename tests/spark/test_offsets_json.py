@@ -62,7 +62,7 @@ def test_queues_are_assigned_by_lists() -> None:
         ('{"a": {"0": 9223372036854775808}}', "found 9223372036854775808"),
     ],
 )
-def test_a_complaint_says_where(text: str, expected: str) -> None:
+def test_a_complaint_reports_where(text: str, expected: str) -> None:
     with pytest.raises(ValueError) as raised:
         read_offsets(text)
     assert expected in str(raised.value)

@@ -23,12 +23,12 @@ def test_names_are_found_whatever_their_case_and_by_their_aliases() -> None:
     ("given", "near"),
     [("subscibe", "subscribe"), ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"), ("tear", "tier"), ("key", "keys")],
 )
-def test_an_unknown_option_is_told_the_nearest_one(given: str, near: str) -> None:
+def test_an_unknown_option_is_shown_the_nearest_one(given: str, near: str) -> None:
     with pytest.raises(BadOption, match=f"there is no option {given}; did you mean {near}?"):
         read_given(SOURCE_OPTIONS, {given: "x"}, Use.STREAM)
 
 
-def test_an_option_like_no_other_is_told_all_there_are() -> None:
+def test_an_option_like_no_other_is_reported_all_there_are() -> None:
     with pytest.raises(BadOption, match="there is no option zzz; there are tier, store, namesrv, tls, tlsCert"):
         read_given(SOURCE_OPTIONS, {"zzz": "x"}, Use.BATCH)
 

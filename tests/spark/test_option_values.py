@@ -62,7 +62,7 @@ def test_a_text_is_read_as_the_value_it_means(read: Callable[[str], Any], text: 
         (values.read_time_ms, "2026-01-01T00:00:00", "with its zone"),
     ],
 )
-def test_a_text_that_means_nothing_is_told_what_was_expected(
+def test_a_text_that_means_nothing_is_reported_what_was_expected(
     read: Callable[[str], Any], text: str, expected: str
 ) -> None:
     with pytest.raises(ValueError) as raised:

@@ -70,7 +70,7 @@ def test_limits_of_a_trigger_must_leave_room() -> None:
         source(Use.STREAM, tier="s3://b", maxTriggerDelay="5s")
 
 
-def test_the_sink_stages_beside_its_store_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_sink_stages_beside_its_store_unless_asked_otherwise(tmp_path: Path) -> None:
     options = SinkOptions.of({"store": f"{tmp_path}/store/", "checkpointLocation": "/c"})
     assert (options.store, options.staging) == (f"{tmp_path}/store", f"{tmp_path}/store.staging")
     assert SinkOptions.of({"path": "/s", "staging": "/t"}).staging == "/t"

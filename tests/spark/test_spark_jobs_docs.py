@@ -55,7 +55,7 @@ def test_the_python_of_tables_runs(here: Path) -> None:
     assert list((here / "lake" / "by-python").glob("*.parquet"))
 
 
-def test_the_function_of_a_replay_does_what_it_says() -> None:
+def test_the_function_of_a_replay_does_what_it_reports() -> None:
     from tiermq.pipeline.replay.message import ReplayMessage, SourcePosition
 
     names: dict[str, Any] = {}

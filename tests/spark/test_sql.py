@@ -57,14 +57,14 @@ def test_a_topic_has_the_names_of_catalog_and_cluster_too(spark: Any, world: Sou
     assert spark.sql("show namespaces in tiermq").collect() == [], "a query left its tables behind"
 
 
-def test_a_query_that_names_nothing_known_is_told_what_there_is(spark: Any, world: SourceWorld) -> None:
+def test_a_query_that_names_nothing_known_is_reported_what_there_is(spark: Any, world: SourceWorld) -> None:
     with pytest.raises(BadOption, match=r"(?s)TABLE_OR_VIEW_NOT_FOUND.*Tables are messages, _retry_g, orders"):
         sql(spark, "select topic from ordres", **places(world))
     with pytest.raises(BadOption, match="PARSE_SYNTAX_ERROR"):
         sql(spark, "selekt topic from orders", **places(world))
 
 
-def test_a_query_without_a_table_is_told_which_there_are(world: SourceWorld) -> None:
+def test_a_query_without_a_table_is_reported_which_there_are(world: SourceWorld) -> None:
     report = sql(None, "select 1", dry_run=True, **places(world))
     assert "there are messages, _retry_g, orders" in report.details["notes"][0]
     assert report.planned == {}

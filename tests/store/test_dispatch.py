@@ -30,6 +30,7 @@ from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
 from tiermq.status import PutStatus
 from tiermq.store.dispatch import DispatchSpan
+from tiermq.store.wiring import REPUT_REST_S
 
 LIGHT: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
 
@@ -150,6 +151,21 @@ def test_paused_dispatch_leaves_everything_until_it_is_resumed() -> None:
         store.dispatch_now()
         assert store.max_offset("T", 0) == 10
         resume_dispatch(store)
+
+
+def test_what_replicas_have_may_end_within_a_record_and_dispatch_rests_until_it_is_whole() -> None:
+    with on_simulation() as store:
+        first, second = (store.put(Message("T", body(number))) for number in range(2))
+        replicated = first.end_offset + 7
+        store.require_replicas(lambda: replicated)
+        for _ in range(2):
+            assert store._parts.reput.run_once() == REPUT_REST_S
+            assert (store.dispatched_where, store.max_offset("T", 0)) == (first.end_offset, 1)
+            replicated = second.end_offset - 1
+        replicated = second.end_offset
+        store._parts.reput.run_once()
+        assert (store.dispatched_where, store.max_offset("T", 0)) == (second.end_offset, 2)
+        assert store.writeable
 
 
 def test_under_sync_flush_nothing_is_dispatched_before_it_is_durable() -> None:

@@ -87,7 +87,7 @@ def test_every_record_encodes_to_the_same_bytes_again(name: str) -> None:
     assert {message.physical_offset: reencode(message) for message in messages(store)} == store.records
 
 
-def test_every_message_that_was_acknowledged_is_where_the_send_result_says(name: str) -> None:
+def test_every_message_that_was_acknowledged_is_where_the_send_result_reports(name: str) -> None:
     store = golden(name)
     for fact in store.sent:
         record = acknowledged_record(store, fact)

@@ -61,7 +61,7 @@ def test_appends_are_refused_like_puts() -> None:
     assert store.append(Message("T", b"late")).status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
-def test_the_kind_of_a_topic_s_queues_is_said_before_anything_is_put() -> None:
+def test_the_kind_of_a_topic_s_queues_is_reported_before_anything_is_put() -> None:
     with on_simulation() as store:
         store.set_queue_type("New", QueueType.BATCH)
         elements = batch(3)

@@ -353,7 +353,7 @@ def test_a_store_can_be_given_any_file_access(tmp_path: Path) -> None:
     assert f"{0:020d}" in opened
 
 
-def test_the_status_says_what_an_operator_asks_first() -> None:
+def test_the_status_reports_what_an_operator_asks_first() -> None:
     with on_simulation() as store:
         results = put_all(store, 3)
         assert store.status() == {

@@ -317,5 +317,5 @@ def test_a_put_on_a_full_disk_is_refused_and_accepted_again_once_there_is_room()
         assert len(bodies(store)) == len(results)
 
 
-def test_a_refused_put_result_says_why_in_words() -> None:
+def test_a_refused_put_result_reports_why_in_words() -> None:
     assert repr(PutResult(ILLEGAL)) == "PutResult(status=MESSAGE_ILLEGAL, queue_offset=-1, physical_offset=-1, size=0)"

@@ -234,7 +234,7 @@ def test_trap_11_a_hit_whose_record_is_gone_does_not_hide_the_others(clock: Manu
         assert [m.queue_offset for m in found] == list(range(max(oldest, 36), 100))
 
 
-def test_a_store_without_an_index_says_so() -> None:
+def test_a_store_without_an_index_reports_so() -> None:
     access = SimulatedFileAccess()
     with on_simulation(access, message_index_enable=False) as store:
         put_all(store, 3, keys="k")

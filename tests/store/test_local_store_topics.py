@@ -102,7 +102,7 @@ def write_topics(access: FileAccess, queue_type: str) -> None:
     access.write_bytes(f"{ROOT}/config/topics.json", text.encode())
 
 
-def test_topics_json_says_which_topics_have_batch_queues() -> None:
+def test_topics_json_reports_which_topics_have_batch_queues() -> None:
     access = SimulatedFileAccess()
     write_topics(access, "BatchCQ")
     with on_simulation(access) as store:

@@ -429,7 +429,7 @@ def test_gets_are_counted_by_what_they_found(store: LocalStore) -> None:
     assert tuple(now - then for now, then in zip(after, before, strict=True)) == (1, 3, 10)
 
 
-def test_a_page_says_what_it_is(store: LocalStore) -> None:
+def test_a_page_reports_what_it_is(store: LocalStore) -> None:
     page = store.get("T", 0, 0, 2)
     assert repr(page) == "GetPage(status=FOUND, count=2, next_offset=2)"
     assert page.messages is page.messages

@@ -394,7 +394,7 @@ def test_a_file_made_in_advance_is_gone_after_recovery_and_its_log_goes_on_befor
 
 
 @pytest.mark.parametrize("how", ["its last file", "its end"])
-def test_a_killed_store_that_lacks_records_which_were_on_disk_says_so(
+def test_a_killed_store_that_lacks_records_which_were_on_disk_reports_so(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What a crash may leave behind is lost silently; what the checkpoint vouches for is not."""
@@ -426,7 +426,7 @@ def test_a_killed_store_that_lacks_records_which_were_on_disk_says_so(
     assert "what came behind it is gone" in caplog.text
 
 
-def test_a_killed_store_whose_last_log_file_is_gone_says_so_whatever_the_times_are(
+def test_a_killed_store_whose_last_log_file_is_gone_reports_so_whatever_the_times_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     access, clock = SimulatedFileAccess(), ManualClock()

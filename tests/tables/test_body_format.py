@@ -33,7 +33,7 @@ def test_a_format_travels_and_names_its_columns_with_their_prefix() -> None:
         ("avro", "no", "expected an Avro schema"),
     ],
 )
-def test_what_cannot_be_decoded_by_is_said_at_once(kind: str, schema: str, told: str) -> None:
+def test_what_cannot_be_decoded_by_is_reported_at_once(kind: str, schema: str, told: str) -> None:
     with pytest.raises(BadBody, match=told):
         BodyFormat.of(kind, schema)
     with pytest.raises(BadBody, match="found no file 'nowhere'"):

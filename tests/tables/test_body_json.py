@@ -83,7 +83,7 @@ def test_values_of_every_type(schema: str, body: str, value: Any) -> None:
         ("v int", b"[" * 100_000, "no JSON"),
     ],
 )
-def test_a_body_that_does_not_fit_says_why_and_spares_its_neighbours(schema: str, body: bytes, told: str) -> None:
+def test_a_body_that_does_not_fit_reports_why_and_spares_its_neighbours(schema: str, body: bytes, told: str) -> None:
     rows, reasons = decoded(schema, b'{"v": null}', body)
     assert rows == [{"v": None}, {"v": None}]
     assert reasons[0] is None

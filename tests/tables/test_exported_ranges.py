@@ -15,7 +15,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12
 
 
 @given(RANGES, st.integers(0, 60), st.integers(0, 60))
-def test_ranges_say_exactly_what_a_set_of_offsets_says(ranges: list[tuple[int, int]], begin: int, end: int) -> None:
+def test_ranges_say_exactly_what_a_set_of_offsets_reports(ranges: list[tuple[int, int]], begin: int, end: int) -> None:
     made, offsets = ExportedRanges(), set()
     for low, high in ranges:
         made.add(QUEUE, low, high)

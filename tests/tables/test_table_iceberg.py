@@ -34,7 +34,7 @@ def rows_in(table: ExportTable) -> int:
     return int(catalog.load_table("lake.t").scan().count())
 
 
-def test_the_snapshot_says_which_commit_it_is(table: ExportTable, tmp_path: Path) -> None:
+def test_the_snapshot_reports_which_commit_it_is(table: ExportTable, tmp_path: Path) -> None:
     table.create(SCHEMA)
     commit(table, 7, 0, file_in(table, "data/a.parquet"))
     snapshot = open_catalog(f"sqlite:///{tmp_path}/c.db", None).load_table("lake.t").current_snapshot()
@@ -51,7 +51,7 @@ def test_a_table_that_somebody_made_is_taken_as_it_is(table: ExportTable, tmp_pa
     assert (table.number(), rows_in(table)) == (7, 2)
 
 
-def test_a_warehouse_is_as_said_or_beside_the_catalogue(tmp_path: Path) -> None:
+def test_a_warehouse_is_as_reported_or_beside_the_catalogue(tmp_path: Path) -> None:
     assert warehouse_of("sqlite:////lake/c.db", None) == "file:///lake"
     assert warehouse_of("prod", "s3://lake/") == "s3://lake"
     assert warehouse_of("prod", None) is None

@@ -125,7 +125,7 @@ def test_settings_go_to_the_broker_and_to_its_store(tmp_path: Path) -> None:
         pass
 
 
-def test_a_broker_that_does_not_run_says_so(tmp_path: Path) -> None:
+def test_a_broker_that_does_not_run_reports_so(tmp_path: Path) -> None:
     broker = LocalBroker(tmp_path)
     with pytest.raises(RemotingError, match="call start"):
         _ = broker.name_server

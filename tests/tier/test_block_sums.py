@@ -18,8 +18,7 @@ DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
 
 def read(data: bytes | bytearray, sums: BlockSums, position: int, length: int) -> bytes:
     view = memoryview(data)
-    start, span = sums.span(position, length)
-    return bytes(sums.checked("here", view[start : start + span], start, position, length))
+    return bytes(sums.read_checked("here", lambda at, count: view[at : at + count], position, length))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_a_bad_bit_is_found_by_whoever_touches_its_block() -> None:
             read(bad, sums, position, length)
 
 
-def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
+def test_a_companion_shows_them_and_keeps_what_else_it_reported() -> None:
     sums = BlockSums.of(DATA)
     companion = summed(b'{"version":1,"files":[]}', sums)
     assert json.loads(companion)["version"] == 1
@@ -51,7 +50,7 @@ def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
     "companion",
     [b"{}", b"[]", b"no JSON", b'{"blocks":{"bytes":0,"crc32":""}}', b'{"blocks":{"bytes":4096,"crc32":"?"}}'],
 )
-def test_a_companion_that_does_not_tell_them_is_none(companion: bytes) -> None:
+def test_a_companion_that_does_not_show_them_is_none(companion: bytes) -> None:
     assert BlockSums.of_companion(companion, len(DATA)) is None
 
 

@@ -346,7 +346,7 @@ def test_a_job_on_the_bucket_of_a_stopped_broker_is_known_to_it_when_it_starts(l
     require_equal_metadata(world)
 
 
-def test_a_broker_that_does_not_end_its_upload_keeps_its_lease_and_the_job_is_told(
+def test_a_broker_that_does_not_end_its_upload_keeps_its_lease_and_the_job_is_reported(
     lending: BrokerWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = lending

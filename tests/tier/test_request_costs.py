@@ -99,7 +99,7 @@ def test_quiet_queues_in_bundles_pay_a_put_for_each_step_and_none_for_a_queue(tm
 
 
 @pytest.mark.slow
-def test_a_million_messages_cost_what_the_document_says(tmp_path: Path) -> None:
+def test_a_million_messages_cost_what_the_document_reports(tmp_path: Path) -> None:
     counted, broker = busy_queues(tmp_path, 1_000_000)
     assert counted == published("1,000,000 messages of 200 bytes into 10 queues")
     assert read_back(broker, 1_000_000).total() <= 1_000
@@ -107,14 +107,14 @@ def test_a_million_messages_cost_what_the_document_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_quiet_queues_in_bundles_cost_what_the_document_says(tmp_path: Path) -> None:
+def test_a_thousand_quiet_queues_in_bundles_cost_what_the_document_reports(tmp_path: Path) -> None:
     counted, broker = quiet_hours(tmp_path, 1_000, 1, rest=1, tier_bundle_interval=TICK_MS)
     assert counted == published("1,000 queues with a message an hour in bundles, an hour")
     broker.store.close()
 
 
 @pytest.mark.slow
-def test_a_thousand_quiet_queues_cost_what_the_document_says(tmp_path: Path) -> None:
+def test_a_thousand_quiet_queues_cost_what_the_document_reports(tmp_path: Path) -> None:
     counted, broker = quiet_day(tmp_path, 1_000, days=2)
     assert counted == published("1,000 queues with a message an hour, a day")
     assert len(broker.upload_times) == 2 * DAY_TICKS - 1  # Every step has an upload, but for the first.

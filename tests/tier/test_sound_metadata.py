@@ -54,7 +54,7 @@ def run(command: str, path: Path) -> Result:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_says_that_metadata_are_damaged_and_leaves_them_and_the_tier_alone(
+def test_a_command_reports_that_metadata_are_damaged_and_leaves_them_and_the_tier_alone(
     command: str, tmp_path: Path
 ) -> None:
     metadata = tiered(tmp_path)
@@ -75,7 +75,7 @@ def require_refused(store: Path) -> bool:
     return True
 
 
-def test_the_way_that_the_error_tells_leads_out(tmp_path: Path) -> None:
+def test_the_way_that_the_error_shows_leads_out(tmp_path: Path) -> None:
     metadata = tiered(tmp_path)
     flip(metadata, 5_000)
     metadata.rename(metadata.with_name("moved away"))

@@ -126,12 +126,12 @@ def test_metadata_lies_in_the_store_directory() -> None:
     assert path.as_posix() == "/var/store/config/tieredStoreMetadata.db"
 
 
-def test_what_has_no_effect_says_why() -> None:
+def test_what_has_no_effect_reports_why() -> None:
     assert set(WITHOUT_EFFECT) <= set(SETTINGS)
     assert all(len(reason.split()) > 3 for reason in WITHOUT_EFFECT.values())
 
 
-def test_every_setting_of_the_tier_is_read_or_said_to_have_no_effect() -> None:
+def test_every_setting_of_the_tier_is_read_or_reported_to_have_no_effect() -> None:
     others = "\n".join(p.read_text(encoding="utf-8") for p in SOURCE.rglob("*.py") if p.name != "tier_config.py")
 
     def is_used(name: str) -> bool:

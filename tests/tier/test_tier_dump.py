@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
+from simulation.manual_clock import ManualClock
 from tier.verify_world import sound_world
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import bare_driver, open_driver
 from tiermq.tier.index.index_write_file import IndexWriteFile
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseRole
+from tiermq.tier.metadata.broker_state import BrokerStateWriter
 from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest_changes import ManifestChanges, changes_name, encode_changes
-from tiermq.tier.names import SegmentType
+from tiermq.tier.names import KEYS_STEM, SegmentType, broker_directory, index_queue
 from tiermq.tier.tier_dump import (
     TIER_ROW_KINDS,
     TierFileKind,
@@ -64,7 +66,7 @@ def test_a_tier_of_ours_shows_its_small_objects_too(tmp_path: Path) -> None:
     assert set(counts) <= set(TIER_ROW_KINDS)
 
 
-def test_the_parts_of_an_object_store_are_told_by_their_place(tmp_path: Path) -> None:
+def test_the_parts_of_an_object_store_are_shown_by_their_place(tmp_path: Path) -> None:
     driver = bare_driver(f"{(tmp_path / 'objects').as_uri()}?driver=object", {})
     world = sound_world(tmp_path)
     (key,) = (info.key for info in world.driver.list_segments() if info.key.topic == "payments" and info.key.type == 0)
@@ -75,6 +77,81 @@ def test_the_parts_of_an_object_store_are_told_by_their_place(tmp_path: Path) ->
     found = rows(tmp_path / "objects")
     assert [row["queue_offset"] for row in found] == [0, 1, 2, 3, 4]
     world.close()
+
+
+def object_tier(path: Path) -> Path:
+    """The same tier as objects: sealed segments keep their seal marks."""
+    world = sound_world(path)
+    root = path / "objects"
+    driver = bare_driver(f"{root.as_uri()}?driver=object", {})
+    for info in world.driver.list_segments():
+        driver.write(info.key, 0, [bytes(world.driver.read(info.key, 0, info.size))])
+        if info.sealed:
+            driver.seal(info.key)
+    for name in world.driver.list_objects():
+        driver.put_object(name, world.driver.get_object(name).data)
+    world.close()
+    return root
+
+
+def test_the_seal_marks_of_an_object_tier_are_no_damage(tmp_path: Path) -> None:
+    found = rows(object_tier(tmp_path))
+    assert [row for row in found if "error" in row] == []
+    marks = [row for row in found if row["kind"] == "seal_mark"]
+    (of_index,) = [row for row in marks if row["type"] == "index"]
+    (index,) = [path for path in (tmp_path / "objects").rglob("INDEX/*") if len(path.name) == 28]
+    assert of_index["position"] == index.stat().st_size
+    assert Counter(row["kind"] for row in found)["tier_index_header"] == 1
+    assert set(Counter(row["kind"] for row in found)) <= set(TIER_ROW_KINDS)
+
+
+def test_an_index_file_in_parts_is_read_as_one_when_it_has_ended(tmp_path: Path) -> None:
+    root = object_tier(tmp_path)
+    whole = [row for row in rows(root) if row["kind"].startswith("tier_index_")]
+    (path,) = [path for path in root.rglob("INDEX/*") if len(path.name) == 28]
+    data = path.read_bytes()
+    path.unlink()
+    parts = path.with_name(path.name + ".parts")
+    for at in range(0, len(data), 100):
+        (parts / f"{at:020d}").write_bytes(data[at : at + 100])
+    found = [row for row in rows(root) if row["kind"].startswith("tier_index_")]
+    told = [row for row in found if row["kind"] == "tier_index_part"]
+    assert sum(row["bytes"] for row in told) == len(data)
+    nameless = [{**row, "file": ""} for row in found if row["kind"] != "tier_index_part"]
+    assert nameless == [{**row, "file": ""} for row in whole]
+    (parts / f"{len(data):020d}").unlink()  # Before its mark is there, it is an upload that has not ended.
+    under_way = [row for row in rows(root) if row["kind"].startswith("tier_index_") or "error" in row]
+    assert [row["kind"] for row in under_way] == ["tier_index_part"] * len(told)
+    (parts / f"{200:020d}").unlink()
+    (row,) = [row for row in rows(root) if "error" in row]
+    assert "found a hole" in row["error"]
+
+
+def test_tables_leases_and_staged_keys_of_a_broker_are_no_damage(tmp_path: Path) -> None:
+    driver = open_driver(tmp_path.as_uri())
+    lease = BrokerLease(driver, "c", "b", "a broker")
+    lease.acquire()
+    writer = BrokerStateWriter(driver, "c", "b", lease, "a broker", clock=ManualClock())
+    writer.write({"topics": b'{"topicConfigTable":{"orders":{"topicName":"orders"}}}'}, is_last=True)
+    driver.put_object(f"{broker_directory('c', 'b')}/lease-master.tiermq.json", seal_document({"epoch": 3}, 1))
+    index = index_queue("c", "b")
+    driver.put_object(f"{index.directory}/{KEYS_STEM}1.tiermq.json", bytes(48))
+    found = {Path(row["file"]).name: row for row in rows(tmp_path)}
+    assert found["state-topics.tiermq.json"]["content"]["document"]["topicConfigTable"].keys() == {"orders"}
+    assert found["lease-master.tiermq.json"]["content"] == {"epoch": 3}
+    assert found["keys-1.tiermq.json"]["keys"] == 2
+    assert [row for row in found.values() if "error" in row] == []
+    path = next(tmp_path.rglob("state-topics*"))
+    path.write_bytes(path.read_bytes().replace(b"orders", b"0rders"))
+    assert [row["file"] for row in rows(tmp_path) if "error" in row] == [path.name]
+
+
+def test_what_a_repair_put_aside_is_not_shown(tmp_path: Path) -> None:
+    root = our_tier(tmp_path)
+    before = rows(root)
+    for path in sorted(root.rglob("*.tiermq.json")):
+        path.with_name(path.name.replace(".tiermq", ".damaged-1700000000000.tiermq")).write_bytes(b"{")
+    assert rows(root) == before
 
 
 def test_an_open_index_file_shows_its_chains(tmp_path: Path) -> None:
@@ -98,7 +175,7 @@ def test_an_open_index_file_shows_its_chains(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows(tmp_path)].count("damage") == 1
 
 
-def test_an_open_index_file_of_the_real_rocketmq_needs_its_slots_said(tmp_path: Path) -> None:
+def test_an_open_index_file_of_the_real_rocketmq_needs_its_slots_reported(tmp_path: Path) -> None:
     directory = tmp_path / "tiered_index_file"
     shutil.copytree(GOLDEN / "open_index", directory)
     files = list_tier_files(tmp_path)

@@ -132,7 +132,7 @@ def test_nothing_of_the_tier_is_written_by_a_store_that_follows(world: OffloadWo
     assert open_driver(world.tier).list_objects() == []
 
 
-def test_a_queue_of_which_the_tier_has_less_than_the_metadata_says_proves_nothing(
+def test_a_queue_of_which_the_tier_has_less_than_the_metadata_reports_proves_nothing(
     world: OffloadWorld, store: TieredStore
 ) -> None:
     world.offload()

@@ -106,7 +106,7 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are(world: TierWorld
         view.find("refunds", 0)
 
 
-def test_a_queue_of_two_brokers_must_be_told_apart(world: TierWorld) -> None:
+def test_a_queue_of_two_brokers_must_be_distinguished(world: TierWorld) -> None:
     segment = QueueKey("DefaultCluster", "broker-b", "orders", 0).segment(LOG, 0)
     world.driver.write(segment, 0, [bytes(world.driver.read(log_key(world), 0, 100))])
     with pytest.raises(TierError, match="broker-a, broker-b"):

@@ -103,7 +103,7 @@ def test_the_manifest_hears_of_what_a_life_that_ended_too_early_has_expired(worl
     assert [row for row in manifest.segments if row.size] == []
 
 
-def test_the_manifest_hears_of_a_retention_that_a_life_that_ended_too_early_was_told(world: BrokerWorld) -> None:
+def test_the_manifest_hears_of_a_retention_that_a_life_that_ended_too_early_was_reported(world: BrokerWorld) -> None:
     world.open()
     world.put(3)
     assert world.store.flush_to_tier()

@@ -71,7 +71,9 @@ def test_messages_that_are_damaged_on_the_disk_come_from_the_tier_and_the_others
         ("3", "tier", "tier"),
     ],
 )
-def test_the_level_says_who_answers_by_name_and_by_number(world: BrokerWorld, level: Any, hot: str, cold: str) -> None:
+def test_the_level_reports_who_answers_by_name_and_by_number(
+    world: BrokerWorld, level: Any, hot: str, cold: str
+) -> None:
     seam = evicted(world, tiered_storage_level=level)
     page = world.store.get(T, 0, seam + 1)
     assert page.status is GetStatus.FOUND
@@ -184,7 +186,7 @@ def test_a_tier_that_is_down_falls_back_to_local_where_local_can_answer(world: B
         world.store.get(T, 0, 0)
 
 
-def test_the_page_behind_the_end_of_a_restored_queue_says_so(world: BrokerWorld) -> None:
+def test_the_page_behind_the_end_of_a_restored_queue_reports_so(world: BrokerWorld) -> None:
     world.open()
     world.put(10)
     assert world.store.flush_to_tier()
@@ -348,7 +350,7 @@ def test_at_disable_offsets_and_times_still_know_the_tier(world: BrokerWorld) ->
     assert seam > 0
 
 
-def test_bug_15_a_queue_that_the_local_store_does_not_have_begins_where_the_tier_says(world: BrokerWorld) -> None:
+def test_bug_15_a_queue_that_the_local_store_does_not_have_begins_where_the_tier_reports(world: BrokerWorld) -> None:
     evicted(world)
     world.close()
     world.open()

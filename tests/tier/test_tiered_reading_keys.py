@@ -13,7 +13,7 @@ from tiermq.errors import DiskFull
 T = "orders"
 
 
-def test_a_key_that_only_the_tier_has_is_not_denied_before_the_index_was_told_of_it(
+def test_a_key_that_only_the_tier_has_is_not_denied_before_the_index_was_notified_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = BrokerWorld(tmp_path)

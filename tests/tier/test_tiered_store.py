@@ -86,7 +86,7 @@ def test_the_tiers_metadata_lies_in_the_local_stores_directory(tmp_path: Path) -
         assert (tmp_path / "here" / "config" / "tieredStoreMetadata.db").exists()
 
 
-def test_a_store_without_a_tier_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_store_without_a_tier_reports_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="URL of its tier"):
         TieredStore.open(tmp_path)
 
@@ -170,7 +170,7 @@ def test_opening_and_closing_and_putting_go_on_while_the_tier_is_down(world: Bro
     assert (file.min_offset, file.commit_offset) == (0, 20)
 
 
-def test_a_closed_store_says_so(world: BrokerWorld) -> None:
+def test_a_closed_store_reports_so(world: BrokerWorld) -> None:
     store = world.open()
     world.put(1)
     world.close()

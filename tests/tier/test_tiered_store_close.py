@@ -106,7 +106,9 @@ def test_a_disk_that_cannot_flush_keeps_nothing_else_from_being_closed(
 
 
 @pytest.mark.parametrize("settings", [{"tier_close_timeout": 0}, {"background": False}])
-def test_a_store_that_is_not_to_upload_at_its_end_says_what_it_kept(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_store_that_is_not_to_upload_at_its_end_reports_what_it_kept(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     driver = MemoryDriver()
     store = TieredStore.open(tmp_path, driver=driver, **{**USUAL, **settings})
     assert store.put(Message(T, b"x")).ok

@@ -34,7 +34,7 @@ def test_topics_are_those_of_both_stores(world: BrokerWorld) -> None:
     assert world.store.topics() == {"new": [0], T: [0, 2]}
 
 
-def test_a_deleted_topic_is_gone_from_both_stores_and_begins_anew(world: BrokerWorld) -> None:
+def test_a_deleted_topic_is_gone_from_both_stores_and_begins_again(world: BrokerWorld) -> None:
     world.open()
     world.put(50)
     world.put(5, "other")

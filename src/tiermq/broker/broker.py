@@ -28,6 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tiermq.broker.acting.acting_master import ActingMaster
+from tiermq.broker.acting.member_group import MemberGroup
+from tiermq.broker.acting.returning_master import ReturningMaster
 from tiermq.broker.admin.rates import Rates
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.broker_context import BrokerContext, BrokerHooks, config_directory, local_half
@@ -126,9 +129,10 @@ MASTER_ONLY = frozenset({PopProcessor, RecallProcessor, ReplyProcessor, SendBack
 """What a slave does not run: it stores messages, and its master's log has them."""
 STORE_SETTINGS = frozenset(settings_of(StoreConfig))
 _log = logging.getLogger(__name__)
-TOLD_S = 3.0
+REGISTRATION_WAIT_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
 BUSY_LOOK_S = 0.01
+SETTLED_LOOK_S = 0.2
 SERVICES_AFTER_S = 1.0
 """How long after the broker its services begin, as in RocketMQ."""
 NODE = ("cluster", "node_type", "node_id")
@@ -209,6 +213,8 @@ class Broker:
         self._make_processors()
 
     def _make_processors(self) -> None:
+        self._set_member: ActingMaster | ReturningMaster | None = None
+        """With `enable_slave_acting_master`: made at the start, when the port is known."""
         self.metadata_sync: MetadataSync | None = None
         """Of a slave: copies the master's tables."""
         self.tier_tables: TierTables | None = None
@@ -337,7 +343,10 @@ class Broker:
             raise RemotingError("expected a broker that was not started, found one that was: make another")
         self._thread = LoopThread("broker-loop")
         try:
-            self._thread.run(self._open())
+            self._thread.run(self.parts.server.start())
+            if self.config.enable_slave_acting_master:
+                self._set_member = self._made_member()
+            self._thread.call(self._open)
             if self.config.metrics_port >= 0:
                 pages = {"/metrics": self._metrics_page, "/health": self._health_page, "/ready": self._ready_page}
                 host = self.config.metrics_host or self.config.bind_address
@@ -349,14 +358,33 @@ class Broker:
             self._thread = None
             raise
         self.replication.start()
-        if servers := parse_name_servers(self.config.namesrv_addr):
+        if self._set_member is not None:
+            self._set_member.start()
+        if not self._returns and (servers := parse_name_servers(self.config.namesrv_addr)):
             self.register_at(servers)
 
-    async def _open(self) -> None:
-        await self.parts.server.start()
+    @property
+    def _returns(self) -> bool:
+        """Whether it goes online only when it has taken over from its slaves."""
+        return isinstance(self._set_member, ReturningMaster)
+
+    def _go_online(self) -> None:
+        self.register_at(parse_name_servers(self.config.namesrv_addr))
+        self.parts.server.call_threadsafe(self._hooks.start_services)
+
+    def _made_member(self) -> ActingMaster | ReturningMaster:
+        config, servers = self.config, parse_name_servers(self.config.namesrv_addr)
+        group = MemberGroup(config, self.address, servers, self.parts.ask_name_server)
+        if self.metadata_sync is None:
+            return ReturningMaster(self.parts, self.delivery, group, self._go_online)
+        reach = (config.namesrv_addr, self._credentials, self._name_server_tls)
+        return ActingMaster(self.parts, group, self.metadata_sync, *reach)
+
+    def _open(self) -> None:
         for every_s, call in self._hooks.periodic:
             self._repeat(every_s, call)
-        self._timers.append(self.parts.server.loop.call_later(SERVICES_AFTER_S, self._hooks.start_services))
+        if not self._returns:
+            self._timers.append(self.parts.server.loop.call_later(SERVICES_AFTER_S, self._hooks.start_services))
 
     def _repeat(self, every_s: float, call: Callable[[], None]) -> None:
         place = len(self._timers)
@@ -380,6 +408,8 @@ class Broker:
             address=self.address,
             broker_id=config.broker_id,
             ha_address=self.replication.ha_address,
+            timeout_ms=config.broker_not_active_timeout_millis if config.enable_slave_acting_master else None,
+            acting_master=config.enable_slave_acting_master,
         )
         self._registration = BrokerRegistration(
             identity,
@@ -398,7 +428,7 @@ class Broker:
         return [] if self._registration is None else self._registration.status()
 
     def _wait_registered(self) -> bool:
-        return self._registration is None or self._registration.wait_told(TOLD_S)
+        return self._registration is None or self._registration.wait_accepted(REGISTRATION_WAIT_S)
 
     @property
     def registration(self) -> BrokerRegistration | None:
@@ -418,9 +448,17 @@ class Broker:
         if self.parts.tiered is None:
             return
         self.parts.tiered.tier.state.settings = self._changed_settings
+        if not self.replication.is_slave and not self.replication.is_settled:
+            self.parts.tiered.tier.engine.pause()
+            self._hooks.every(SETTLED_LOOK_S, self._upload_when_settled)
         if self.parts.tiered.restored is not None:  # The topics' file was written after the store was opened.
             self._tell_queue_types(self.parts.topics.table.keys())
         self._apply_retention()
+
+    def _upload_when_settled(self) -> None:
+        engine = None if self.parts.tiered is None else self.parts.tiered.tier.engine
+        if engine is not None and engine.paused and self.replication.is_settled:
+            engine.resume()
 
     def _apply_retention(self) -> None:
         """At the start: the tier uses retention of the topics' file. If that has none, as after a restore, the
@@ -498,9 +536,16 @@ class Broker:
         if self.replication.keeper is not None and self.replication.keeper.problem:
             found["role"] = self.replication.keeper.problem
         if (may_answer := self.parts.server.may_answer) is not None and not may_answer():
-            found["lease"] = "expected to hold the lease of the master, found that it has ended: nothing is answered"
+            found["lease"] = (
+                "expected to hold the lease of the master, found that it has ended: nothing is answered"
+                if self.replication.is_settled
+                else "expected all replicas in sync to have this master's log, found that one lacks a part: nothing is "
+                "answered"
+            )
+        if isinstance(self._set_member, ReturningMaster) and self._set_member.problem:
+            found["slaves"] = f"expected to take over from its slaves, found: {self._set_member.problem}"
         if self.replication.is_slave:
-            if problem := self.replication.problem:
+            if not self.replication.is_acting and (problem := self.replication.problem):
                 found["replication"] = f"expected to copy a master's log, found: {problem}"
         elif why_not := self.parts.local.why_not_writeable:
             found["store"] = f"expected a store that takes messages, found it closed to them: {why_not}"
@@ -525,10 +570,12 @@ class Broker:
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
         if self.replication.keeper is not None and (tails := self.replication.keeper.cut_tails()):
             found["cut tails"] = (
-                f"bytes of replaced masters that no client was told of are kept in {', '.join(tails[-3:])}"
+                f"unacknowledged bytes of replaced masters are kept in {', '.join(tails[-3:])}"
                 f"{f' and {len(tails) - 3} more' if len(tails) > 3 else ''}: look at them with `tiermq dump`, then "
                 "remove them"
             )
+        if self.replication.is_acting:
+            found["acting"] = "the master is away, and this slave acts for it"
         for tables in (self.metadata_sync, self.tier_tables):
             if tables is not None and tables.problem:
                 found["tables"] = tables.problem
@@ -548,6 +595,8 @@ class Broker:
             self.replication.stop()
             self._close_store()
             return
+        if self._set_member is not None:
+            self._set_member.stop()
         if self._registration is not None:
             self._registration.stop()
         if self._endpoint is not None:

@@ -23,23 +23,6 @@ from tiermq.settings import Configuration, whole
 DEFAULT_PORT = 10911
 BROKER_NAME_BYTES_MAX = 255
 """Maximum length of a broker's name: POP receipts hold it, and sends reserve space for them in their properties."""
-FIXED_WHILE_RUNNING = frozenset(
-    {
-        "broker_cluster_name",
-        "broker_name",
-        "broker_id",
-        "broker_ip1",
-        "broker_ip2",
-        "listen_port",
-        "bind_address",
-        "read_only",
-        "ha_observer",
-        "fast_listen_port",
-        "ha_listen_port",
-        "ha_bind_address",
-    }
-)
-"""Settings that a running broker does not change: name and addresses."""
 CHANGEABLE_OF_BROKER = frozenset(
     {
         "auto_create_subscription_group",
@@ -223,6 +206,14 @@ class BrokerConfig(Configuration):
     """How long before its end the master acknowledges nothing more: for clocks that do not run equally fast."""
     master_lease_look: int = whole(1_000, low=10)
     """How often the other replicas read it."""
+    enable_slave_acting_master: bool = False
+    """Of all members of a set: whether the slave with the smallest id acts for a master that is away."""
+    enable_remote_escape: bool = False
+    """Whether an acting slave delivers what is due to other masters of the cluster."""
+    broker_not_active_timeout_millis: int = whole(10_000, low=1)
+    """With `enable_slave_acting_master`: a member that is silent for this long is away."""
+    skip_pre_online: bool = False
+    """Whether a master that starts does not take over from its slaves first."""
     slave_read_enable: bool = False
     """Whether consumers that are far behind are sent to a slave."""
     read_only: bool = False

@@ -106,8 +106,6 @@ PROMISES: Mapping[str, Promise] = {
     "fetchControllerAddrByDnsLookup": Promise(
         is_true, "controllers are not looked up in the DNS", "leave it out, and name them in controllerAddr"
     ),
-    "enableSlaveActingMaster": _role(),
-    "enableRemoteEscape": _role(),
     "asyncLearner": _role(),
     "haFlowControlEnable": Promise(is_true, "replication is not throttled", "leave it out"),
     # Where things are kept.
@@ -153,7 +151,7 @@ NAMES = frozenset(
     authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
     batchDispatchRequestThreadPoolNums bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
     broadcastOffsetExpireSecond brokerConfigPath brokerFastFailureEnable
-    brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
+    cgColdReadThreshold channelNotActiveInterval
     checkCommitLogOffsetOnRecover checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
@@ -177,9 +175,9 @@ NAMES = frozenset(
     enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enableMixedMessageType
     enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
     enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
-    enableReconnectForGoAway enableRegisterProducer enableRemoteEscape enableRemotingMetrics enableRequestMetrics
+    enableReconnectForGoAway enableRegisterProducer enableRemotingMetrics enableRequestMetrics
     enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
-    enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata
+    enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitMetadata
     enableSplitRegistration enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
     endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
     fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
@@ -217,7 +215,7 @@ NAMES = frozenset(
     sendMessageThreadPoolNums serverAsyncSemaphoreValue serverCallbackExecutorThreads
     serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
-    serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum shutdownWaitTimeSeconds skipPreOnline
+    serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum shutdownWaitTimeSeconds
     skipWhenCKRePutReachMaxTimes socksProxyConfig spinLockCollisionRetreatOptimalDegree
     splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statefulAuthenticationCacheExpiredSecond
     statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum

@@ -238,13 +238,13 @@ def show(message: StoredMessage, shown_as: str) -> None:
 
 def described(message: StoredMessage) -> dict[str, Any]:
     """The message for JSON, with the body as its producer sent it."""
-    told = message.to_dict()
+    fields = message.to_dict()
     body = _body(message)
     try:
-        told["body"], told["body_encoding"] = body.decode(), "utf-8"
+        fields["body"], fields["body_encoding"] = body.decode(), "utf-8"
     except UnicodeDecodeError:
-        told["body"], told["body_encoding"] = base64.b64encode(body).decode("ascii"), "base64"
-    return told
+        fields["body"], fields["body_encoding"] = base64.b64encode(body).decode("ascii"), "base64"
+    return fields
 
 
 def _body(message: StoredMessage) -> bytes:

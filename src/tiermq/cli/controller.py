@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from tiermq.cli.conventions import EXIT_CANNOT_START
-from tiermq.cli.server_process import EndSignals, SecurityOptions, reload_security, say_event, security_options
+from tiermq.cli.server_process import SecurityOptions, run_server, security_options, server_settings
 from tiermq.controller.controller import Controller
 from tiermq.controller.controller_config import ControllerConfig
 from tiermq.controller.set_store import object_name
-from tiermq.errors import BadConfig, TierMQError
+from tiermq.remoting.permissions import AccessFile
 from tiermq.tier.driver.tier_url import check_tier, open_driver
 
 STATE_TIMEOUT_S = 2.0
@@ -68,49 +66,16 @@ def controller(
       tiermq controller --state file:///var/lib/tiermq/controller
       tiermq controller --state s3://bucket/controller --acl accounts.toml
     """
-    config, ignored = _configured(port, bind, advertise, config_file)
-    if ignored:
-        text = f"settings that a controller here does not have: {', '.join(ignored)}"
-        say_event(as_json, text, event="ignored", settings=ignored)
-    # Handle signals first, so that none is lost during the start.
-    with EndSignals() as ending:
-        try:
-            acl = security.acl()
-            check_tier(state_url, object_name("check"), writes=True)
-            driver = open_driver(state_url, request_timeout_s=STATE_TIMEOUT_S)
-            credentials = None if acl is None else acl.table.administrator()
-            server = Controller(config, driver, tls=security.tls(), acl=acl, credentials=credentials)
-            server.start()
-        except (OSError, TierMQError) as error:
-            _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
-        say_event(
-            as_json,
-            f"controller ready at {config.bind_address}:{server.port}, state in {driver.url}",
-            event="ready",
-            address=config.bind_address,
-            port=server.port,
-            state=driver.url,
-        )
-        ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
-        server.stop()
-        driver.close()
-    say_event(as_json, "controller ended", event="ended")
+    config, ignored = server_settings(
+        "controller", ControllerConfig, config_file, listen_port=port, bind_address=bind, advertised_address=advertise
+    )
 
+    def make(acl: AccessFile | None, opened: ExitStack) -> tuple[Controller, str, dict[str, object]]:
+        check_tier(state_url, object_name("check"), writes=True)
+        driver = open_driver(state_url, request_timeout_s=STATE_TIMEOUT_S)
+        opened.callback(driver.close)
+        credentials = None if acl is None else acl.table.administrator()
+        server = Controller(config, driver, tls=security.tls(), acl=acl, credentials=credentials)
+        return server, f"state in {driver.url}", {"state": driver.url}
 
-def _configured(
-    port: int | None, bind: str | None, advertise: str | None, config_file: Path | None
-) -> tuple[ControllerConfig, list[str]]:
-    try:
-        config = ControllerConfig()
-        ignored: list[str] = []
-        if config_file is not None:
-            config, ignored = ControllerConfig.from_file(config_file)
-        wanted = {"listen_port": port, "bind_address": bind, "advertised_address": advertise}
-        return config.with_settings(**{name: each for name, each in wanted.items() if each is not None}), ignored
-    except (BadConfig, OSError, UnicodeDecodeError) as error:
-        _give_up(str(error))
-
-
-def _give_up(text: str) -> NoReturn:
-    click.echo(f"tiermq controller: {text}", err=True)
-    sys.exit(EXIT_CANNOT_START)
+    run_server("controller", config, ignored, Controller, make, security, as_json)

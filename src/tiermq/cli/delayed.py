@@ -106,9 +106,9 @@ async def _asked(cluster: ClusterClient, options: Row) -> list[Row]:
 
 
 def _found(directory: Path, options: Row) -> list[Row]:
-    told = options["message_delay_level"]
+    levels = options["message_delay_level"]
     try:
-        delays_ms = StoreConfig(message_delay_level=told).delay_levels_ms if told else ()
+        delays_ms = StoreConfig(message_delay_level=levels).delay_levels_ms if levels else ()
         with WaitingView(directory, delays_ms, options["precision_ms"]) as view:
             rows = (each.to_dict() for each in chain(view.timers(), view.levels()))
             return _soonest((row for row in rows if _is_wanted(row, options)), options["limit"])
@@ -174,9 +174,9 @@ def tiered_timers_at(url: str, cluster: str | None = None) -> Iterator[AtBroker]
     """The tiered timers of a tier, by broker. Exit code 2 when it cannot be read."""
     now_ms = time.time_ns() // 1_000_000
     with opened(url) as driver:
-        for survey in discover_timers(driver, TierScope(cluster)):
-            for waiting in waiting_in_tier(driver, survey, now_ms):
-                yield AtBroker(survey.broker, waiting)
+        for listing in discover_timers(driver, TierScope(cluster)):
+            for waiting in waiting_in_tier(driver, listing, now_ms):
+                yield AtBroker(listing.broker, waiting)
 
 
 def tiered_timer_rows(url: str, cluster: str | None = None) -> Iterator[dict[str, Any]]:

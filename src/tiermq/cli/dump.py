@@ -52,8 +52,8 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
       record blank unit pre_blank_unit ext_unit batch_unit index_header
       index_entry checkpoint config abort lock other damage timer_slot
       timer_unit timer_checkpoint end_mark tier_index_header tier_index_item
-      manifest lease changes companion far_manifest far_timer bundle
-      bundled_range bundle_cut
+      tier_index_part seal_mark staged_keys manifest lease changes companion
+      document far_manifest far_timer bundle bundled_range bundle_cut
 
     Damage is a row with "error". The exit code is 1 if there was one, else 0.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from tiermq.cli.conventions import EXIT_CANNOT_START
-from tiermq.cli.server_process import EndSignals, SecurityOptions, reload_security, say_event, security_options
-from tiermq.errors import BadConfig, TierMQError
+from tiermq.cli.server_process import SecurityOptions, give_up, run_server, security_options, server_settings
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig, unkept_in_file
+from tiermq.remoting.permissions import AccessFile
 
 
 @click.command()
@@ -55,53 +53,15 @@ def namesrv(
       tiermq namesrv --config /etc/rocketmq/namesrv.conf --json
       tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
-    config, ignored = _configured(port, bind, config_file)
+    config, ignored = server_settings("namesrv", NameServerConfig, config_file, listen_port=port, bind_address=bind)
     if config_file is not None and not accept_weaker:
         provided = [] if security.accounts is None else ["--acl"]
         if weaker := unkept_in_file(config_file, provided):
             listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
-            _give_up(f"{listed}\nTo start without it: --accept-weaker")
-    if ignored:
-        say_event(
-            as_json,
-            f"settings that a name server here does not have: {', '.join(ignored)}",
-            event="ignored",
-            settings=ignored,
-        )
-    # Handle signals first, so that none is lost during the start.
-    with EndSignals() as ending:
-        try:
-            acl = security.acl()
-            server = NameServer(config, tls=security.tls(), acl=acl)
-            server.start()
-        except (OSError, TierMQError) as error:
-            _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
-        kept = config.kv_config_path or "nowhere"
-        say_event(
-            as_json,
-            f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}",
-            event="ready",
-            address=config.bind_address,
-            port=server.port,
-            kvConfigPath=config.kv_config_path,
-        )
-        ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
-        server.stop()
-    say_event(as_json, "name server ended", event="ended")
+            give_up("namesrv", f"{listed}\nTo start without it: --accept-weaker")
 
+    def make(acl: AccessFile | None, _opened: ExitStack) -> tuple[NameServer, str, dict[str, object]]:
+        words = f"settings kept in {config.kv_config_path or 'nowhere'}"
+        return NameServer(config, tls=security.tls(), acl=acl), words, {"kvConfigPath": config.kv_config_path}
 
-def _configured(port: int | None, bind: str | None, config_file: Path | None) -> tuple[NameServerConfig, list[str]]:
-    try:
-        config = NameServerConfig()
-        ignored: list[str] = []
-        if config_file is not None:
-            config, ignored = NameServerConfig.from_file(config_file)
-        wanted = {"listen_port": port, "bind_address": bind}
-        return config.with_settings(**{name: each for name, each in wanted.items() if each is not None}), ignored
-    except (BadConfig, OSError, UnicodeDecodeError) as error:
-        _give_up(str(error))
-
-
-def _give_up(text: str) -> NoReturn:
-    click.echo(f"tiermq namesrv: {text}", err=True)
-    sys.exit(EXIT_CANNOT_START)
+    run_server("namesrv", config, ignored, NameServer, make, security, as_json)

@@ -8,12 +8,14 @@ import gc
 import logging
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -21,13 +23,14 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
 from tiermq.broker.replication.controller_election import controller_election
+from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, CONTROLLER, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
-from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.cli.server_process import (
     EndSignals,
     SecurityOptions,
     TierTroubleFilter,
+    give_up,
     limit_heaps,
     reload_security,
     say_event,
@@ -125,7 +128,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         try:
             ready, reload, announce = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
-            _give_up(error)
+            give_up("serve", error)
         for name, words in _REPORTED.items():
             if ready[name]:
                 click.echo(f"tiermq serve: {words}: {', '.join(ready[name])}", err=True)
@@ -264,6 +267,7 @@ def _say_role(as_json: bool, decision: Decision, broker: Broker) -> None:
 
 def _require_no_role(file: FileSettings, config: BrokerConfig) -> None:
     """Raises BadConfig for a role in the settings of a broker that gets it by an election."""
+    check_acting(config, is_elected=True)
     role = StoreConfig(**file.store).broker_role
     if role is BrokerRole.SLAVE or config.broker_id:
         raise BadConfig(
@@ -297,9 +301,49 @@ def _take_options(options: dict[str, Any], file: FileSettings, running: ExitStac
         if options[option] is not None:
             file.broker[name] = options[option]
     if options["read_only"] or BrokerConfig(read_only=file.broker.get("read_only", False)).read_only:
-        from tiermq.cli.reader_options import prepare_reader  # A broker without a tier loads nothing of it.
+        _prepare_reader(options, file, running)
 
-        prepare_reader(options, file, running)
+
+def _prepare_reader(options: dict[str, Any], file: FileSettings, running: ExitStack) -> None:
+    """Fill in what the options of a read-only broker leave open; without a directory it gets one that `running`
+    removes. Raises BadConfig, and TierError when the tier cannot be read.
+    """
+    url = options["tier"] or TierConfig(**file.tier).url
+    if not url:
+        raise BadConfig("--read-only: expected a tier to read from, found none: give --tier")
+    if (options["namesrv"] or file.broker.get("namesrv_addr")) and not int(str(file.broker.get("broker_id", 0))):
+        raise BadConfig(
+            "--read-only: expected a --broker-id above 0, found none: at a name server of a cluster this broker is one "
+            "more slave of the broker that it reads, and each needs an id of its own. Without --namesrv it runs a name "
+            "server of its own"
+        )
+    cluster, name = file.broker.get("broker_cluster_name"), options["name"] or file.broker.get("broker_name")
+    options["name"], file.broker["broker_cluster_name"] = _broker_in(url, name, cluster)
+    file.broker["read_only"] = True
+    if options["directory"] is None:
+        directory = tempfile.mkdtemp(prefix="tiermq-reader-")
+        running.callback(shutil.rmtree, directory, ignore_errors=True)
+        options["directory"] = Path(directory)
+
+
+def _broker_in(url: str, name: str | None, cluster: str | None) -> tuple[str, str]:
+    """Name and cluster of the broker whose history is there. Raises BadConfig."""
+    # A broker without a tier loads nothing of it.
+    from tiermq.tier.driver.tier_url import open_driver
+    from tiermq.tier.queue.segments import TierScope, list_tier
+
+    driver = open_driver(url, reads=True)
+    try:
+        brokers = list_tier(driver, TierScope()).brokers
+    finally:
+        driver.close()
+    fitting = [(home, each) for home, each in brokers if name in (None, each) and cluster in (None, home)]
+    if len(fitting) == 1:
+        [(home, each)] = fitting
+        return each, home
+    there = ", ".join(f"{each} of {home}" for home, each in brokers) or "none"
+    wanted = "one broker" if name is None else f"the history of broker {name}" + (f" of {cluster}" if cluster else "")
+    raise BadConfig(f"{url}: expected {wanted}, found {there}: give --name, and --cluster where two have the same")
 
 
 def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:
@@ -452,8 +496,3 @@ def _left_words(left: dict[str, Any]) -> str:
             "numbers: keep the store, restore into an empty directory, and put them again"
         )
     return words
-
-
-def _give_up(error: Exception) -> NoReturn:
-    click.echo(f"tiermq serve: {error}", err=True)
-    sys.exit(EXIT_CANNOT_START)

@@ -19,18 +19,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import click
 
+from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierUnavailable, install_hint
+from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierMQError, TierUnavailable, install_hint
 from tiermq.remoting.permissions import AccessFile, Account
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.server import RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
+from tiermq.settings import ServerConfiguration
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 AGAIN_S = 1.0
@@ -182,6 +185,7 @@ class TierTroubleFilter(logging.Filter):
 
 _log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=ServerConfiguration)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -233,6 +237,62 @@ class SecurityOptions:
     def acl(self, also: Account | None = None) -> AccessFile | None:
         """`also` is an account that the file does not have. Raises BadConfig for an invalid file."""
         return None if self.accounts is None else AccessFile(self.accounts, also=also)
+
+
+def give_up(command: str, text: object) -> NoReturn:
+    """End a server command that cannot start."""
+    click.echo(f"tiermq {command}: {text}", err=True)
+    sys.exit(EXIT_CANNOT_START)
+
+
+def server_settings(
+    command: str, kind: type[C], config_file: Path | None, **options: int | str | None
+) -> tuple[C, list[str]]:
+    """Settings of a file, with options of the command line above them; and the keys that are no settings."""
+    try:
+        config, ignored = (kind(), []) if config_file is None else kind.from_file(config_file)
+        given = {name: value for name, value in options.items() if value is not None}
+        return config.with_settings(**given), ignored
+    except (BadConfig, OSError, UnicodeDecodeError) as error:
+        give_up(command, error)
+
+
+def run_server(
+    command: str,
+    config: ServerConfiguration,
+    ignored: Sequence[str],
+    kind: type[ThreadedServer],
+    make: Callable[[AccessFile | None, ExitStack], tuple[ThreadedServer, str, dict[str, object]]],
+    security: SecurityOptions,
+    as_json: bool,
+) -> None:
+    """Run a server of that kind until an end signal. `make` returns it, and words and values for the ready line.
+
+    What `make` puts on the stack is closed behind the server. `ignored`: keys of the file that are no settings.
+    """
+    if ignored:
+        text = f"settings that a {kind.NAME} here does not have: {', '.join(ignored)}"
+        say_event(as_json, text, event="ignored", settings=ignored)
+    # Handle signals first, so that none is lost during the start.
+    with EndSignals() as ending:
+        with ExitStack() as opened:
+            try:
+                acl = security.acl()
+                server, words, values = make(acl, opened)
+                server.start()
+            except (OSError, TierMQError) as error:
+                give_up(command, f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
+            opened.callback(server.stop)
+            say_event(
+                as_json,
+                f"{kind.NAME} ready at {config.bind_address}:{server.port}, {words}",
+                event="ready",
+                address=config.bind_address,
+                port=server.port,
+                **values,
+            )
+            ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
+        say_event(as_json, f"{kind.NAME} ended", event="ended")
 
 
 def reload_security(servers: Sequence[RemotingServer], acl: AccessFile | None, as_json: bool) -> None:

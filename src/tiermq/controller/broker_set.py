@@ -13,7 +13,7 @@ code, its remark, and the next state, which is the same object when nothing chan
 
 Invariants: neither epoch ever falls, also when the metadata of a set is deleted; an epoch has at most one master; the
 master is in the SyncStateSet, and all of that are members; with members and a past election the SyncStateSet is never
-empty; a broker outside of the SyncStateSet becomes master only if the controller was told to allow it.
+empty; a broker outside of the SyncStateSet becomes master only if the controller is configured to allow it.
 
 Offsets are compared as they are: RocketMQ 5.3.3 casts their difference to 32 bits, and may elect the shorter log.
 """
@@ -112,7 +112,7 @@ def refuse_cluster(state: BrokerSet | None, cluster: str) -> Outcome | None:
 
 
 def apply_id(state: BrokerSet | None, cluster: str, name: str, broker: int, check_code: str) -> Outcome:
-    """Give an id to a broker. The same request again is answered alike: the check code tells who it was given to."""
+    """Give an id to a broker. The same request again is answered alike: the check code shows which broker has it."""
     if refused := refuse_cluster(state, cluster):
         return refused
     known = state if state is not None else BrokerSet(name, cluster)

@@ -19,8 +19,7 @@ import asyncio
 import logging
 import os
 import socket
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.controller.broker_set import BrokerSet
@@ -28,13 +27,12 @@ from tiermq.controller.controller_config import ControllerConfig
 from tiermq.controller.controller_processor import ControllerProcessor, role_change
 from tiermq.controller.heartbeats import LISTEN_S, Heartbeats, SetKey
 from tiermq.controller.set_store import SetStore
-from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused
+from tiermq.errors import BadConfig, PeerGone, RequestRefused
 from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
-from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
+from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsSettings
 from tiermq.tier.driver.contract import TierDriver
 
@@ -45,8 +43,11 @@ LATE_S = LISTEN_S / 2
 """A scan that comes this much later than planned: the process was suspended."""
 
 
-class Controller:
-    """See the module. Started and stopped once, by one thread."""
+class Controller(ThreadedServer):
+    """See the module."""
+
+    NAME: ClassVar[str] = "controller"
+    LOOP_THREAD: ClassVar[str] = "controller-loop"
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Controller:
         """`credentials` sign notifications of brokers. The driver stays its owner's."""
         self.clock = clock or SystemClock()
         self.heartbeats = Heartbeats(self.clock)
-        self.server = RemotingServer(config.bind_address, config.listen_port, tls=tls, acl=acl, clock=self.clock)
+        super().__init__(RemotingServer(config.bind_address, config.listen_port, tls=tls, acl=acl, clock=self.clock))
         identity = identity or f"{socket.gethostname()}-{os.getpid()}"
         self.processor = ControllerProcessor(config, identity, self.heartbeats, SetStore(driver, identity))
         self.processor.on_elected = self._elected
@@ -75,46 +76,14 @@ class Controller:
         self.scanned_s = 0.0
         """When it last looked for silent brokers, by the monotonic clock."""
         self._is_ending = False
-        self._thread: LoopThread | None = None
 
-    @property
-    def port(self) -> int:
-        """The real one, once it was started."""
-        return self.server.port
-
-    def start(self) -> None:
-        """Listen, in a separate thread. Raises OSError when the address cannot be bound."""
-        if self._thread is not None:
-            raise RemotingError("expected a controller that was not started, found one that was: make another")
-        self._thread = LoopThread("controller-loop")
-        try:
-            self._thread.run(self._open())
-        except BaseException:
-            self._thread.stop()
-            raise
-
-    def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Answer what was asked, close every connection, end the thread. Twice does no harm."""
-        if self._thread is not None and self._thread.is_running:
-            self._thread.run(self._close(drain_s))
-            self._thread.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    async def _open(self) -> None:
+    async def open(self) -> None:
         await self.server.start()
         self.scanned_s = self.clock.monotonic()
         self._expire()
         self._scan()
 
-    async def _close(self, drain_s: float) -> None:
+    async def close(self, drain_s: float = DRAIN_S) -> None:
         self._is_ending = True  # Connections that this end closes say nothing about the brokers.
         for timer in self._timers.values():
             timer.cancel()

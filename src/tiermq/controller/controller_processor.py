@@ -24,7 +24,7 @@ from tiermq.controller.broker_set import (
     refuse_cluster,
     register,
 )
-from tiermq.controller.controller_config import ControllerConfig, changed_while_running
+from tiermq.controller.controller_config import ControllerConfig
 from tiermq.controller.heartbeats import BrokerKey, Heartbeats, SetKey
 from tiermq.controller.set_store import SetStore, object_name
 from tiermq.errors import BadConfig, RequestRefused
@@ -258,7 +258,10 @@ class ControllerProcessor:
     def update_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """In force at once and until the end of this process; other controllers are not changed."""
         try:
-            self.config = changed_while_running(self.config, read_properties(bytes(request.body).decode("utf-8")))
+            entries = read_properties(bytes(request.body).decode("utf-8"))
+            if fixed := self.config.fixed_properties(entries):
+                raise BadConfig(f"{', '.join(fixed)}: cannot be changed while the controller runs")
+            self.config = self.config.with_properties(entries)
         except BadConfig as error:
             return request.respond(ResponseCode.NO_PERMISSION, str(error))
         except UnicodeDecodeError as error:

@@ -17,14 +17,24 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 
 from tiermq.clock import Clock
 from tiermq.config import StoreConfig
-from tiermq.delivery.redeliver import NEVER, STORED, QueueFor, SkippedRecords, as_named, redirected, undeliverable
+from tiermq.delivery.redeliver import (
+    NEVER,
+    STORED,
+    Escape,
+    QueueFor,
+    SkippedRecords,
+    as_named,
+    redirected,
+    undeliverable,
+)
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.kernel import GetPage
+from tiermq.kernel import GetPage, Message
 from tiermq.message.properties import REAL_QID, REAL_TOPIC
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC
@@ -52,14 +62,18 @@ class DelayLevels(Service):
         flush_interval_ms: int = 10_000,
         access: FileAccess | None = None,
         queue_for: QueueFor = as_named,
+        escape: Escape | None = None,
     ) -> None:
-        """`directory` holds delayOffset.json. Raises StoreDamaged when it cannot be read."""
+        """`directory` holds delayOffset.json; `escape` is of a slave that acts for its master. Raises StoreDamaged when
+        the file cannot be read.
+        """
         super().__init__("delay-levels")
         self.path = os.path.join(directory, FILE)
         self.delays_ms = store.config.delay_levels_ms
         self.delivered_count = 0
         self._skipped = SkippedRecords("delayed messages", clock)
         self._queue_for = queue_for
+        self._escape = escape
         self._store = store
         self._clock = clock
         self._access = access or OsFileAccess()
@@ -93,6 +107,12 @@ class DelayLevels(Service):
     def skipped_count(self) -> int:
         """Messages that can never be delivered."""
         return self._skipped.count
+
+    def take_greater(self, offsets: Mapping[int, int]) -> None:
+        """Before the start: what a slave that acted for this broker has delivered is not delivered again."""
+        for level, offset in offsets.items():
+            if offset > self._offsets.get(level, 0):
+                self._advance(level, offset)
 
     # Rounds.
 
@@ -169,7 +189,7 @@ class DelayLevels(Service):
                 self._next_due_ms[level] = due_ms
                 return True
             message = record.message(topic, self._queue_for(topic, record.real_queue), b"", record.sys_flag)
-            if not self._was_put(level, offset, store.append(message).status):
+            if not self._was_put(level, offset, self._put(message)):
                 self._next_due_ms[level] = self._clock.now_ms() + int(LEVELS_REST_S * 1000)
                 return True
             offset += 1
@@ -231,11 +251,14 @@ class DelayLevels(Service):
         try:
             topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "0"
             again = redirected(message, topic, queue_id, queue_for=self._queue_for)
-            status = self._store.append(again).status
+            status = self._put(again)
         except (CorruptRecord, IllegalMessage) as error:
             self._skip(level, message.queue_offset, str(error))
             return True
         return self._was_put(level, message.queue_offset, status)
+
+    def _put(self, message: Message) -> PutStatus:
+        return self._store.append(message).status if self._escape is None else self._escape([message])[0]
 
     def _was_put(self, level: int, offset: int, status: PutStatus) -> bool:
         """Whether a message is done: stored, or never to be stored. False: it could not be put now."""
@@ -245,7 +268,8 @@ class DelayLevels(Service):
         if status in NEVER:
             self._skip(level, offset, f"the store refuses it: {status.name}")
             return True
-        _log.warning("delay level %d: offset %d waits: %s", level, offset, status.name)
+        if self._escape is None:  # Which logs itself why messages wait.
+            _log.warning("delay level %d: offset %d waits: %s", level, offset, status.name)
         return False
 
     def _skip(self, level: int, offset: int, reason: str) -> None:

@@ -33,6 +33,8 @@ NEVER = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED
 STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
 QueueFor = Callable[[str, int], int]
 """Which queue of a topic gets a message that names one: see `within_topic`."""
+Escape = Callable[[list[Message]], list[PutStatus]]
+"""Puts messages to another master of the cluster, for a slave that acts for its own: the status of each."""
 FITTING_BYTES_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES - 1
 """Properties that a record can hold, whether or not its store adds a checksum and a separator before it."""
 _QUEUE_DIGITS = 10

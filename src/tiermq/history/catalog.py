@@ -41,8 +41,8 @@ from tiermq.tier.queue.unit_array import decode_units
 
 SAMPLES = 64
 """Units sampled to estimate the record size of a queue."""
-STRETCHES = 512
-STRETCH_MIN = 1024
+TIME_STEPS = 512
+TIME_STEP_MIN = 1024
 """A request by time samples this number of ranges of a hot queue, none shorter than this number of messages."""
 
 
@@ -310,13 +310,13 @@ def _sampled(store: ReadOnlyStore, key: QueueKey, queue: HotQueue, before: HotQu
 def _times(store: ReadOnlyStore, key: QueueKey, queue: HotQueue, before: list[TimeEntry]) -> list[TimeEntry]:
     """Store times of some messages of the queue, a fixed range apart; known ones are not read again."""
     times = [entry for entry in before if queue.min_offset <= entry.queue_offset < queue.max_offset]
-    stretch = max(STRETCH_MIN, (queue.max_offset - queue.min_offset) // STRETCHES)
-    offset = times[-1].queue_offset + stretch if times else queue.min_offset
+    step = max(TIME_STEP_MIN, (queue.max_offset - queue.min_offset) // TIME_STEPS)
+    offset = times[-1].queue_offset + step if times else queue.min_offset
     while offset < queue.max_offset:
         store_ms = store.store_time_of(key.topic, key.queue_id, offset)
         if store_ms >= 0:
             times.append(TimeEntry(offset, store_ms, 0))
-        offset += stretch
+        offset += step
     return times
 
 

@@ -25,7 +25,7 @@ from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, manifest_name, queue_of_manifest
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry, TopicStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType, broker_directory
-from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_queue
+from tiermq.tier.restore.queue_discovery import DiscoveredQueue, discover_queue
 from tiermq.tier.restore.restore_report import Finding, Remark
 
 CHANGES = frozenset({"write", "rewrite", "trim", "seal", "delete", "replace", "put_object", "delete_object"})
@@ -133,12 +133,12 @@ class ColdQueues:
             # Its topic was deleted, or everything of it expired; the manifest, if one is left, shows which.
             changed[queue] = []
         looked = self._pool.map(lambda each: self._look(*each), changed.items())
-        for (queue, found), survey in zip(changed.items(), list(looked), strict=True):
+        for (queue, found), discovered in zip(changed.items(), list(looked), strict=True):
             self._seen[queue] = _fingerprint(found)
-            if survey is None:
+            if discovered is None:
                 self.queues.pop(queue, None)
             else:
-                self.queues[queue] = survey
+                self.queues[queue] = discovered
         return bool(changed)
 
     @property
@@ -207,8 +207,8 @@ def look_at_queue(
     base = manifest
     if before is not None and _goes_on(before, infos, manifest):
         base = _as_manifest(before, manifest)
-    survey = survey_queue(tier, queue, infos, base, now_ms)
-    return _cold_queue(survey, manifest, remarks)
+    discovered = discover_queue(tier, queue, infos, base, now_ms)
+    return _cold_queue(discovered, manifest, remarks)
 
 
 def find_cold_queue(tier: CountedTier, queue: QueueKey, now_ms: int) -> ColdQueue | None:
@@ -273,23 +273,23 @@ def _as_manifest(before: ColdQueue, manifest: QueueManifest | None) -> QueueMani
     )
 
 
-def _cold_queue(survey: QueueSurvey, manifest: QueueManifest | None, remarks: Iterable[Remark]) -> ColdQueue:
-    live = [segment for segment in survey.segments if segment.status is not SegmentStatus.DELETED and segment.size]
+def _cold_queue(discovered: DiscoveredQueue, manifest: QueueManifest | None, remarks: Iterable[Remark]) -> ColdQueue:
+    live = [segment for segment in discovered.segments if segment.status is not SegmentStatus.DELETED and segment.size]
 
     def of(kind: SegmentType) -> tuple[Segment, ...]:
         return tuple(sorted((s for s in live if s.key.type is kind), key=lambda segment: segment.key.base))
 
     return ColdQueue(
-        survey.queue.key,
-        survey.queue.min_offset,
-        survey.queue.max_offset,
+        discovered.queue.key,
+        discovered.queue.min_offset,
+        discovered.queue.max_offset,
         of(SegmentType.COMMIT_LOG),
         of(SegmentType.CONSUME_QUEUE),
-        tuple(survey.time_entries),
-        tuple(survey.gaps),
+        tuple(discovered.time_entries),
+        tuple(discovered.gaps),
         manifest.topic_id if manifest is not None else -1,
         manifest is not None and manifest.topic_status == TopicStatus.DELETING,
-        (*remarks, *survey.remarks),
+        (*remarks, *discovered.remarks),
     )
 
 

@@ -209,16 +209,12 @@ class ColdReader:
         self, key: SegmentKey, span: SegmentSpan, position: int, length: int
     ) -> tuple[memoryview, list[tuple[int, int]]]:
         """Bytes of a segment, and the blocks of it, by begin and end in the segment, that are not what was written."""
-        sums = span.sums
-        if sums is None or position >= sums.size:
+        if span.sums is None:
             return self._read(key, position, length), []
-        low, high = sums.part(position, position + length)
-        data = self._read(key, low, high - low)
-        bad = sums.bad_blocks(data, low)
+        data, bad = span.sums.read(partial(self._read, key), position, length)
         if bad:  # Not from a cache: what is stored may be right.
-            data = self._read(key, low, high - low, again=True)
-            bad = sums.bad_blocks(data, low)
-        return data[position - low : position - low + length], bad
+            data, bad = span.sums.read(partial(self._read, key, again=True), position, length)
+        return data, bad
 
     def _read(self, key: SegmentKey, position: int, length: int, *, again: bool = False) -> memoryview:
         tier = self._history.tier

@@ -7,19 +7,21 @@ TOPIC_NOT_EXIST, an unknown key with QUERY_NOT_FOUND, a setting that may not be 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Generator
 from dataclasses import replace
 from itertools import islice
 
-from tiermq.errors import BadConfig, RequestRefused
+from tiermq.errors import BadConfig, RemotingError, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
+from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import (
     BROKER_TIMEOUT_MS,
     BROKER_TOPICS_MAX,
     TOPICS_AT_ONCE,
     ZONE_NAME,
+    MinIdChange,
     QueueData,
     Registration,
     RouteTable,
@@ -36,6 +38,7 @@ from tiermq.namesrv.topic_config import (
     decode_register_body,
 )
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
+from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, bool_field, int_field, text_field
 from tiermq.remoting.connection import Connection
@@ -46,6 +49,8 @@ from tiermq.settings import read_properties
 
 ROUTE_QUEUES_MAX = 1_000
 """Brokers in the route of one topic that a request names."""
+NOTICE_S = 1.0
+"""How long a broker that is notified is waited for: it also asks by itself, every second."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +99,7 @@ class NameProcessor:
         self.config = config
         self.table = table
         self.kv = kv
+        self._notices: set[asyncio.Task[None]] = set()
 
     def serve_at(self, server: RemotingServer) -> None:
         """Serve at `server`, and be notified when a broker's connection ends."""
@@ -105,6 +111,7 @@ class NameProcessor:
         """A broker that is no longer connected is no longer there."""
         for name, address in self.table.channel_closed(connection):
             _log.warning("broker %s at %s: unregistered, since its connection ended", name, address)
+        self.notify_min_ids()
         self.sweep()
 
     def sweep(self) -> None:
@@ -112,38 +119,56 @@ class NameProcessor:
         if self.table.sweep():
             self._server.loop.call_soon(self.sweep)
 
+    def notify_min_ids(self) -> None:
+        """Let the members of sets in which a slave acts for its master know that the smallest id is another one."""
+        for change in self.table.take_min_changes():
+            if self.config.notify_min_broker_id_changed:
+                for address in change.others:
+                    notice = self._server.loop.create_task(_notify(address, change))
+                    self._notices.add(notice)
+                    notice.add_done_callback(self._notices.discard)
+
     # Brokers.
 
     @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR, large_body=True, in_pool=True, decode=_registration_in)
     def register_broker(
-        self, connection: Connection, request: RemotingCommand, told: Registration
+        self, connection: Connection, request: RemotingCommand, registration: Registration
     ) -> RemotingCommand | None:
-        return self._server.in_steps(connection, request, self._registering(connection, request, told))
+        return self._server.in_steps(connection, request, self._registering(connection, request, registration))
 
     def _registering(
-        self, connection: Connection, request: RemotingCommand, told: Registration
+        self, connection: Connection, request: RemotingCommand, registration: Registration
     ) -> Generator[None, None, RemotingCommand]:
         """A table of many topics is registered in parts: other requests are served in between."""
-        self.table.require_room(told)  # For all parts: what is registered is registered whole.
-        is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
-        is_changed = self.table.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
-        rest = iter(told.topics.items())
+        self.table.require_room(registration)  # For all parts: what is registered is registered whole.
+        is_new = self.table.data_version(registration.cluster, registration.broker_name, registration.address) is None
+        is_changed = self.table.is_changed(
+            registration.cluster, registration.broker_name, registration.address, registration.data_version
+        )
+        rest = iter(registration.topics.items())
         first = dict(islice(rest, TOPICS_AT_ONCE))
-        is_whole = len(first) == len(told.topics)
-        answer = self.table.register(replace(told, topics=first), connection, is_whole=is_whole)
+        is_whole = len(first) == len(registration.topics)
+        answer = self.table.register(replace(registration, topics=first), connection, is_whole=is_whole)
+        self.notify_min_ids()
         while answer.accepted and not is_whole:
             yield
-            if (told.broker_name, told.address) not in self.table:
+            if (registration.broker_name, registration.address) not in self.table:
                 break  # It went meanwhile.
             if part := dict(islice(rest, TOPICS_AT_ONCE)):
-                self.table.add_topics(told, part, is_changed=is_changed)
+                self.table.add_topics(registration, part, is_changed=is_changed)
             else:
-                self.table.drop_missing_topics(told)
+                self.table.drop_missing_topics(registration)
                 is_whole = True
         if not answer.accepted:
-            _log.warning("broker %s at %s: not registered, another address is newer", told.broker_name, told.address)
+            _log.warning(
+                "broker %s at %s: not registered, another address is newer",
+                registration.broker_name,
+                registration.address,
+            )
         elif is_new:
-            _log.info("broker %s %d at %s: registered", told.broker_name, told.broker_id, told.address)
+            _log.info(
+                "broker %s %d at %s: registered", registration.broker_name, registration.broker_id, registration.address
+            )
         ext = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address}
         orders = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
         return request.respond(
@@ -158,6 +183,7 @@ class NameProcessor:
         name, address = text_field(request, "brokerName"), text_field(request, "brokerAddr")
         if self.table.unregister(name, address):
             _log.info("broker %s at %s: unregistered by its request", name, address)
+            self.notify_min_ids()
             self.sweep()
         return request.respond()
 
@@ -298,10 +324,10 @@ class NameProcessor:
         """In force at once and until the end of the process; the file that the settings came from is not touched."""
         try:
             entries = read_properties(bytes(request.body).decode("utf-8"))
-            if fixed := fixed_keys(entries):
+            if fixed := self.config.fixed_properties(entries):
                 remark = f"{', '.join(fixed)}: cannot be changed while the name server runs"
                 return request.respond(ResponseCode.NO_PERMISSION, remark)
-            self.config = changed_while_running(self.config, entries)
+            self.config = self.config.with_properties(entries)
         except (BadConfig, UnicodeDecodeError) as error:
             raise RequestRefused(f"expected settings as a properties file has them: {error}") from error
         self.table.delete_missing_topics = self.config.delete_topic_with_broker_registration
@@ -318,6 +344,26 @@ def _counting(
 ) -> Generator[None, None, RemotingCommand]:
     count = yield from steps
     return request.respond(ext={field: str(count)})
+
+
+async def _notify(address: str, change: MinIdChange) -> None:
+    ext = {
+        "minBrokerId": str(change.broker_id),
+        "brokerName": change.broker_name,
+        "minBrokerAddr": change.address,
+        "offlineBrokerAddr": change.gone_address,
+        "haBrokerAddr": change.gone_ha_address,
+    }
+    notice = RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, ext={k: v for k, v in ext.items() if v})
+    try:
+        [(host, port)] = parse_name_servers(address)
+        client = await RemotingClient.connect(host, port, timeout_s=NOTICE_S)
+        try:
+            client.oneway(notice)
+        finally:
+            await client.close()
+    except (BadConfig, RemotingError) as error:
+        _log.info("broker at %s: not notified that %d is the smallest id now: %s", address, change.broker_id, error)
 
 
 def _who(request: RemotingCommand) -> tuple[str, str, str]:

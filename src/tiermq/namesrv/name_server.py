@@ -15,26 +15,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
+from typing import ClassVar
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import RemotingError
 from tiermq.namesrv.kv_config import KvConfig
 from tiermq.namesrv.name_processor import NameProcessor
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import RouteTable
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.loop_thread import LoopThread
-from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
+from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
 
 
-class NameServer:
-    """See the module. Started and stopped once, by one thread."""
+class NameServer(ThreadedServer):
+    """See the module."""
+
+    NAME: ClassVar[str] = "name server"
+    LOOP_THREAD: ClassVar[str] = "namesrv-loop"
 
     def __init__(
         self,
@@ -54,51 +54,16 @@ class NameServer:
             delete_missing_topics=self.config.delete_topic_with_broker_registration,
             support_acting_master=self.config.support_acting_master,
         )
-        self.server = RemotingServer(
-            self.config.bind_address, self.config.listen_port, limits=limits, tls=tls, acl=acl, clock=self.clock
+        super().__init__(
+            RemotingServer(
+                self.config.bind_address, self.config.listen_port, limits=limits, tls=tls, acl=acl, clock=self.clock
+            )
         )
         self.processor = NameProcessor(self.config, self.table, self.kv)
         self.processor.serve_at(self.server)
         self._scanner: asyncio.TimerHandle | None = None
-        self._thread: LoopThread | None = None
-
-    @property
-    def port(self) -> int:
-        """The real one, once it was started."""
-        return self.server.port
-
-    # On a loop of its own.
-
-    def start(self) -> None:
-        """Listen, in a separate thread. Raises OSError when the address cannot be bound."""
-        if self._thread is not None:
-            raise RemotingError("expected a name server that was not started, found one that was: make another")
-        self._thread = LoopThread("namesrv-loop")
-        try:
-            self._thread.run(self.open())
-        except BaseException:
-            self._thread.stop()
-            raise
-
-    def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Answer what was asked, close every connection, end the thread. Twice does no harm."""
-        if self._thread is not None and self._thread.is_running:
-            self._thread.run(self.close(drain_s))
-            self._thread.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    # On the caller's loop.
 
     async def open(self) -> None:
-        """Listen, on the running loop. Raises OSError when the address cannot be had."""
         await self.server.start()
         self.processor.config = replace(self.processor.config, listen_port=self.port)
         self._rest_and_scan()
@@ -118,6 +83,7 @@ class NameServer:
             _log.warning("broker %s at %s: unregistered, since it was silent for too long", name, address)
             if isinstance(channel, Connection):
                 channel.close()
+        self.processor.notify_min_ids()
         self.processor.sweep()
         return len(expired)
 

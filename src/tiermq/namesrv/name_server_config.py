@@ -12,22 +12,18 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import ClassVar
 
-from tiermq.errors import BadConfig
 from tiermq.settings import (
-    Configuration,
     Promise,
+    ServerConfiguration,
     is_false,
     is_true,
     read_entries,
     read_settings_text,
-    settings_of,
     unkept_promises,
     whole,
 )
 
 DEFAULT_PORT = 9876
-FIXED_WHILE_RUNNING = frozenset({"listen_port", "bind_address", "kv_config_path"})
-"""What a running name server does not change: where it listens and where it keeps its file."""
 _LISTED = "lists of topics would be given to every client"
 PROMISES = {
     "enableControllerInNamesrv": Promise(
@@ -40,17 +36,14 @@ PROMISES = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig(Configuration):
+class NameServerConfig(ServerConfiguration):
     """Settings of a name server. Intervals are milliseconds."""
 
     TABLE: ClassVar[str] = "namesrv"
     DOCUMENT: ClassVar[str] = "docs/wire.md"
-    AT_TOP: ClassVar[bool] = True
+    FIXED_WHILE_RUNNING: ClassVar[frozenset[str]] = ServerConfiguration.FIXED_WHILE_RUNNING | {"kv_config_path"}
 
     listen_port: int = whole(DEFAULT_PORT, high=65_535)
-    """0 takes a free port."""
-    bind_address: str = "127.0.0.1"
-    """Only this machine can connect; 0.0.0.0, RocketMQ's default, is every address."""
     kv_config_path: str = "~/namesrv/kvConfig.json"
     """Empty: nothing is kept."""
     scan_not_active_broker_interval: int = whole(5_000, low=1)
@@ -58,12 +51,12 @@ class NameServerConfig(Configuration):
     return_order_topic_config_to_broker: bool = True
     delete_topic_with_broker_registration: bool = False
     support_acting_master: bool = False
+    notify_min_broker_id_changed: bool = False
+    """Whether brokers whose slaves act for a master that is down are notified when one comes or goes."""
 
     def __post_init__(self) -> None:
-        self.check_settings()
+        ServerConfiguration.__post_init__(self)
         object.__setattr__(self, "kv_config_path", os.path.expanduser(self.kv_config_path))
-        if not self.bind_address:
-            raise BadConfig("bind_address: expected an address to listen at, found none: 0.0.0.0 is every one")
 
 
 def unkept_in_file(path: Path, kept: Collection[str]) -> list[str]:
@@ -71,16 +64,3 @@ def unkept_in_file(path: Path, kept: Collection[str]) -> list[str]:
     if path.suffix == ".toml":
         return []
     return unkept_promises(read_entries(read_settings_text(path), path.suffix), PROMISES, kept)
-
-
-def changed_while_running(config: NameServerConfig, entries: dict[str, str]) -> NameServerConfig:
-    """`config` with properties changed; keys that are no settings are left out, as RocketMQ does. Raises BadConfig."""
-    by_property = {setting.property_name: setting.name for setting in settings_of(NameServerConfig).values()}
-    wanted = {by_property[key]: value for key, value in entries.items() if key in by_property}
-    return config.with_settings(**wanted)
-
-
-def fixed_keys(entries: dict[str, str]) -> list[str]:
-    """Which of the properties may not be changed while the name server runs."""
-    known = settings_of(NameServerConfig)
-    return sorted({known[name].property_name for name in FIXED_WHILE_RUNNING} & set(entries))

@@ -230,6 +230,20 @@ class _Live:
     channel: Hashable | None
 
 
+@dataclass(frozen=True, slots=True)
+class MinIdChange:
+    """The smallest id of a broker set is another one: a member has gone, or has come."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+    gone_address: str
+    """Of the member that had it; empty where one with a smaller id has come."""
+    gone_ha_address: str
+    others: tuple[str, ...]
+    """Addresses of the members that were there before."""
+
+
 @dataclass(slots=True, eq=False)
 class _PermissionChange:
     """Permissions of a broker's topics that are being changed, in steps."""
@@ -259,56 +273,63 @@ class RouteTable:
         self._changes: deque[_PermissionChange] = deque()
         self._gone: deque[tuple[str, set[str]]] = deque()
         self._route_count = 0
+        self._min_changes: list[MinIdChange] = []
 
     # Registrations.
 
-    def register(self, told: Registration, channel: Hashable | None = None, *, is_whole: bool = True) -> Registered:
+    def register(
+        self, registration: Registration, channel: Hashable | None = None, *, is_whole: bool = True
+    ) -> Registered:
         """Take a registration. `channel` is what it came over: when that ends, so does the broker's presence.
 
         Unless it `is_whole`, `add_topics` and `drop_missing_topics` follow.
         """
-        self.require_room(told)
+        self.require_room(registration)
         self._finish_changes()
-        broker = self._brokers.get(told.broker_name)
-        known_id = broker is not None and told.broker_id in broker.addresses
-        if not known_id and len(told.topics) == 1:
+        broker = self._brokers.get(registration.broker_name)
+        known_id = broker is not None and registration.broker_id in broker.addresses
+        if not known_id and len(registration.topics) == 1:
             raise RequestRefused(
-                f"expected the whole topic table of broker {told.broker_name} {told.broker_id} in its first "
-                "registration, found one topic: register the whole table first"
+                f"expected the whole topic table of broker {registration.broker_name} {registration.broker_id} in its "
+                "first registration, found one topic: register the whole table first"
             )
         if broker is None:
-            broker = self._brokers[told.broker_name] = _Broker(told.cluster)
-        for other_id in [each for each, address in broker.addresses.items() if address == told.address]:
-            if other_id != told.broker_id:
+            broker = self._brokers[registration.broker_name] = _Broker(registration.cluster)
+        for other_id in [each for each, address in broker.addresses.items() if address == registration.address]:
+            if other_id != registration.broker_id:
                 del broker.addresses[other_id]
-        replaced = broker.addresses.get(told.broker_id)
-        if replaced is not None and replaced != told.address:
-            version = self._live[told.broker_name, replaced].data_version
-            if version.state_version > told.data_version.state_version:
-                self._forget_live((told.broker_name, told.address))
+        replaced = broker.addresses.get(registration.broker_id)
+        if replaced is not None and replaced != registration.address:
+            version = self._live[registration.broker_name, replaced].data_version
+            if version.state_version > registration.data_version.state_version:
+                self._forget_live((registration.broker_name, registration.address))
                 return Registered(accepted=False)
-            self._forget_live((told.broker_name, replaced))
-        broker.cluster = told.cluster
-        broker.acting_master = bool(told.acting_master)
-        broker.zone = told.zone
-        broker.addresses[told.broker_id] = told.address
-        self._take_topics(told, broker, is_first=not known_id)
+            self._forget_live((registration.broker_name, replaced))
+        broker.cluster = registration.cluster
+        broker.acting_master = bool(registration.acting_master)
+        broker.zone = registration.zone
+        if broker.addresses and registration.broker_id < min(broker.addresses):
+            self._note_min(registration.broker_name, broker, (registration.broker_id, registration.address))
+        broker.addresses[registration.broker_id] = registration.address
+        self._take_topics(registration, broker, is_first=not known_id)
         if is_whole:
-            self.drop_missing_topics(told)
-        self._note_live(told, channel)
-        return self._master_of(broker, told)
+            self.drop_missing_topics(registration)
+        self._note_live(registration, channel)
+        return self._master_of(broker, registration)
 
-    def require_room(self, told: Registration) -> None:
+    def require_room(self, registration: Registration) -> None:
         """Raises RequestRefused for a registration that is invalid, or would grow the table beyond its limits."""
-        _check(told)
-        broker = self._brokers.get(told.broker_name)
+        _check(registration)
+        broker = self._brokers.get(registration.broker_name)
         if broker is None and len(self._brokers) >= BROKERS_MAX:
-            raise _full("broker names", BROKERS_MAX, f"broker {told.broker_name} is one more")
+            raise _full("broker names", BROKERS_MAX, f"broker {registration.broker_name} is one more")
         addresses = {} if broker is None else broker.addresses
-        if told.broker_id not in addresses and len(addresses) >= ADDRESSES_MAX:
-            raise _full(f"addresses of broker {told.broker_name}", ADDRESSES_MAX, f"{told.address} is one more")
+        if registration.broker_id not in addresses and len(addresses) >= ADDRESSES_MAX:
+            raise _full(
+                f"addresses of broker {registration.broker_name}", ADDRESSES_MAX, f"{registration.address} is one more"
+            )
         known = set() if broker is None else broker.topics
-        self._require_routes(told.broker_name, known, told.topics)
+        self._require_routes(registration.broker_name, known, registration.topics)
 
     def _require_routes(self, broker_name: str, known: set[str], topics: Collection[str]) -> None:
         if len(known) + len(topics) <= BROKER_TOPICS_MAX and self._route_count + len(topics) <= ROUTES_MAX:
@@ -323,57 +344,66 @@ class RouteTable:
         """Whether a broker of this name is alive at this address."""
         return key in self._live
 
-    def add_topics(self, told: Registration, topics: Mapping[str, QueueData], *, is_changed: bool) -> None:
+    def add_topics(self, registration: Registration, topics: Mapping[str, QueueData], *, is_changed: bool) -> None:
         """More topics of a registration that was accepted a moment ago; `is_changed`: its version was new then."""
-        self._take_topics(replace(told, topics=topics), self._brokers[told.broker_name], is_first=is_changed)
+        self._take_topics(
+            replace(registration, topics=topics), self._brokers[registration.broker_name], is_first=is_changed
+        )
 
-    def drop_missing_topics(self, told: Registration) -> None:
+    def drop_missing_topics(self, registration: Registration) -> None:
         """With `delete_missing_topics`: forget what a registration, which was accepted, does not name."""
-        is_master, acts = _speaks(told, self._brokers[told.broker_name])
+        is_master, acts = _speaks(registration, self._brokers[registration.broker_name])
         if self.delete_missing_topics and (is_master or acts):
-            for topic in self._brokers[told.broker_name].topics - told.topics.keys():
-                self._drop_queue(topic, told.broker_name)
+            for topic in self._brokers[registration.broker_name].topics - registration.topics.keys():
+                self._drop_queue(topic, registration.broker_name)
 
-    def _take_topics(self, told: Registration, broker: _Broker, *, is_first: bool) -> None:
-        is_master, acts = _speaks(told, broker)
+    def _take_topics(self, registration: Registration, broker: _Broker, *, is_first: bool) -> None:
+        is_master, acts = _speaks(registration, broker)
         if not is_master and not acts:
             return
-        changed = is_first or self.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
-        for topic, queue in told.topics.items():
+        changed = is_first or self.is_changed(
+            registration.cluster, registration.broker_name, registration.address, registration.data_version
+        )
+        for topic, queue in registration.topics.items():
             if changed or topic not in broker.topics:
                 if acts and broker.acting_master:
                     self._set_queue(topic, replace(queue, perm=queue.perm & ~PERM_WRITE))
                 else:
                     self._set_queue(topic, queue)
 
-    def _note_live(self, told: Registration, channel: Hashable | None) -> None:
-        key = (told.broker_name, told.address)
+    def _note_live(self, registration: Registration, channel: Hashable | None) -> None:
+        key = (registration.broker_name, registration.address)
         self._forget_live(key)
         self._live[key] = _Live(
-            told.cluster,
+            registration.cluster,
             self._clock.monotonic(),
-            told.timeout_ms,
-            told.data_version,
-            told.ha_address,
-            told.filter_servers,
+            registration.timeout_ms,
+            registration.data_version,
+            registration.ha_address,
+            registration.filter_servers,
             channel,
         )
         if channel is not None:
             self._by_channel.setdefault(channel, set()).add(key)
 
-    def _master_of(self, broker: _Broker, told: Registration) -> Registered:
+    def _master_of(self, broker: _Broker, registration: Registration) -> Registered:
         master = broker.addresses.get(MASTER_ID)
-        if told.broker_id == MASTER_ID or master is None:
+        if registration.broker_id == MASTER_ID or master is None:
             return Registered()
-        return Registered(True, master, self._live[told.broker_name, master].ha_address)
+        return Registered(True, master, self._live[registration.broker_name, master].ha_address)
 
     def unregister(self, broker_name: str, address: str) -> bool:
         """Remove the broker, and with the last of its name its topics. False if it was unknown."""
         broker = self._brokers.get(broker_name)
         if broker is None or (broker_name, address) not in self._live:
             return False
+        ha_address = self._live[broker_name, address].ha_address
         self._forget_live((broker_name, address))
+        had_least = bool(broker.addresses) and broker.addresses[min(broker.addresses)] == address
         broker.addresses = {each: known for each, known in broker.addresses.items() if known != address}
+        if had_least and broker.addresses:
+            least = min(broker.addresses)
+            self._note_min(broker_name, broker, (least, broker.addresses[least]), address, ha_address)
         if not broker.addresses:
             del self._brokers[broker_name]
             self._gone.append((broker_name, broker.topics))
@@ -382,6 +412,17 @@ class RouteTable:
             # An acting master is readable, never writable.
             self.wipe_write_permission(broker_name)
         return True
+
+    def _note_min(
+        self, name: str, broker: _Broker, least: tuple[int, str], gone: str = "", gone_ha_address: str = ""
+    ) -> None:
+        if broker.acting_master:
+            self._min_changes.append(MinIdChange(name, *least, gone, gone_ha_address, tuple(broker.addresses.values())))
+
+    def take_min_changes(self) -> list[MinIdChange]:
+        """What happened since the last call to broker sets whose slaves act for their master."""
+        taken, self._min_changes = self._min_changes, []
+        return taken
 
     def sweep(self) -> bool:
         """Forget topics of brokers that are gone, TOPICS_AT_ONCE of them; whether more are left.
@@ -626,24 +667,30 @@ def _result_of(steps: Generator[None, None, int]) -> int:
             return int(done.value)
 
 
-def _speaks(told: Registration, broker: _Broker) -> tuple[bool, bool]:
+def _speaks(registration: Registration, broker: _Broker) -> tuple[bool, bool]:
     """Whether the broker is the master, and whether it is an acting master: other brokers do not register topics."""
-    is_master = told.broker_id == MASTER_ID
-    return is_master, not is_master and told.acting_master is not None and told.broker_id == min(broker.addresses)
+    is_master = registration.broker_id == MASTER_ID
+    return is_master, not is_master and registration.acting_master is not None and registration.broker_id == min(
+        broker.addresses
+    )
 
 
-def _check(told: Registration) -> None:
+def _check(registration: Registration) -> None:
     """A registration that could not be answered to any client is refused at the door."""
-    for name, value in (("brokerName", told.broker_name), ("brokerAddr", told.address), ("clusterName", told.cluster)):
+    for name, value in (
+        ("brokerName", registration.broker_name),
+        ("brokerAddr", registration.address),
+        ("clusterName", registration.cluster),
+    ):
         if not value.strip():
             raise RequestRefused(f"expected a {name} in the registration, found none")
         check_name(name, value)
-    check_name("haServerAddr", told.ha_address)
-    check_name(ZONE_NAME, told.zone or "")
-    if told.broker_id < 0:
-        raise RequestRefused(f"expected a brokerId of 0 or more, found {told.broker_id}")
-    if told.timeout_ms <= 0:
-        raise RequestRefused(f"expected a heartbeat timeout above 0, found {told.timeout_ms}")
+    check_name("haServerAddr", registration.ha_address)
+    check_name(ZONE_NAME, registration.zone or "")
+    if registration.broker_id < 0:
+        raise RequestRefused(f"expected a brokerId of 0 or more, found {registration.broker_id}")
+    if registration.timeout_ms <= 0:
+        raise RequestRefused(f"expected a heartbeat timeout above 0, found {registration.timeout_ms}")
 
 
 def check_name(what: str, text: str) -> None:

@@ -106,12 +106,12 @@ class TopicConfig:
     def from_json(cls, value: object, name: str = "") -> TopicConfig:
         """`name` is the key it stood under, for writers that leave it out inside. Raises RequestRefused."""
         table = object_in(value, f"the configuration of topic {name[:40]!r}")
-        told = text_in(table.get("topicName"), "topicName") or name
-        if not told:
+        topic = text_in(table.get("topicName"), "topicName") or name
+        if not topic:
             raise RequestRefused("expected a topic with a name, found one without")
         attributes = table.get("attributes")
         return cls(
-            told,
+            topic,
             int32_in(table, "readQueueNums", 16),
             int32_in(table, "writeQueueNums", 16),
             int32_in(table, "perm", PERM_READ | PERM_WRITE),

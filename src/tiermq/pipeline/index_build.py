@@ -29,9 +29,8 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import compacted_bytes
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
-from tiermq.tier.names import OBJECT_SUFFIX, QueueKey, SegmentKey
+from tiermq.tier.names import KEYS_STEM, OBJECT_SUFFIX, QueueKey, SegmentKey
 
-STAGED = "keys-"
 STAGE_BYTES = 32 * 1024 * 1024
 """A staged object is ended when it has this number of bytes."""
 
@@ -82,7 +81,7 @@ class KeyStage:
     def _put(self) -> None:
         name, crc32 = "", 0
         if self._keys:
-            name = f"{self._index.directory}/{STAGED}{uuid.uuid4().hex}{OBJECT_SUFFIX}"
+            name = f"{self._index.directory}/{KEYS_STEM}{uuid.uuid4().hex}{OBJECT_SUFFIX}"
             crc32 = zlib.crc32(self._keys)
             self._driver.put_object(name, bytes(self._keys))
         self._done += [replace(each, name=name, crc32=crc32) if each.count else each for each in self._waiting]
@@ -92,7 +91,7 @@ class KeyStage:
 
 def unstage(driver: TierDriver, index: QueueKey) -> None:
     """Remove all staged keys of a broker."""
-    for name in driver.list_objects(f"{index.directory}/{STAGED}"):
+    for name in driver.list_objects(f"{index.directory}/{KEYS_STEM}"):
         driver.delete_object(name)
 
 

@@ -221,7 +221,7 @@ def open_broker(
             if not dry_run:
                 stack.callback(_lock_store(Path(root).expanduser(), owner).release)
             if may_be_new:
-                with in_use_is_told(home):
+                with in_use_is_reported(home):
                     lease.require_free()
                 forgotten = settle_tier(driver, root, config, clock, forget=forget_tier)
                 config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
@@ -350,7 +350,7 @@ def owner_of(home: Home, job: str) -> str:
 
 def _acquire(broker: LeasedBroker, lease: BrokerLease, wait: Sleep | None) -> None:
     waits = LeaseWait()
-    with in_use_is_told(broker.home, LENDS_ADVICE if wait is None else LATE_ADVICE):
+    with in_use_is_reported(broker.home, LENDS_ADVICE if wait is None else LATE_ADVICE):
         while True:
             try:
                 lease.acquire(epoch_min=broker.epoch_min)
@@ -362,7 +362,7 @@ def _acquire(broker: LeasedBroker, lease: BrokerLease, wait: Sleep | None) -> No
 
 
 @contextmanager
-def in_use_is_told(home: Home, lends_advice: str = BROKER_ADVICE) -> Iterator[None]:
+def in_use_is_reported(home: Home, lends_advice: str = BROKER_ADVICE) -> Iterator[None]:
     """Raises LeaseHeld with what to do for this kind of holder; `lends_advice`: for a broker that lends its lease. A
     damaged lease has no holder.
     """
@@ -401,12 +401,12 @@ def settle_tier(driver: TierDriver, root: str, config: TierConfig, clock: Clock,
 def read_bucket(broker: LeasedBroker) -> None:
     """Fill the metadata, in memory, with what the tier has of the broker. Raises FutureManifest, TierError."""
     home, lease = broker.home, broker.lease
-    told = restore(broker.driver, broker.metadata, cluster=home.cluster, broker=home.broker, clock=broker.clock)
-    newer = next((remark for remark in told.remarks if remark.finding is Finding.FUTURE_MANIFEST), None)
+    report = restore(broker.driver, broker.metadata, cluster=home.cluster, broker=home.broker, clock=broker.clock)
+    newer = next((remark for remark in report.remarks if remark.finding is Finding.FUTURE_MANIFEST), None)
     if newer is not None:
         raise FutureManifest(f"{newer.text} Nothing was changed")
     broker.topics_without_id = frozenset(
-        remark.where.removeprefix("topic ") for remark in told.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
+        remark.where.removeprefix("topic ") for remark in report.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
     )
     found = _manifests(broker)
     manifests = [each for each in found if isinstance(each, QueueManifest)]

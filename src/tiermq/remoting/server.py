@@ -17,12 +17,14 @@ import logging
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol, cast
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self, cast
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
@@ -33,6 +35,7 @@ from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import UNKNOWN_PEER, Connection, RoundRobin, TakeSends
 from tiermq.remoting.frame import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
+from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.service import SHORT_TURNS
@@ -245,8 +248,8 @@ class RemotingServer:
             connection.send_at_once(
                 command.respond(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    "this broker is not known to be the master now: its lease has ended, or another replica has it; "
-                    "ask a name server for the route again",
+                    "this broker is not known to be the master now: its lease has ended, another replica has it, or "
+                    "one in sync lacks a part of its log; ask a name server for the route again",
                 )
             )
         return True
@@ -398,7 +401,8 @@ class RemotingServer:
             )
 
     def _run_work(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        result, failure = None, None
+        result: Any = None
+        failure: Exception | None = None
         try:
             with SHORT_TURNS:
                 result = work()
@@ -662,3 +666,56 @@ async def close_listener(listener: asyncio.Server) -> None:
     for _ in range(TURNS_UNTIL_SERVED):
         await asyncio.sleep(0)
     listener.close()
+
+
+class ThreadedServer(ABC):
+    """The life of a server: on a loop thread of its own (`start`, `stop`), or on the caller's (`open`, `close`).
+
+    Started and stopped once, by one thread. Its class names the server, and its loop's thread.
+    """
+
+    NAME: ClassVar[str]
+    LOOP_THREAD: ClassVar[str]
+
+    def __init__(self, server: RemotingServer) -> None:
+        self.server = server
+        self._thread: LoopThread | None = None
+
+    @property
+    def port(self) -> int:
+        """The real one, once it was started."""
+        return self.server.port
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Listen, on the running loop. Raises OSError when the address cannot be bound."""
+
+    @abstractmethod
+    async def close(self, drain_s: float = DRAIN_S) -> None:
+        """Respond to open requests and close every connection."""
+
+    def start(self) -> None:
+        """Listen, in a separate thread. Raises OSError when the address cannot be bound."""
+        if self._thread is not None:
+            raise RemotingError(f"expected a {self.NAME} that was not started, found one that was: make another")
+        self._thread = LoopThread(self.LOOP_THREAD)
+        try:
+            self._thread.run(self.open())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Close it and end the thread. Twice does no harm."""
+        if self._thread is not None and self._thread.is_running:
+            self._thread.run(self.close(drain_s))
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -465,7 +465,7 @@ class BucketElection(Service):
             confirmed = max(lease.confirmed, candidate.ends().confirmed)
             members = lease.members
             if self._is_settled and wanted is not None and wanted[0] == lease.epoch:
-                members = wanted[1] & lease.replicas.keys()
+                members = wanted[1]
             return replace(lease, renewals=lease.renewals + 1, confirmed=confirmed, members=members)
 
         self._next_renewal_s = self._clock.monotonic() + self.times.look_s  # After a failure; a success sets it later.

@@ -22,7 +22,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiermq.clock import Clock
@@ -105,7 +105,9 @@ class HaMaster:
         self.settings = settings
         self.log = log
         self.clock = clock
-        self.state = state_of(rules, log.max_physical_offset, (), log.max_physical_offset)  # All of it is committed.
+        # All of it is committed, unless this master was opened again in its epoch: others of its set may lack a part.
+        state = state_of(rules, log.max_physical_offset, (), log.max_physical_offset)
+        self.state = state if sync is None or sync.is_alone else replace(state, confirmed=0)
         self.listeners: list[Callable[[ReplicaState], None]] = []
         """Called on the thread of the port when `state` has changed."""
         self.refused_count = 0

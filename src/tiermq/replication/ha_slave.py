@@ -105,20 +105,26 @@ class HaSlave:
         self._clock = clock
         self._changed = threading.Condition()
         self._stopping = False
+        self._is_over = True  # Whether the thread does not run.
+        self._is_connecting = False
         self._socket: socket.socket | None = None
         self._rest_s = REST_FIRST_S
         self._thread = threading.Thread(target=self._run, name="ha-slave", daemon=True)
 
     def start(self) -> None:
+        self._is_over = False
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what was received is in the log. Twice does no harm."""
+        """End the thread; what was received is in the log. Twice does no harm.
+
+        A thread that waits for a connection is left to its time limit, and does nothing more: a role changes because
+        the master's machine is gone, and must not wait for it.
+        """
         with self._changed:
             self._stopping = True
             self._disconnect()
-        if self._thread.is_alive():
-            self._thread.join()
+            self._changed.wait_for(lambda: self._is_over or self._is_connecting)
 
     def set_master(self, address: str, epoch: int = 0) -> None:
         """Follow the master at this HA address from now on; none with an empty text. Any thread may call.
@@ -151,6 +157,14 @@ class HaSlave:
     # The thread.
 
     def _run(self) -> None:
+        try:
+            self._follow_masters()
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+    def _follow_masters(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or self.master)
@@ -185,7 +199,15 @@ class HaSlave:
     def _follow(self, master: str) -> None:
         host, _, port = master.rpartition(":")
         source = (self.settings.source, 0) if self.settings.source else None
-        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S, source) as connection:
+        with self._changed:
+            self._is_connecting = not self._stopping
+            self._changed.notify_all()
+        try:
+            connected = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S, source)
+        finally:
+            with self._changed:
+                self._is_connecting = False
+        with connected as connection:
             with self._changed:
                 if self._stopping or self.master != master:
                     return

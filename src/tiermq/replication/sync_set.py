@@ -56,7 +56,8 @@ class SyncSet:
         self._progress: dict[int, _Progress] = {}
         self.effective: frozenset[int] = self.recorded
         self._sampled_s = -SAMPLE_S
-        self._older_end = self._newer_end = 0
+        self._older_end: int | None = None
+        self._newer_end = 0
 
     @property
     def is_alone(self) -> bool:
@@ -94,7 +95,9 @@ class SyncSet:
 
     def _end_before(self, end: int, now_s: float) -> int:
         """Where the log ended a moment ago: under load, no replica ever has it up to the very end."""
-        if now_s - self._sampled_s >= SAMPLE_S:
+        if self._older_end is None:
+            self._older_end, self._newer_end, self._sampled_s = end, end, now_s
+        elif now_s - self._sampled_s >= SAMPLE_S:
             self._older_end, self._newer_end, self._sampled_s = self._newer_end, end, now_s
         return self._older_end
 
@@ -112,9 +115,10 @@ class SyncSet:
         return bool(new)
 
     def look(self, acks: Mapping[int, int], end: int, now_s: float) -> frozenset[int] | None:
-        """The set to be recorded next; None when that is the one that is recorded or proposed."""
+        """The set to be recorded next; None when it is recorded, or while another one is proposed."""
         for each in list(self._joining):
-            if each not in acks and each not in self._unsettled:
+            is_slow = each in acks and self._joining[each] >= 0 and self._is_behind(each, acks[each], end, now_s)
+            if each not in self._unsettled and (each not in acks or is_slow):
                 del self._joining[each]  # It never counted for anyone else.
             elif self._joining[each] < 0:
                 self._joining[each] = end
@@ -126,7 +130,9 @@ class SyncSet:
         wanted |= {each for each, needs in self._joining.items() if acks.get(each, -1) >= needs}
         self._progress = {each: found for each, found in self._progress.items() if each in acks}
         found = frozenset(wanted)
-        if found == (self.recorded if self._proposed is None else self._proposed):
+        if self._proposed is not None or found == self.recorded:
+            # One proposal at a time: the recording of a set that was recorded before, reported twice, must not settle
+            # a newer proposal of the same set while another one may still land in the bucket.
             return None
         self._proposed, self._unsettled = found, self._unsettled | found
         self._refresh()

@@ -195,7 +195,9 @@ class Dispatch:
         end = min(limit - view.base, view.position)
         position, stop = self.walk(view, start, end, budget=CHUNK_BYTES)
         self._finish(view, start, position)
-        if stop is Stop.CORRUPT and not (self._follows_master and _is_unfinished(view, position, end)):
+        # Replicas have bytes, not records: what they confirm may end within one.
+        may_be_cut = self._follows_master or end < view.position
+        if stop is Stop.CORRUPT and not (may_be_cut and _is_unfinished(view, position, end)):
             self._offset = view.base + position
             raise CorruptRecord(
                 f"expected a record at physical offset {self._offset}, found none: the commit log changed under a "

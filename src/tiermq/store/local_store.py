@@ -386,6 +386,10 @@ class LocalStore(StoreLifecycle):
         """Hold commit-log files back from cleaning as long as `veto(first offset, end)` returns True."""
         self._parts.cleaner.vetoes.append(veto)
 
+    def remove_eviction_veto(self, veto: RetentionGuard) -> None:
+        """The files are not needed any more by what added it."""
+        self._parts.cleaner.vetoes.remove(veto)
+
     def dispatch_now(self) -> int:
         """Dispatch everything that may be, on this thread; how many records. Everything put before can then be got."""
         self._ensure_running()

@@ -65,8 +65,9 @@ class Reput(Service):
             return REPUT_REST_S
         if self._gather_s:
             self._stopping.wait(self._gather_s)
+        limit = self._limit()
         try:
-            self._dispatch.run(self._limit(), stopping=lambda: self.stopping or self.paused)
+            self._dispatch.run(limit, stopping=lambda: self.stopping or self.paused)
         except CorruptRecord as error:
             self._on_damage(error)
             raise
@@ -76,7 +77,7 @@ class Reput(Service):
         appender.reput_idle = True
         for call in self.on_idle:
             call()
-        if self._limit() > self._dispatch.offset:  # A put arrived between the last check and setting idle.
+        if self._limit() > limit:  # A put arrived between the last check and setting idle.
             appender.reput_idle = False
             return 0.0
         return REPUT_REST_S

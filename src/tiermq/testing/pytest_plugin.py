@@ -1,6 +1,6 @@
 """Fixtures that pytest discovers where tiermq is installed.
 
-def test_a_paid_order_is_told(tiermq_broker):
+def test_a_paid_order_is_reported(tiermq_broker):
     pay(order=42, name_server=tiermq_broker.name_server)
     assert [message.tags for message in tiermq_broker.messages("orders")] == ["paid"]
 

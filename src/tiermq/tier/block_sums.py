@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -75,6 +76,10 @@ _HEAD = struct.Struct(
     "Q"  # size         bytes that the sums cover
     "I"  # block_bytes
 )
+
+
+ReadAt = Callable[[int, int], bytes | memoryview]
+"""(position, length) -> bytes of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,28 +184,27 @@ class BlockSums:
                 found.append((low, high))
         return found
 
-    def span(self, position: int, length: int) -> tuple[int, int]:
-        """(position, length) of the read that `checked` needs: whole blocks where there are sums."""
-        if length <= 0 or position >= self.size:
-            return position, length
-        start, stop = self.part(position, position + length)
-        return start, stop - start
+    def read(self, read: ReadAt, position: int, length: int) -> tuple[memoryview, list[tuple[int, int]]]:
+        """Bytes [position, position + length) by `read`, in whole blocks where there are sums; and the corrupt blocks.
 
-    def checked(
-        self, where: str, data: memoryview, start: int, position: int, length: int, advice: str = INDEX_DAMAGE_ADVICE
-    ) -> memoryview:
-        """The bytes [position, position + length) out of `data`, which was read at `start` as `span` asked for.
-
-        Raises CorruptSegment when one of their blocks is not what was written.
+        `read` is called once.
         """
         if length <= 0 or position >= self.size:
-            return data
-        bad = self.bad_blocks(data, start)
+            return memoryview(read(position, length)), []
+        low, high = self.part(position, position + length)
+        data = memoryview(read(low, high - low))
+        found = data[position - low : position - low + length]
+        # A view would keep the whole blocks in memory.
+        return found if 2 * length >= len(data) else memoryview(bytes(found)), self.bad_blocks(data, low)
+
+    def read_checked(
+        self, where: str, read: ReadAt, position: int, length: int, advice: str = INDEX_DAMAGE_ADVICE
+    ) -> memoryview:
+        """The same bytes. Raises CorruptSegment when one of their blocks is not what was written."""
+        data, bad = self.read(read, position, length)
         if bad:
             raise CorruptSegment(f"{where}: {bad_block_words(*bad[0])}; {advice}")
-        found = data[position - start : position - start + length]
-        # A view would keep the whole blocks in memory.
-        return found if 2 * length >= len(data) else memoryview(bytes(found))
+        return data
 
 
 def bad_block_words(begin: int, end: int) -> str:

@@ -32,6 +32,8 @@ BUNDLES_DIRECTORY = "bundles.tiermq"
 OBJECT_SUFFIXES = (OBJECT_SUFFIX, TIMERS_SUFFIX)
 STATE_STEM = "state-"
 """Begins the names of objects with a broker's own tables, such as its topics."""
+KEYS_STEM = "keys-"
+"""Begins the names of objects with keys that wait for their index file."""
 BASE_DIGITS = 20
 HASH_DIGITS = 8
 FILE_NAME_LENGTH = HASH_DIGITS + BASE_DIGITS

@@ -118,8 +118,8 @@ class Environment:
 
 def broker_lease(config: TierConfig, driver: TierDriver, clock: Clock, role: LeaseRole = LeaseRole.LOG) -> BrokerLease:
     """The broker's lease, not yet acquired."""
-    place = (config.broker_cluster_name, config.broker_name)
-    return BrokerLease(driver, *place, lease_owner(config), role=role, term_ms=config.tier_lease_term, clock=clock)
+    home = (config.broker_cluster_name, config.broker_name)
+    return BrokerLease(driver, *home, lease_owner(config), role=role, term_ms=config.tier_lease_term, clock=clock)
 
 
 def lease_owner(config: TierConfig) -> str:
@@ -276,11 +276,11 @@ def _is_behind(
     None when the tier does not answer. Raises StoreDamaged where they may not be replaced: another store,
     or a job's metadata; StoreLocked when another process holds the lease; and TierError when the tier is another one.
     """
-    place = (config.broker_cluster_name, config.broker_name)
+    home = (config.broker_cluster_name, config.broker_name)
     timeout_s = surroundings.ask_timeout_s(config.tier_start_timeout)
     try:
         ahead = ask_ahead(
-            driver, metadata, local.max_offset, *place, timeout_s, lease=lease, follows=follows, root=config.root_path
+            driver, metadata, local.max_offset, *home, timeout_s, lease=lease, follows=follows, root=config.root_path
         )
         if not ahead:
             return None if ahead is None else False

@@ -4,11 +4,14 @@ The path determines the kind of a file:
 
     COMMIT_LOG/<8 hex + 20 digits>       records, end marks          also its parts: <that>.parts/<digits>[-<digits>]
     CONSUME_QUEUE/<8 hex + 20 digits>    units
-    INDEX/<8 hex + 20 digits>            an uploaded, compacted index file
+    INDEX/<8 hex + 20 digits>            an uploaded, compacted index file; with its parts, where it has not ended yet
+    …parts/<digits>, without bytes       the seal mark of a segment
     tiered_index_file/<digits>           an index file that is still open, on a broker's disk
     bundles.tiermq/<digits>[-<digits>]   a bundle: ranges of segments, and what it cuts; with those of chunks
-    manifest.tiermq.json, lease.tiermq.json, <segment>.tiermq.json
+    manifest.tiermq.json, lease.tiermq.json, <segment>.tiermq.json, keys-<id>.tiermq.json
+    <any other>.tiermq.json              a document of ours: its body; such as a broker's tables
 
+What a repair has put aside (`<name>.damaged-<time>…`) is no file of the tier any more.
 Each row is a dict that JSON can hold, with `kind` and `file`. A damaged range is a row of kind `damage` with an
 `error`; the scan continues behind it where that is possible. Nothing is written and no lock is taken.
 """
@@ -24,11 +27,13 @@ from typing import Any
 
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES, decode
 from tiermq.errors import CorruptRecord, CorruptSegment, FutureManifest, StoreDamaged
+from tiermq.kernel.tier_records import COLLECTED_KEY_BYTES
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.store.readonly.mapped_run import ReadOnlyMap, is_zero
 from tiermq.tier.driver.bundle import decode_directory
-from tiermq.tier.driver.part_log import PART_NAME, PARTS_SUFFIX
+from tiermq.tier.driver.contract import ASIDE
+from tiermq.tier.driver.part_log import PART_NAME, PARTS_SUFFIX, from_listing, part_object
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
@@ -44,17 +49,26 @@ from tiermq.tier.index.index_item import (
 )
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY
 from tiermq.tier.metadata.broker_lease import LEASE_FILES, decode_lease
-from tiermq.tier.metadata.document import CorruptManifest, open_document
+from tiermq.tier.metadata.document import COUNT_MAX, CorruptManifest, open_document
 from tiermq.tier.metadata.manifest import decode_manifest, encode_manifest
 from tiermq.tier.metadata.manifest_changes import CHANGES_VERSION
-from tiermq.tier.names import BUNDLES_DIRECTORY, FILE_NAME_LENGTH, HASH_DIGITS, OBJECT_SUFFIX, SegmentType, md5_8
+from tiermq.tier.names import (
+    BUNDLES_DIRECTORY,
+    FILE_NAME_LENGTH,
+    HASH_DIGITS,
+    KEYS_STEM,
+    OBJECT_SUFFIX,
+    SegmentType,
+    md5_8,
+)
 from tiermq.tier.queue.records import CODA, CODA_BYTES
 
 Row = dict[str, Any]
 
 TIER_ROW_KINDS = (
     "record", "end_mark", "unit", "pre_blank_unit", "tier_index_header", "tier_index_item", "manifest", "lease",
-    "changes", "companion", "bundle", "bundled_range", "bundle_cut", "damage",
+    "tier_index_part", "seal_mark", "staged_keys", "changes", "companion", "document", "bundle", "bundled_range",
+    "bundle_cut", "damage",
 )  # fmt: skip
 
 
@@ -78,18 +92,21 @@ class TierFile:
     base: int = 0
     topic: str = ""
     queue_id: int = -1
+    part: int | None = None
+    """Where it begins in its segment; None where it is the whole one."""
 
 
 def classify_tier_file(path: Path) -> TierFile | None:
     """The kind of the file at `path`, by its name alone; None when it is not a file of a tier."""
     path = path.absolute()
     if path.name.endswith(OBJECT_SUFFIX):
-        return TierFile(path, TierFileKind.OBJECT)
+        is_aside = any(map(ASIDE.fullmatch, path.name.split(".")))
+        return None if is_aside else TierFile(path, TierFileKind.OBJECT)
     if path.parent.name == INDEX_DIRECTORY and path.name.isdigit():
         return TierFile(path, TierFileKind.OPEN_INDEX)
     if path.parent.name == BUNDLES_DIRECTORY:
         return TierFile(path, TierFileKind.BUNDLE) if PART_NAME.fullmatch(path.name) else None
-    position, segment = 0, path
+    position, segment = None, path
     part = PART_NAME.fullmatch(path.name)
     if part is not None and path.parent.name.endswith(PARTS_SUFFIX):
         position, segment = int(part[1]), path.parent.with_name(path.parent.name.removesuffix(PARTS_SUFFIX))
@@ -100,7 +117,8 @@ def classify_tier_file(path: Path) -> TierFile | None:
     if not digits.isascii() or not digits.isdigit() or md5_8(str(int(digits))) != segment.name[:HASH_DIGITS]:
         return None
     queue_id = int(folders[-3]) if folders[-3].isdigit() else -1
-    return TierFile(path, TierFileKind[folders[-2]], int(digits) + position, folders[-4], queue_id)
+    base = int(digits) + (position or 0)
+    return TierFile(path, TierFileKind[folders[-2]], base, folders[-4], queue_id, position)
 
 
 def list_tier_files(root: Path) -> list[TierFile]:
@@ -144,12 +162,15 @@ def _chunk(path: Path) -> memoryview:
 
 
 def _rows(view: memoryview, file: TierFile, slot_count: int | None) -> Iterator[Row]:
+    if file.part is not None and not len(view):
+        place = {"topic": file.topic, "queue_id": file.queue_id, "position": file.part}
+        return iter([{"kind": "seal_mark", "type": file.kind.value, **place}])
     if file.kind is TierFileKind.BUNDLE:
         return _bundle_rows(view, file)
     if file.kind is TierFileKind.OPEN_INDEX:
         return _open_index_rows(view, slot_count)
     if file.kind is TierFileKind.INDEX:
-        return _compacted_rows(view)
+        return _compacted_rows(view) if file.part is None else _index_part_rows(view, file)
     if file.kind is TierFileKind.OBJECT:
         return _object_rows(bytes(view), file)
     return _record_rows(view, file) if file.kind is TierFileKind.COMMIT_LOG else _unit_rows(view, file)
@@ -201,6 +222,25 @@ def _unit_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
 
 def _item_row(number: int, item: IndexItem, begin_ms: int) -> Row:
     return {"kind": "tier_index_item", "number": number, **item._asdict(), "store_ms": begin_ms + item.seconds * 1000}
+
+
+def _index_part_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
+    """One object of an index file that is not merged into one yet; after the first one what all of them have.
+
+    Before the seal mark is there, an upload is under way, or was interrupted.
+    """
+    yield {"kind": "tier_index_part", "position": file.part, "bytes": len(view)}
+    if file.part:
+        return
+    directory = file.path.parent
+    segment = str(directory).removesuffix(PARTS_SUFFIX)
+    listed = [part_object(segment, str(path), path.stat().st_size) for path in directory.iterdir()]
+    log = from_listing(segment, filter(None, listed))
+    if log.marked:
+        data = bytearray()
+        for part in log.objects:
+            data += Path(part.path(segment)).read_bytes()[len(data) - part.position :]
+        yield from _compacted_rows(memoryview(data))
 
 
 def _compacted_rows(view: memoryview) -> Iterator[Row]:
@@ -273,6 +313,10 @@ def _object_rows(data: bytes, file: TierFile) -> Iterator[Row]:
         yield {"kind": "lease", **asdict(decode_lease(data, name))}
     elif name == f"changes{OBJECT_SUFFIX}":
         yield {"kind": "changes", **open_document(data, name, CHANGES_VERSION)}
-    else:
+    elif name.startswith(KEYS_STEM):
+        yield {"kind": "staged_keys", "keys": len(data) // COLLECTED_KEY_BYTES, "bytes": len(data)}
+    elif file.path.parent.name in (SegmentType.INDEX.name, INDEX_DIRECTORY):
         CoverageRecord.decode(data, name)
         yield {"kind": "companion", "content": json.loads(data)}
+    else:
+        yield {"kind": "document", "content": open_document(data, name, COUNT_MAX)}

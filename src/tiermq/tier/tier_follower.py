@@ -44,7 +44,7 @@ from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue, Segment
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, QueueName, broker_directory, index_queue
 from tiermq.tier.open_tier import HeldLock
 from tiermq.tier.queue.segments import TierScope, list_tier
-from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_index
+from tiermq.tier.restore.queue_discovery import DiscoveredQueue, discover_index
 from tiermq.tier.restore.restore import DEFAULT_THREADS, Discovery, read_manifests
 
 _log = logging.getLogger(__name__)
@@ -257,10 +257,10 @@ class MetadataFollower:
 
     def _take_changes(self) -> None:
         """Store what was published since. Raises TierError; then the next call does it."""
-        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
+        driver, home = self._files.driver, (self._files.cluster, self._files.broker)
         seen = self._metadata.changes_seen()
         try:
-            changes = read_changes(driver, *place)
+            changes = read_changes(driver, *home)
         except CorruptManifest as error:
             changes = None
             if not self._is_unlisted:
@@ -274,16 +274,16 @@ class MetadataFollower:
         if changes.serial == seen:
             return
         changed = changes.after(seen)
-        names = self._all_manifests() if changed is None else {QueueKey(*place, *name) for name in changed}
+        names = self._all_manifests() if changed is None else {QueueKey(*home, *name) for name in changed}
         # Manifests of quiet queues lag behind their bundles.
-        notes = driver.bundle_notes(broker_directory(*place)) if changes.bundles else {}
+        notes = driver.bundle_notes(broker_directory(*home)) if changes.bundles else {}
         self._store(names, changes.index, changes.serial, notes)
 
     def _all_manifests(self) -> set[QueueKey]:
         """The queues that have a manifest, and those that are known here."""
-        place = (self._files.cluster, self._files.broker)
-        listed = self._files.driver.list_objects(f"{broker_directory(*place)}/")
-        known = {queue.key for queue in self._metadata.queues() if (queue.key.cluster, queue.key.broker) == place}
+        home = (self._files.cluster, self._files.broker)
+        listed = self._files.driver.list_objects(f"{broker_directory(*home)}/")
+        known = {queue.key for queue in self._metadata.queues() if (queue.key.cluster, queue.key.broker) == home}
         return {key for name in listed if (key := queue_of_manifest(name)) is not None} | known
 
     def _store(
@@ -337,33 +337,33 @@ class MetadataFollower:
         Cost: one listing of the broker's directory, one GET for each manifest, and reads of queues whose objects reach
         behind a job's manifest.
         """
-        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
+        driver, home = self._files.driver, (self._files.cluster, self._files.broker)
         with self._lock:
-            found = Discovery.of(driver, list_tier(driver, TierScope(*place)), self._threads)
+            found = Discovery.of(driver, list_tier(driver, TierScope(*home)), self._threads)
             manifests = found.read.manifests
             taken = [key for key in found.queues() if key in manifests and self._is_news(manifests[key])]
-            surveys = found.survey(driver, taken, self._files.clock.now_ms(), self._threads)
-            index = self._index_rows(found.infos.get(index_queue(*place), ()))
+            discoveries = found.discover(driver, taken, self._files.clock.now_ms(), self._threads)
+            index = self._index_rows(found.infos.get(index_queue(*home), ()))
             with self._metadata.transaction():
-                self._take_surveys(surveys, manifests, keep_topic=True)
-                self._metadata.replace_segments(index_queue(*place), index)
+                self._take_discovered(discoveries, manifests, keep_topic=True)
+                self._metadata.replace_segments(index_queue(*home), index)
             self._take_rows()
             for key in taken:
                 self._files.find_or_create(*key.name).doubt()
             if self._index is not None:
                 self._index.refresh(queue_tails(self._files))
 
-    def _take_surveys(
-        self, surveys: Iterable[QueueSurvey], manifests: Mapping[QueueKey, QueueManifest], *, keep_topic: bool
+    def _take_discovered(
+        self, discoveries: Iterable[DiscoveredQueue], manifests: Mapping[QueueKey, QueueManifest], *, keep_topic: bool
     ) -> None:
-        for survey in surveys:
-            key = survey.queue.key
+        for discovered in discoveries:
+            key = discovered.queue.key
             if (manifest := manifests.get(key)) is not None:
                 take_manifest(self._metadata, manifest, keep_topic=keep_topic)
             else:
                 self._metadata.add_topic(key.topic)
-            self._metadata.replace_queue(survey.queue, survey.segments, survey.gaps)
-            self._metadata.add_time_entries(key, survey.time_entries)
+            self._metadata.replace_queue(discovered.queue, discovered.segments, discovered.gaps)
+            self._metadata.add_time_entries(key, discovered.time_entries)
 
     def _index_rows(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
         """The rows of the index files that are listed; only those that are not known are looked at."""
@@ -372,7 +372,7 @@ class MetadataFollower:
         sizes = {info.key: info.size for info in infos}
         known = [row for row in self._metadata.segments(index) if sizes.get(row.key) == row.size]
         kept = {row.key for row in (*known, *deleting)}
-        rows, remarks = survey_index(self._files.driver, [info for info in infos if info.key not in kept], None)
+        rows, remarks = discover_index(self._files.driver, [info for info in infos if info.key not in kept], None)
         for remark in remarks:
             _log.warning("the index in the tier: %s: %s", remark.where, remark.text)
         return [*deleting, *known, *(row for row in rows if row.key not in kept)]
@@ -457,9 +457,9 @@ class BucketFollower(MetadataFollower):
         self._looked_s = clock.monotonic()
 
     def _look(self) -> None:
-        driver, place = self._files.driver, (self._files.cluster, self._files.broker)
-        listing = list_tier(driver, TierScope(*place))
-        infos, index = listing.by_queue(), index_queue(*place)
+        driver, home = self._files.driver, (self._files.cluster, self._files.broker)
+        listing = list_tier(driver, TierScope(*home))
+        infos, index = listing.by_queue(), index_queue(*home)
         with_manifest = {key for name in listing.objects if (key := queue_of_manifest(name)) is not None}
         known = {queue.key for queue in self._metadata.queues() if self._is_followed(queue.key)}
         changed = {
@@ -472,10 +472,10 @@ class BucketFollower(MetadataFollower):
             _log.error("what the tier has of a queue is not known: %s: %s", remark.where, remark.text)
         there = sorted(key for key in changed - read.newer if infos.get(key) or key in read.manifests)
         found = Discovery({key: infos.get(key, []) for key in there}, read)
-        surveys = found.survey(driver, there, self._files.clock.now_ms(), self._threads)
+        discoveries = found.discover(driver, there, self._files.clock.now_ms(), self._threads)
         rows = self._index_rows(infos.get(index, ())) if infos.get(index) != self._listed.get(index) else None
         with self._metadata.transaction():
-            self._take_surveys(surveys, read.manifests, keep_topic=False)
+            self._take_discovered(discoveries, read.manifests, keep_topic=False)
             for key in (changed & known) - set(there) - read.newer:  # The queue was deleted.
                 self._metadata.replace_segments(key, ())
                 self._metadata.delete_queue(key)

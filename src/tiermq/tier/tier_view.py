@@ -21,7 +21,7 @@ from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.queue.tier_queue import MessageRow, TierQueue
 from tiermq.tier.queue.units import Unit
-from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_index
+from tiermq.tier.restore.queue_discovery import DiscoveredQueue, discover_index
 from tiermq.tier.restore.restore import Discovery
 from tiermq.tier.restore.restore_report import Remark
 
@@ -32,20 +32,20 @@ TOPICS_NAMED = 10
 class QueueView:
     """One queue as it was found, with its manifest if it could be read."""
 
-    survey: QueueSurvey
+    discovered: DiscoveredQueue
     manifest: QueueManifest | None
 
     @property
     def key(self) -> QueueKey:
-        return self.survey.queue.key
+        return self.discovered.queue.key
 
     @property
     def min_offset(self) -> int:
-        return self.survey.queue.min_offset
+        return self.discovered.queue.min_offset
 
     @property
     def max_offset(self) -> int:
-        return self.survey.queue.max_offset
+        return self.discovered.queue.max_offset
 
     @property
     def message_count(self) -> int:
@@ -53,12 +53,12 @@ class QueueView:
         low, high = self.min_offset, self.max_offset
         lost = sum(
             max(0, min(gap.to_offset, high) - max(gap.from_offset, low))
-            for gap in {(gap.from_offset, gap.to_offset): gap for gap in self.survey.gaps}.values()
+            for gap in {(gap.from_offset, gap.to_offset): gap for gap in self.discovered.gaps}.values()
         )
         return max(0, high - low - lost)
 
     def segments(self, kind: SegmentType | None = None) -> list[Segment]:
-        live = [s for s in self.survey.segments if s.status is not SegmentStatus.DELETED]
+        live = [s for s in self.discovered.segments if s.status is not SegmentStatus.DELETED]
         return sorted((s for s in live if kind in (None, s.key.type)), key=lambda s: s.key)
 
     @property
@@ -140,10 +140,10 @@ class TierView:
             selected = CompactedIndex(self._driver, segment).select(wanted, 1 << 20, 0, EVER_MS)
             for item in selected.items:
                 queue = next((q for q in queues if _is_of(q.key, segment, item.queue_id)), None)
-                place = (segment.key.broker, item.queue_id, item.tier_offset)
-                if queue is None or place in seen or (ids and item.topic_id not in ids):
+                location = (segment.key.broker, item.queue_id, item.tier_offset)
+                if queue is None or location in seen or (ids and item.topic_id not in ids):
                     continue
-                seen.add(place)
+                seen.add(location)
                 row = self._reader(queue).message(Unit(UNKNOWN_OFFSET, item.tier_offset, item.size))
                 if row.message is not None and key in (*row.message.keys, row.message.unique_key):
                     yield row.message
@@ -200,13 +200,15 @@ def view_tier(
     manifests, remarks = found.read.manifests, list(found.read.remarks)
     index: list[Segment] = []
     for key in sorted(key for key in found.infos.keys() | manifests.keys() if key.topic == INDEX_TOPIC):
-        segments, index_remarks = survey_index(driver, found.infos.get(key, ()), manifests.get(key))
+        segments, index_remarks = discover_index(driver, found.infos.get(key, ()), manifests.get(key))
         index += [segment for segment in segments if segment.status is not SegmentStatus.DELETED]
         remarks += index_remarks
     now_ms = (clock or SystemClock()).now_ms()
-    surveys = found.survey(driver, found.queues(), now_ms, threads, lambda done, total, _key: progress(done, total))
-    queues = [QueueView(survey, manifests.get(survey.queue.key)) for survey in surveys]
-    remarks += [remark for queue in queues for remark in queue.survey.remarks]
+    discoveries = found.discover(
+        driver, found.queues(), now_ms, threads, lambda done, total, _key: progress(done, total)
+    )
+    queues = [QueueView(discovered, manifests.get(discovered.queue.key)) for discovered in discoveries]
+    remarks += [remark for queue in queues for remark in queue.discovered.remarks]
     return TierView(driver, queues, index, remarks)
 
 

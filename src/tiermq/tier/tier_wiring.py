@@ -163,8 +163,8 @@ def state_copy(
 ) -> StateCopy:
     """What copies the broker's own tables into the tier; `read` reads them."""
     interval_ms = config.tier_manifest_interval
-    place = (config.broker_cluster_name, config.broker_name)
-    tables = BrokerStateWriter(driver, *place, lease, lease.owner, interval_ms=interval_ms, clock=clock)
+    home = (config.broker_cluster_name, config.broker_name)
+    tables = BrokerStateWriter(driver, *home, lease, lease.owner, interval_ms=interval_ms, clock=clock)
     return StateCopy(read, writer, tables, clock, rest_ms=interval_ms)
 
 

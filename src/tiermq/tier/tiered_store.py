@@ -673,10 +673,10 @@ class TieredStore(TieredReading):
         tier = self.tier
         damaged = {f"{topic}-{queue_id}": str(error) for (topic, queue_id), error in tier.files.damaged.items()}
         deleting = sorted(tier.engine.held_topics)
-        told = {"url": tier.driver.url, **tier.engine.status(), "damaged": damaged, "deleting": deleting}
+        status = {"url": tier.driver.url, **tier.engine.status(), "damaged": damaged, "deleting": deleting}
         follows = "by another broker" if self.only_reads else "by a job"
-        told["dispatch"] = "embedded" if tier.follower is None else follows
-        return {**self.local.status(), "tier": told}
+        status["dispatch"] = "embedded" if tier.follower is None else follows
+        return {**self.local.status(), "tier": status}
 
 
 class _Upkeep(Service):

@@ -42,7 +42,7 @@ def test_a_group_that_cannot_be_is_refused(peer: Peer, broker: Broker, body: byt
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_deleted_group_keeps_its_offsets_unless_told(broker: Broker, peer: Peer, clean: bool) -> None:
+def test_a_deleted_group_keeps_its_offsets_unless_asked(broker: Broker, peer: Peer, clean: bool) -> None:
     broker.parts.groups.find_or_make("CG")
     broker.parts.offsets.commit("CG", "T", 0, 1)
     assert peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="CG", cleanOffset=str(clean).lower()).code == 0
@@ -62,7 +62,7 @@ def test_all_groups_are_listed(broker: Broker, peer: Peer) -> None:
     assert told["dataVersion"] == broker.parts.groups.data_version.to_json()
 
 
-def test_members_of_a_group_are_told_with_what_they_subscribe_to(peer: Peer) -> None:
+def test_members_of_a_group_are_notified_with_what_they_subscribe_to(peer: Peer) -> None:
     peer.join("CG", "TagA")
     told = decode_body(peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG").body)
     (connection,) = told["connectionSet"]
@@ -82,7 +82,7 @@ def test_a_group_without_members_is_offline(peer: Peer) -> None:
     assert missing.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_topics_and_subscriptions_of_a_group_are_told(broker: Broker, peer: Peer) -> None:
+def test_topics_and_subscriptions_of_a_group_are_notified(broker: Broker, peer: Peer) -> None:
     broker.parts.offsets.commit("CG", "T", 0, 1)
     told = decode_body(peer.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG").body)
     assert told == {"brokerAddr": broker.address, "topicList": ["T"]}
@@ -118,7 +118,7 @@ def test_a_group_that_may_not_read_a_topic_is_refused_until_it_may_again(broker:
     assert peer.pull().code == 0
 
 
-def test_producers_of_all_groups_are_told_with_their_clients(broker: Broker, peer: Peer) -> None:
+def test_producers_of_all_groups_are_notified_with_their_clients(broker: Broker, peer: Peer) -> None:
     assert decode_body(peer.ask(RequestCode.GET_ALL_PRODUCER_INFO).body) == {"data": {}}
     peer.join(client_id="sender")
     (only,) = decode_body(peer.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)["data"]["P"]

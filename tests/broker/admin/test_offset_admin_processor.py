@@ -32,7 +32,7 @@ def key(queue_id: int, topic: str = "T") -> str:
     return f'{{"brokerName":"b","queueId":{queue_id},"topic":"{topic}"}}'
 
 
-def test_progress_is_told_for_every_queue_of_topics_with_an_offset(
+def test_progress_is_reported_for_every_queue_of_topics_with_an_offset(
     broker: Broker, peer: Peer, manual_clock: ManualClock
 ) -> None:
     put(broker, "one")
@@ -127,7 +127,7 @@ def test_a_group_begins_where_another_is(broker: Broker, peer: Peer) -> None:
     assert broker.parts.offsets.query("H", "T", 1) == 7
 
 
-def test_whole_tables_are_told_as_files_have_them(broker: Broker, peer: Peer) -> None:
+def test_whole_tables_are_reported_as_files_have_them(broker: Broker, peer: Peer) -> None:
     broker.parts.offsets.commit("G", "T", 1, 7)
     answer = bytes(peer.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)
     assert b'"offsetTable":{"T@G":{1:7}}' in answer
@@ -135,7 +135,7 @@ def test_whole_tables_are_told_as_files_have_them(broker: Broker, peer: Peer) ->
     assert delays["offsetTable"] == {}
 
 
-def test_how_late_a_group_is_is_told_by_times(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:
+def test_how_late_a_group_is_is_shown_by_times(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:
     times = []
     for body in ("one", "two", "three"):
         times.append(manual_clock.now_ms())

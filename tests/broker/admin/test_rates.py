@@ -45,7 +45,7 @@ def test_hours_and_days_are_kept_in_steps_and_end(manual_clock: ManualClock) -> 
     assert rates.grown("T", Window.DAY).total == 0
 
 
-def test_a_total_that_began_anew_counts_from_nothing(manual_clock: ManualClock) -> None:
+def test_a_total_that_began_again_counts_from_nothing(manual_clock: ManualClock) -> None:
     rates: Rates[str] = Rates(manual_clock)
     rates.note({"T": 500})
     manual_clock.advance_ms(60_000)

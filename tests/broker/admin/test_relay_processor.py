@@ -20,7 +20,7 @@ def broker_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
-def test_a_consumer_says_what_it_does(broker: Broker) -> None:
+def test_a_consumer_reports_what_it_does(broker: Broker) -> None:
     with Peer(broker) as consumer, Peer(broker) as operator:
         consumer.client.on_request(
             RequestCode.GET_CONSUMER_RUNNING_INFO,
@@ -91,7 +91,7 @@ def told_status(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
     )
 
 
-def test_how_far_the_consumers_of_a_group_are_is_asked_of_each_and_told_together(broker: Broker) -> None:
+def test_how_far_the_consumers_of_a_group_are_is_asked_of_each_and_reported_together(broker: Broker) -> None:
     with Peer(broker) as one, Peer(broker) as other, Peer(broker) as broken, Peer(broker) as operator:
         one.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, told_status(7))
         other.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, told_status(9))

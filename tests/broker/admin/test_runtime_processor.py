@@ -119,7 +119,7 @@ def test_texts_are_those_that_rocketmq_writes() -> None:
     ]  # fmt: skip
 
 
-def test_what_a_topic_was_sent_and_a_group_was_given_is_told_by_minute_hour_and_day(
+def test_what_a_topic_was_sent_and_a_group_was_given_is_shown_by_minute_hour_and_day(
     tmp_path: Path, manual_clock: ManualClock
 ) -> None:
     with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
@@ -148,7 +148,7 @@ def check_stats_data(broker: Broker, peer: Peer, manual_clock: ManualClock) -> N
         assert peer.ask(code, statsName=name, statsKey=key).remark == f"The stats <{name}> <{key}> not exist"
 
 
-def test_replication_is_told_as_a_master_without_slaves_sees_it(broker: Broker, peer: Peer) -> None:
+def test_replication_is_reported_as_a_master_without_slaves_sees_it(broker: Broker, peer: Peer) -> None:
     put(broker, "one")
     told = decode_body(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body)
     assert told["master"] is True

@@ -33,7 +33,7 @@ def counter(peer: Peer) -> int:
     return int(decode_body(peer.ask(RequestCode.GET_BROKER_CONFIG).ext["version"].encode())["counter"])
 
 
-def test_every_setting_of_broker_and_store_is_told(broker: Broker, peer: Peer) -> None:
+def test_every_setting_of_broker_and_store_is_reported(broker: Broker, peer: Peer) -> None:
     found = told(peer)
     for config in (broker.config, broker.parts.local.config):
         for setting in settings_of(type(config)).values():
@@ -95,7 +95,7 @@ def test_a_change_is_in_the_file_that_the_broker_was_started_with(tmp_path: Path
     assert "# kept" in file.read_text()
 
 
-def test_a_change_that_no_file_can_keep_says_so_and_holds(peer: Peer, tmp_path: Path) -> None:
+def test_a_change_that_no_file_can_keep_reports_so_and_holds(peer: Peer, tmp_path: Path) -> None:
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=7\n")
     assert (answer.code, "without a file" in (answer.remark or "")) == (0, True)
     gone = tmp_path / "gone" / "broker.conf"
@@ -229,7 +229,7 @@ NOISE = st.lists(st.sampled_from(["", "# fileReservedTime=9", "! x", "\t", "#\\"
 
 
 @given(VALUES, NOISE, st.sampled_from(["\n", "\r\n", "\r"]), st.sampled_from(["=", " = ", ":", " "]), st.booleans())
-def test_any_broker_conf_says_the_same_apart_from_the_change(
+def test_any_broker_conf_reports_the_same_apart_from_the_change(
     values: dict[str, int], noise: list[str], end: str, equals: str, ended: bool
 ) -> None:
     texts = {"autoCreateTopicEnable": "true", "deleteWhen": "05"}
@@ -251,7 +251,7 @@ def test_any_broker_conf_says_the_same_apart_from_the_change(
     ),
     st.booleans(),
 )
-def test_any_toml_says_the_same_apart_from_the_change(tables: dict[str, dict[str, Any]], at_top: bool) -> None:
+def test_any_toml_reports_the_same_apart_from_the_change(tables: dict[str, dict[str, Any]], at_top: bool) -> None:
     text = "deleteWhen = '05'\n" if at_top else ""
     for name, values in tables.items():
         text += f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

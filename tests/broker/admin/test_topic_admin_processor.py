@@ -131,7 +131,7 @@ def test_deleting_what_is_not_there_does_nothing(peer: Peer) -> None:
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="nobody-s").code == 0
 
 
-def test_the_ends_of_queues_are_told_with_queues_for_keys(
+def test_the_ends_of_queues_are_reported_with_queues_for_keys(
     broker: Broker, peer: Peer, manual_clock: ManualClock
 ) -> None:
     put(broker, "one", "two", queue_id=1)
@@ -179,7 +179,7 @@ def test_the_rate_of_a_topic_is_that_of_the_last_minute(
     assert decode_body(peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T").body)["topicPutTps"] == 3.0
 
 
-def test_who_consumes_a_topic_is_told_by_offsets_and_by_who_is_connected(broker: Broker, peer: Peer) -> None:
+def test_who_consumes_a_topic_is_shown_by_offsets_and_by_who_is_connected(broker: Broker, peer: Peer) -> None:
     broker.parts.offsets.commit("offline", "T", 0, 1)
     peer.join("online")
     told = decode_body(peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T").body)

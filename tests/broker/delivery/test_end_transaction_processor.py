@@ -269,7 +269,7 @@ def test_under_sync_flush_an_end_is_answered_when_it_is_durable(tmp_path: Path, 
         assert world.visible() == ["a", "c"]
 
 
-def test_a_flush_that_takes_too_long_is_told(
+def test_a_flush_that_takes_too_long_is_reported(
     tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
@@ -299,7 +299,7 @@ def test_a_slave_ends_nothing(tmp_path: Path, manual_clock: ManualClock) -> None
         assert not part(broker, EndTransactionProcessor).check.running
 
 
-def test_a_store_that_is_full_is_told_to_whoever_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_full_is_reported_to_whoever_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     half = world.producer.prepare("a")
     local = world.broker.parts.local
 

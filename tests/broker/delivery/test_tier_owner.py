@@ -44,7 +44,7 @@ def test_the_lease_is_acquired_once_and_asked_of_the_tier(tmp_path: Path, manual
         driver.plan = None
 
 
-def test_whoever_is_not_the_owner_is_told_by_whom(tmp_path: Path, manual_clock: ManualClock) -> None:
+def test_whoever_is_not_the_owner_is_shown_by_whom(tmp_path: Path, manual_clock: ManualClock) -> None:
     driver = FaultyDriver(MemoryDriver())
     other = BrokerLease(driver, "DefaultCluster", "broker-a", "somebody else", clock=manual_clock)
     with opened(tmp_path, driver, manual_clock) as store:

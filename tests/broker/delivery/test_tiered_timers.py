@@ -168,15 +168,15 @@ def test_the_topic_of_a_timer_is_served_also_when_the_disk_that_knew_it_was_lost
             assert bodies_of(peer.pull(0)) == ["alone"]
 
 
-def test_what_waits_is_told_by_metrics_and_by_the_tier_alone(far_broker: LocalBroker, tier: str) -> None:
+def test_what_waits_is_shown_by_metrics_and_by_the_tier_alone(far_broker: LocalBroker, tier: str) -> None:
     due_ms = far_broker.clock.now_ms() + 30 * DAY_MS
     send(far_broker, "far", due_ms)
     kept(far_broker, 1)
     assert "tiermq_far_timers 1" in far_broker.broker.render_metrics()
     driver = open_driver(tier)
-    [survey] = discover_timers(driver)
-    assert survey.count == 1
-    assert due_ms - 2_000 <= survey.first_ms <= due_ms
+    [listing] = discover_timers(driver)
+    assert listing.count == 1
+    assert due_ms - 2_000 <= listing.first_ms <= due_ms
     driver.close()
 
 

@@ -69,7 +69,7 @@ def test_those_that_are_due_are_taken_once_in_the_order_of_their_times() -> None
     assert points.take_due(2500) is early
 
 
-def test_the_oldest_that_is_not_done_says_where_the_log_is_needed_from() -> None:
+def test_the_oldest_that_is_not_done_reports_where_the_log_is_needed_from() -> None:
     points = CheckPoints(2)
     first, second = point(10), point(20)
     points.add(first)

@@ -27,7 +27,7 @@ def test_each_message_is_given_to_one_consumer_of_a_group(broker: Broker, peer: 
         assert len(other.pop(consumerGroup="H")) == 8, "another group has its own"
 
 
-def test_an_answer_says_what_receipts_are_made_of(broker: Broker, peer: PopPeer, manual_clock: ManualClock) -> None:
+def test_an_answer_reports_what_receipts_are_made_of(broker: Broker, peer: PopPeer, manual_clock: ManualClock) -> None:
     put(broker, "one", "two", queue_id=2)
     put(broker, "left", queue_id=1)
     answer = peer.pop_raw(queueId=2)
@@ -137,7 +137,7 @@ def test_a_pop_waits_for_what_comes_back(broker: Broker, peer: PopPeer, manual_c
     assert [got.message.reconsume_times for got in got_of(later.result(60))] == [1]
 
 
-def test_a_pop_that_waited_in_vain_is_told_so(broker: Broker, peer: PopPeer, manual_clock: ManualClock) -> None:
+def test_a_pop_that_waited_in_vain_is_notified(broker: Broker, peer: PopPeer, manual_clock: ManualClock) -> None:
     later = peer.pop_later(pollTime=15_000)
     until(broker, lambda: pops(broker).waiting.held)
     manual_clock.advance_ms(15_000)
@@ -208,7 +208,7 @@ def test_a_group_that_was_sent_elsewhere_pops_there(broker: Broker, peer: PopPee
     assert [got.body for got in peer.pop()] == ["two"]
 
 
-def test_a_notification_says_whether_there_is_something_and_takes_nothing(broker: Broker, peer: PopPeer) -> None:
+def test_a_notification_reports_whether_there_is_something_and_takes_nothing(broker: Broker, peer: PopPeer) -> None:
     fields: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": -1, "pollTime": 0, "bornTime": 0}
     peer.pop()
     assert peer.ask(RequestCode.NOTIFICATION, **fields).ext == {"hasMsg": "false", "pollingFull": "false"}

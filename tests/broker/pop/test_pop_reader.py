@@ -63,7 +63,7 @@ def test_many_messages_that_a_filter_keeps_back_are_passed_over(tmp_path: Path) 
         assert answer.ext["msgOffsetInfo"] == "0 0 700"
 
 
-def test_what_is_left_is_told(tmp_path: Path) -> None:
+def test_what_is_left_is_reported(tmp_path: Path) -> None:
     with running(tmp_path) as broker, PopPeer(broker) as peer:
         put(broker, "one", "two", "three", queue_id=0)
         put(broker, "four", queue_id=1)

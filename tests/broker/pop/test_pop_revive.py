@@ -218,7 +218,7 @@ def test_retry_topics_have_rocketmq_s_names() -> None:
     assert pop_retry_topic("G", "%RETRY%G_T") == "%RETRY%G_T", "a retry topic has no retry topic of its own"
 
 
-def test_a_mark_says_which_topic_is_meant() -> None:
+def test_a_mark_reports_which_topic_is_meant() -> None:
     assert [real_topic("G", "T", mark) for mark in "012"] == ["T", "%RETRY%G_T", "%RETRY%G+T"]
 
 

@@ -62,7 +62,7 @@ def made(code: int = RequestCode.POP_MESSAGE, **changes: object) -> Pop:
     return Pop(NOBODY, RemotingCommand(code, ext=ext), 1000)
 
 
-def test_a_pop_waits_as_long_as_it_says_and_no_longer_than_may_be() -> None:
+def test_a_pop_waits_as_long_as_it_reports_and_no_longer_than_may_be() -> None:
     assert made(pollTime=500).deadline_ms == 1500
     assert made(pollTime=-5).deadline_ms == 1000
     assert made(pollTime=10**12).deadline_ms == 1000 + HOLD_MS_MAX

@@ -114,7 +114,7 @@ def test_with_a_pace_they_go_in_order_and_as_fast_as_it_allows() -> None:
     assert world.line.waited_count == 29
 
 
-def test_who_waited_too_long_is_told_and_who_is_gone_is_dropped() -> None:
+def test_who_waited_too_long_is_reported_and_who_is_gone_is_dropped() -> None:
     world = World(RATE)
     world.pace.gave(10_000_000)
     first, second = world.enter(Someone(1)), world.enter(Someone(2))
@@ -220,7 +220,7 @@ def test_cold_pulls_of_a_busy_broker_are_answered_at_its_pace(cold_broker: Broke
         assert line.waited_count >= 4
 
 
-def test_a_cold_pull_that_waited_too_long_is_told_to_come_back(cold_broker: Broker, manual_clock: ManualClock) -> None:
+def test_a_cold_pull_that_waited_too_long_is_asked_to_come_back(cold_broker: Broker, manual_clock: ManualClock) -> None:
     with cold_broker as broker, Peer(broker) as peer:
         peer.join()
         line = part(broker, PullProcessor).cold_line
@@ -374,7 +374,7 @@ def test_a_line_whose_pages_are_all_fetched_at_once_waits_like_any_other() -> No
     assert machine.pace.promise() == 0
 
 
-def test_the_machine_tells_its_idle_time_or_that_it_does_not() -> None:
+def test_the_machine_shows_its_idle_time_or_that_it_does_not() -> None:
     first = machine_times()
     second = machine_times()
     assert (first is None) == (second is None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from broker.consuming import Peer, bodies_of, on_loop, part, put, running, until
 from simulation.manual_clock import ManualClock
+from small_store import pause_dispatch, resume_dispatch
 from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.pull.long_polling import LongPolling
@@ -35,6 +36,24 @@ def test_a_held_pull_is_answered_when_a_message_comes(tmp_path: Path, manual_clo
         assert bodies_of(held.result(60)) == ["a"]
         assert on_loop(broker, leaves_nothing, polling(broker))
         assert polling(broker).woken == 1
+
+
+def test_a_pull_of_a_message_that_is_not_in_its_queue_yet_waits_and_is_not_sent_back(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a")
+        pause_dispatch(broker.parts.local)
+        for body in (b"b", b"c", b"d"):
+            broker.parts.local.put(Message("T", body, 0))
+        held = peer.pull_later(3, sysFlag=HOLD)
+        until(broker, lambda: held.done() or polling(broker).held == 1)
+        assert not held.done(), "a consumer that goes on at the end of what was acknowledged is not sent back"
+        resume_dispatch(broker.parts.local)
+        assert bodies_of(held.result(60)) == ["d"]
+        answer = peer.pull_later(9, sysFlag=HOLD).result(60)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4")
 
 
 def test_messages_and_pulls_that_cross_each_other_always_meet(tmp_path: Path) -> None:
@@ -132,7 +151,7 @@ def test_several_groups_that_wait_on_one_queue_are_all_woken(tmp_path: Path) -> 
         assert [bodies_of(each.result(60)) for each in held] == [["a"], ["a"]]
 
 
-def test_a_pull_that_is_no_longer_allowed_when_it_is_woken_is_told_so(tmp_path: Path) -> None:
+def test_a_pull_that_is_no_longer_allowed_when_it_is_woken_is_notified(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
         held = peer.pull_later(0, sysFlag=HOLD)

@@ -48,7 +48,7 @@ def forbid_both(broker: Broker) -> None:
         (forbid_both, "CLUSTERING", "5"),
     ],
 )
-def test_what_is_forbidden_is_refused_at_once_and_says_by_whom(
+def test_what_is_forbidden_is_refused_at_once_and_reports_by_whom(
     tmp_path: Path, change: Callable[[Broker], None], model: str, forbidden_type: str
 ) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
@@ -60,7 +60,7 @@ def test_what_is_forbidden_is_refused_at_once_and_says_by_whom(
         assert (answer.code, answer.ext) == (NO_PERMISSION, {"forbiddenType": forbidden_type})
 
 
-def test_a_broker_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+def test_a_broker_that_may_not_be_read_reports_so(tmp_path: Path) -> None:
     with running(tmp_path, broker_permission=2) as broker, Peer(broker) as peer:
         peer.join()
         answer = peer.pull()

@@ -131,7 +131,7 @@ def test_an_offset_that_comes_with_a_pull_is_committed_once(tmp_path: Path) -> N
         assert broker.parts.offsets.query("G", "T", 0) == 2, "what was said when the pull came is old by now"
 
 
-def test_a_reset_is_told_to_the_next_pull_and_to_one_that_waits(tmp_path: Path) -> None:
+def test_a_reset_is_reported_to_the_next_pull_and_to_one_that_waits(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
         put(broker, *"abc")
@@ -356,7 +356,7 @@ def test_a_consumer_at_the_end_of_a_tier_that_is_behind_waits_and_does_not_spin(
         assert (polling.woken, polling.timed_out) == (0, 1)
 
 
-def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:
+def test_too_many_cold_pulls_are_asked_to_come_back(tmp_path: Path) -> None:
     with tiered(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
         pulling = part(broker, PullProcessor)
@@ -521,7 +521,7 @@ def test_who_is_connected_and_who_has_left(tmp_path: Path) -> None:
         assert told(broker, "rocketmq_consumer_connections") == {consumer: 0}
 
 
-def test_dead_letters_and_delays_are_told(tmp_path: Path) -> None:
+def test_dead_letters_and_delays_are_reported(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
         put(broker, "a", "b")

@@ -91,7 +91,7 @@ def test_bytes_of_a_body_that_look_like_a_record_are_none(tmp_path: Path, code: 
         assert local.max_physical_offset == end
 
 
-def test_the_subscription_of_a_group_is_told_to_those_who_may_use_it(tmp_path: Path) -> None:
+def test_the_subscription_of_a_group_is_notified_to_those_who_may_use_it(tmp_path: Path) -> None:
     asked = {"topic": "T", "queueId": 0, "index": 0, "count": 1, "consumerGroup": "G"}
     accounts = tmp_path / "acl.toml"
     accounts.write_text(
@@ -160,7 +160,7 @@ def test_a_key_that_is_not_found_in_an_incomplete_index_is_an_error_and_not_a_no
         assert broker.parts.server.handler_errors == 0
 
 
-def test_the_units_of_a_consume_queue_are_told(tmp_path: Path) -> None:
+def test_the_units_of_a_consume_queue_are_reported(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         put(broker, "a", "b", "c", tags="TagA")
         code = RequestCode.QUERY_CONSUME_QUEUE

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.brokers import Producer, send_command, stored
+from broker.consuming import Peer
 from broker.replication.elections import Member, member
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -294,3 +296,30 @@ def test_slaves_learn_the_terms_of_their_master_and_follow_the_next_one(tmp_path
         terms = dict(second.broker.replication.terms)
         assert set(terms) == {1, 2}
         assert dict(first.broker.replication.terms) == terms
+
+
+def test_a_master_reopened_in_its_epoch_shows_nothing_that_another_of_its_set_lacks(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        with member(tmp_path, 2) as second:
+            first.lead(1)
+            second.follow(first)
+            in_sync(first, 1, 2)
+            send(first, b"both")
+            first.election.records = False  # The election is not there to record a smaller set.
+        end = first.broker.parts.local.max_physical_offset
+        with Producer(first.broker) as producer:
+            producer.client.oneway(send_command(body=b"only the first"))
+            until(lambda: first.broker.parts.local.max_physical_offset > end)
+        decided = first.election.decision
+        assert decided.members == {1, 2}
+    with member(tmp_path, 1) as again, member(tmp_path, 2) as second:
+        again.election.records = False
+        again.election.decide(replace(decided, address=again.keeper.address, ha_address=again.keeper.ha_address))
+        until(lambda: again.keeper.decision is not None and again.keeper.decision.epoch == 1)
+        with Peer(again.broker) as consumer:
+            answer = consumer.pull(1)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "lacks a part of its log" in (answer.remark or "")
+            second.follow(again)  # It has the rest now, and everything is committed.
+            until(lambda: again.broker.replication.is_settled)
+        assert bodies(again) == [b"both", b"only the first"]

@@ -51,6 +51,27 @@ def test_a_send_is_answered_once_master_and_slave_have_it(tmp_path: Path, flush:
         assert [each.body for each in stored(copy)] == [b"%d" % number for number in range(30)]
 
 
+@pytest.mark.parametrize(("count", "size"), [(600, 1_000), (24, 150_000)])
+def test_sends_that_follow_each_other_are_all_answered_whatever_their_size(
+    tmp_path: Path, count: int, size: int
+) -> None:
+    """Bodies larger than a frame of the stream, and many at once: replicas acknowledge within records."""
+    store = {**SYNC, "mapped_file_size_commit_log": 8 << 20}
+    with (
+        master(tmp_path, store=store, in_sync_replicas=2) as first,
+        slave(tmp_path, first, store={"mapped_file_size_commit_log": 8 << 20}) as copy,
+        Producer(first) as producer,
+    ):
+        in_sync(first, 2)
+        made = [bytes([number % 251]) * size for number in range(count)]
+        later = [producer.client.request_later(send_command(body=each), 600) for each in made]
+        assert {each.result(600).code for each in later} == {ResponseCode.SUCCESS}
+        until(lambda: first.parts.local.max_offset("T", 0) == count)
+        caught_up(copy, first)
+        assert copy.parts.local.max_offset("T", 0) == count
+        assert first.parts.local.writeable
+
+
 def test_a_send_waits_for_the_slave_and_no_consumer_sees_it_before(tmp_path: Path) -> None:
     with (
         master(tmp_path, store=SYNC, in_sync_replicas=2) as first,

@@ -129,7 +129,7 @@ def test_nothing_is_answered_before_it_is_durable_and_one_flush_answers_all_belo
     assert (disk.answers, disk.asked, answers.waiting) == ([b"a", b"b", b"c"], [], 0)
 
 
-def test_a_flush_that_failed_is_told_to_those_who_waited_for_it() -> None:
+def test_a_flush_that_failed_is_reported_to_those_who_waited_for_it() -> None:
     disk = Disk()
     answers = made(disk)
     add(answers, disk, 100, b"a")

@@ -157,7 +157,7 @@ def test_a_timer_that_waits_has_a_handle_and_a_retry_has_none() -> None:
 
 
 @pytest.mark.parametrize("header_type", [0, 1])
-def test_an_answer_with_a_handle_says_everything_else_as_before(header_type: int) -> None:
+def test_an_answer_with_a_handle_reports_everything_else_as_before(header_type: int) -> None:
     fields = (header_type, 77, 0, 475, "ID", 3, 9, "K", "R", "true", None)
     with_handle = decode_frame(send_answer(*fields, "HANDLE"))
     without = decode_frame(send_answer(*fields))

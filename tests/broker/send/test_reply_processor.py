@@ -69,7 +69,7 @@ def test_a_reply_that_nobody_can_take_is_an_error_and_stored_all_the_same(
     assert len(stored(broker, TOPIC)) == 1
 
 
-def test_a_client_that_refuses_the_reply_is_told_to_the_replier(broker: Broker) -> None:
+def test_a_client_that_refuses_the_reply_is_reported_to_the_replier(broker: Broker) -> None:
     with Producer(broker) as waiting, Producer(broker) as replier:
         waiting.client.on_request(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, lambda command: command.respond(ResponseCode.SYSTEM_ERROR)

@@ -196,7 +196,7 @@ def test_a_compacted_topic_takes_messages_with_keys_only(broker: Broker) -> None
         assert producer.send("Compacted", properties="UNIQ_KEY\x01K\x02KEYS\x01k\x02").code == ResponseCode.SUCCESS
 
 
-def test_a_topic_that_has_changed_is_looked_at_anew(broker: Broker) -> None:
+def test_a_topic_that_has_changed_is_looked_at_again(broker: Broker) -> None:
     with Producer(broker) as producer:
         producer.send(queue=3)
         producer.send(queue=3)
@@ -359,7 +359,7 @@ def test_the_retry_topic_of_a_group_that_may_not_be_made_is_refused(tmp_path: Pa
         (PutStatus.CREATE_MAPPED_FILE_FAILED, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_store_that_takes_nothing_is_told_by_its_code(
+def test_a_store_that_takes_nothing_is_shown_by_its_code(
     broker: Broker, status: PutStatus, code: ResponseCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A store cannot be made busy at will.
@@ -381,7 +381,7 @@ def test_a_closed_gate_of_the_store_is_service_not_available(broker: Broker) -> 
 # SYNC_FLUSH.
 
 
-def test_under_sync_flush_an_answer_says_that_the_message_is_durable(tmp_path: Path) -> None:
+def test_under_sync_flush_an_answer_reports_that_the_message_is_durable(tmp_path: Path) -> None:
     with running(tmp_path, flush_disk_type="SYNC_FLUSH") as broker, Producer(broker) as producer:
         for number in range(20):
             answer = producer.send()
@@ -403,7 +403,7 @@ def test_under_sync_flush_a_producer_that_does_not_wait_is_answered_at_once(tmp_
         assert len(stored(broker)) == 2
 
 
-def test_a_flush_that_takes_too_long_is_told_and_the_message_has_its_place(tmp_path: Path) -> None:
+def test_a_flush_that_takes_too_long_is_reported_and_the_message_has_its_place(tmp_path: Path) -> None:
     clock = ManualClock()
     settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
     with running(tmp_path, **settings, clock=clock) as broker, Producer(broker) as producer:
@@ -489,7 +489,7 @@ def test_a_broker_that_stops_answers_sends_that_wait_for_the_disk(tmp_path: Path
         stopping.join()
 
 
-def test_counts_are_told_under_rocketmq_s_names_and_only_grow(tmp_path: Path) -> None:
+def test_counts_are_reported_under_rocketmq_s_names_and_only_grow(tmp_path: Path) -> None:
     registry, config = Registry(), broker_config()
     counts = SendCounts(registry, config, TopicTable(str(tmp_path), config, ManualClock()))
     counts.add("T", 100)

@@ -139,9 +139,9 @@ def test_whoever_waits_goes_on_when_the_change_is_known(monkeypatch: pytest.Monk
         monkeypatch.setattr(topics, "registration_snapshot", lambda: may_look.wait(PATIENCE_S) and look())
         topics.put("c")
         registration.topics_changed(["c"])
-        assert not registration.wait_told(0.05)
+        assert not registration.wait_accepted(0.05)
         may_look.set()
-        assert registration.wait_told(PATIENCE_S)
+        assert registration.wait_accepted(PATIENCE_S)
         assert server.route("c").code == 0
 
 
@@ -160,9 +160,9 @@ def test_a_change_beside_the_first_registration_is_waited_for() -> None:
         assert taken.wait(PATIENCE_S)
         topics.put("c")
         registration.topics_changed(["c"])
-        assert not registration.wait_told(0.05)
+        assert not registration.wait_accepted(0.05)
         may_go.set()
-        assert registration.wait_told(PATIENCE_S)
+        assert registration.wait_accepted(PATIENCE_S)
         assert server.route("c").code == 0
 
 
@@ -173,13 +173,13 @@ def test_nobody_waits_for_a_name_server_that_is_away_or_after_the_end() -> None:
         assert registration.wait_registered(PATIENCE_S)
         topics.put("c")
         registration.topics_changed(["c"])
-        assert registration.wait_told(PATIENCE_S)
+        assert registration.wait_accepted(PATIENCE_S)
         assert server.route("c").code == 0
         server.stop(0)
         topics.put("d")
         registration.topics_changed(["d"])
-        assert registration.wait_told(PATIENCE_S)
-    assert registration.wait_told(PATIENCE_S)
+        assert registration.wait_accepted(PATIENCE_S)
+    assert registration.wait_accepted(PATIENCE_S)
 
 
 def test_a_topic_that_is_gone_makes_the_whole_table_be_said() -> None:

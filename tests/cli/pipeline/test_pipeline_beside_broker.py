@@ -185,7 +185,7 @@ class Beside:
         while reading and process.poll() is None:
             self.require_all(reading)
         said, errors = process.communicate()
-        assert process.returncode == 0, (words, said, errors, self.served.said())
+        assert process.returncode == 0, (words, said, errors, self.served.log())
         return dict(json.loads(said))
 
     def require_equal_metadata(self) -> None:

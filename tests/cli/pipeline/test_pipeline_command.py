@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pyspark.errors import PySparkException
 
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline.commands import COMMANDS, JobGroup, is_of_spark, told_by_spark
+from tiermq.cli.pipeline.commands import COMMANDS, JobGroup, is_of_spark, spark_error_text
 
 
 def test_the_group_teaches_what_there_is() -> None:
@@ -39,7 +39,7 @@ def test_help_does_not_wait_for_spark() -> None:
     ],
 )
 def test_of_what_spark_tells_one_line_is_shown(text: str, told: str) -> None:
-    assert told_by_spark(text) == told
+    assert spark_error_text(text) == told
 
 
 def raising(error: Exception) -> Result:

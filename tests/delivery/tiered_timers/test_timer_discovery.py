@@ -27,7 +27,7 @@ STORE = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue
 
 
 @pytest.fixture
-def surveyed(tmp_path: Path) -> FarWorld:
+def listed(tmp_path: Path) -> FarWorld:
     world = FarWorld(tmp_path, MemoryDriver())
     world.add((timer(number, DUE_MS + number * DAY_MS) for number in range(30)), flush_every=7)
     world.tend()
@@ -36,8 +36,8 @@ def surveyed(tmp_path: Path) -> FarWorld:
 
 
 def only(world: FarWorld) -> TimerListing:
-    [survey] = discover_timers(world.driver)
-    return survey
+    [listing] = discover_timers(world.driver)
+    return listing
 
 
 def verified(world: FarWorld) -> VerifyReport:
@@ -52,14 +52,14 @@ def numbers_of(timers: Iterable[TieredTimer | DamagedTimer]) -> list[int]:
     return sorted(number_of(each) for each in found if not isinstance(each, DamagedTimer))
 
 
-def test_a_survey_tells_how_many_wait_and_until_when(surveyed: FarWorld) -> None:
-    survey = only(surveyed)
-    assert (survey.cluster, survey.broker, survey.count) == (CLUSTER, BROKER, 31)
-    assert (survey.first_ms, survey.last_ms) == (DUE_MS, DUE_MS + 29 * DAY_MS)
-    assert survey.live == surveyed.timers.state.known().live
-    assert survey.size_bytes == surveyed.timers.kept_bytes
-    assert numbers_of(timers_of(surveyed.driver, survey)) == list(range(31))
-    near = timers_of(surveyed.driver, survey, DUE_MS, DUE_MS + 1)
+def test_a_survey_tells_how_many_wait_and_until_when(listed: FarWorld) -> None:
+    listing = only(listed)
+    assert (listing.cluster, listing.broker, listing.count) == (CLUSTER, BROKER, 31)
+    assert (listing.first_ms, listing.last_ms) == (DUE_MS, DUE_MS + 29 * DAY_MS)
+    assert listing.live == listed.timers.state.known().live
+    assert listing.size_bytes == listed.timers.kept_bytes
+    assert numbers_of(timers_of(listed.driver, listing)) == list(range(31))
+    near = timers_of(listed.driver, listing, DUE_MS, DUE_MS + 1)
     assert numbers_of(near) == [0, 30]
 
 
@@ -67,77 +67,77 @@ def test_a_tier_without_far_timers_has_no_survey_of_them() -> None:
     assert discover_timers(MemoryDriver()) == []
 
 
-def test_a_scope_of_another_broker_or_of_a_topic_holds_none(surveyed: FarWorld) -> None:
-    assert discover_timers(surveyed.driver, TierScope(CLUSTER, BROKER)) != []
-    assert discover_timers(surveyed.driver, TierScope(CLUSTER, "broker-b")) == []
-    assert discover_timers(surveyed.driver, TierScope(CLUSTER, BROKER, "orders")) == []
+def test_a_scope_of_another_broker_or_of_a_topic_holds_none(listed: FarWorld) -> None:
+    assert discover_timers(listed.driver, TierScope(CLUSTER, BROKER)) != []
+    assert discover_timers(listed.driver, TierScope(CLUSTER, "broker-b")) == []
+    assert discover_timers(listed.driver, TierScope(CLUSTER, BROKER, "orders")) == []
 
 
-def test_what_was_delivered_is_not_told_as_waiting(surveyed: FarWorld) -> None:
-    surveyed.clock.set_ms(DUE_MS + 5 * DAY_MS)
-    assert len(list(surveyed.timers.pull(DUE_MS + 5 * DAY_MS))) == 6
-    surveyed.timers.pulled()
-    surveyed.timers.forget(DUE_MS + 5 * DAY_MS)
-    surveyed.tend()
-    survey = only(surveyed)
-    assert survey.first_ms == DUE_MS + 5 * DAY_MS
-    assert len(list(timers_of(surveyed.driver, survey))) == 25
+def test_what_was_delivered_is_not_told_as_waiting(listed: FarWorld) -> None:
+    listed.clock.set_ms(DUE_MS + 5 * DAY_MS)
+    assert len(list(listed.timers.pull(DUE_MS + 5 * DAY_MS))) == 6
+    listed.timers.pulled()
+    listed.timers.forget(DUE_MS + 5 * DAY_MS)
+    listed.tend()
+    listing = only(listed)
+    assert listing.first_ms == DUE_MS + 5 * DAY_MS
+    assert len(list(timers_of(listed.driver, listing))) == 25
 
 
-def test_sound_timers_verify_clean_and_are_counted(surveyed: FarWorld) -> None:
-    report = verified(surveyed)
+def test_sound_timers_verify_clean_and_are_counted(listed: FarWorld) -> None:
+    report = verified(listed)
     assert report.is_clean
     assert report.counts["timers"] == 31
-    assert report.counts["timer_objects"] == len(only(surveyed).live)
+    assert report.counts["timer_objects"] == len(only(listed).live)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "swap", "gone", "manifest"])
-def test_damage_to_far_timers_is_a_problem_with_its_place(surveyed: FarWorld, damage: str) -> None:
-    one, two = (only(surveyed).objects[at].path(only(surveyed).directory) for at in (0, -1))
-    stored, other = surveyed.driver.get_object(one), surveyed.driver.get_object(two)
+def test_damage_to_far_timers_is_a_problem_with_its_place(listed: FarWorld, damage: str) -> None:
+    one, two = (only(listed).objects[at].path(only(listed).directory) for at in (0, -1))
+    stored, other = listed.driver.get_object(one), listed.driver.get_object(two)
     assert stored is not None
     assert other is not None
     if damage == "gone":
-        surveyed.driver.delete_object(one)
+        listed.driver.delete_object(one)
     elif damage == "manifest":
         one = manifest_name(CLUSTER, BROKER)
-        surveyed.driver.put_object(one, b"{}")
+        listed.driver.put_object(one, b"{}")
     else:
         changed = {"cut": stored.data[:-9], "flip": stored.data[:-1] + b"!", "swap": other.data}[damage]
-        surveyed.driver.put_object(one, changed)
-    report = verified(surveyed)
+        listed.driver.put_object(one, changed)
+    report = verified(listed)
     assert [finding.where for finding in report.problems] == [one]
 
 
-def test_a_survey_of_a_damaged_object_raises_or_says_which_timer(surveyed: FarWorld) -> None:
-    survey = only(surveyed)
-    path = survey.objects[0].path(survey.directory)
-    stored = surveyed.driver.get_object(path)
+def test_a_survey_of_a_damaged_object_raises_or_says_which_timer(listed: FarWorld) -> None:
+    listing = only(listed)
+    path = listing.objects[0].path(listing.directory)
+    stored = listed.driver.get_object(path)
     assert stored is not None
-    surveyed.driver.put_object(path, stored.data[:-1] + b"!")
-    assert sum(isinstance(each, DamagedTimer) for each in timers_of(surveyed.driver, survey)) == 1
-    surveyed.driver.put_object(path, b"no timers")
+    listed.driver.put_object(path, stored.data[:-1] + b"!")
+    assert sum(isinstance(each, DamagedTimer) for each in timers_of(listed.driver, listing)) == 1
+    listed.driver.put_object(path, b"no timers")
     with pytest.raises(CorruptTimers):
-        list(timers_of(surveyed.driver, survey))
+        list(timers_of(listed.driver, listing))
 
 
-def test_what_a_dead_writer_left_over_is_a_note(surveyed: FarWorld) -> None:
-    survey = only(surveyed)
-    stored = surveyed.driver.get_object(survey.objects[0].path(survey.directory))
+def test_what_a_dead_writer_left_over_is_a_note(listed: FarWorld) -> None:
+    listing = only(listed)
+    stored = listed.driver.get_object(listing.objects[0].path(listing.directory))
     assert stored is not None
-    stray = f"{survey.directory}/2027-01-18/all_000000000999_1_80_1800232860000_1800232860000.tiermq.timers"
-    surveyed.driver.put_object(stray, stored.data)
-    report = verified(surveyed)
+    stray = f"{listing.directory}/2027-01-18/all_000000000999_1_80_1800232860000_1800232860000.tiermq.timers"
+    listed.driver.put_object(stray, stored.data)
+    report = verified(listed)
     assert report.is_clean
     assert [finding.where for finding in report.notes] == [stray]
 
 
 def test_timers_are_no_orphans_no_history_and_survive_restore_retention_and_the_deletion_of_topics(
-    tmp_path: Path, surveyed: FarWorld
+    tmp_path: Path, listed: FarWorld
 ) -> None:
-    driver, clock = surveyed.driver, surveyed.clock
+    driver, clock = listed.driver, listed.clock
     before = {name for name in driver.list_objects() if "timers.tiermq" in name}
-    surveyed.timers.state._owner.lease.release()  # type: ignore[attr-defined]
+    listed.timers.state._owner.lease.release()  # type: ignore[attr-defined]
     opened: dict[str, Any] = {"driver": driver, "clock": clock, "background": False, **STORE}
     with TieredStore.open(tmp_path / "one", **opened) as store:
         store.put(Message("timers", b"a topic of that name"))

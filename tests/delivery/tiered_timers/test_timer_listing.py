@@ -42,12 +42,12 @@ def test_what_waits_is_told_and_what_was_cancelled_or_delivered_is_not(tmp_path:
     cancel = {"UNIQ_KEY": "b", "TIMER_DEL_UNIQKEY": "orders+b"}
     other = {"UNIQ_KEY": "b", "TIMER_OUT_MS": str(DUE_MS + 1_000)}  # Due at another time: not what is cancelled.
     world.add([*records(tmp_path / "store", *named, cancel, other), TieredTimer(DUE_MS, False, b"no record")])
-    [survey] = discover_timers(world.driver)
-    found = list(waiting_in_tier(world.driver, survey, NOW_MS))
+    [listing] = discover_timers(world.driver)
+    found = list(waiting_in_tier(world.driver, listing, NOW_MS))
     assert [(each.unique_key, each.deliver_ms - DUE_MS) for each in found] == [
         ("a", 1_000),
         (None, 1_000),
         ("b", 2_000),
     ]
     assert (found[0].topic, found[0].queue_id, list(found[0].keys)) == ("orders", 3, ["k1", "k2"])
-    assert [each.unique_key for each in waiting_in_tier(world.driver, survey, DUE_MS + 1_000)] == ["b"]
+    assert [each.unique_key for each in waiting_in_tier(world.driver, listing, DUE_MS + 1_000)] == ["b"]

@@ -3,6 +3,8 @@ import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
+import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
@@ -23,6 +25,7 @@ import org.apache.rocketmq.client.impl.MQClientManager;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.impl.producer.DefaultMQProducerImpl;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.MixAll;
 
@@ -36,13 +39,14 @@ import org.apache.rocketmq.common.MixAll;
  *
  * A job is one JSON object on one line of the input: program, arguments, messages, batch (messages of one send),
  * reports (how many lines of its own the program shall print after the last message), threads (that send and never
- * end) and endsByItself. The answer is one line: {"messages", "failed", "seconds", "said"}; seconds are from the first
+ * end), endsByItself, record (a file for a line of each acknowledged message: its unique id, queue and offset) and
+ * failures (how many end it). The answer is one line: {"messages", "failed", "seconds", "said"}; seconds are from the first
  * message to the last one, `said` is what the program printed. The next job runs in the same JVM, whose compiled code
  * stays warm.
  */
 public final class Official {
     private static final String PROGRAMS = "org.apache.rocketmq.example.benchmark.";
-    private static final long FAILURES_UNTIL_THE_END = 1000;
+    private static final long FAILURES_UNTIL_THE_END = 1000; // Unless the job says so.
     /** Three seconds, the client's own, are soon over for 64 threads on a machine that has other things to do. */
     private static final int TIMEOUT_MS = 60_000;
     private static final String REPORT = " TPS: ";
@@ -142,13 +146,16 @@ public final class Official {
         private final CountDownLatch ended = new CountDownLatch(1);
         private final CountDownLatch reported;
         private final List<String> said = new CopyOnWriteArrayList<>();
+        private final PrintStream record;
 
-        Job(JSONObject asked) {
+        Job(JSONObject asked) throws FileNotFoundException {
             this.asked = asked;
             wanted = asked.getLongValue("messages");
             batch = asked.getIntValue("batch", 1);
             left = new Semaphore(Math.toIntExact(wanted));
             reported = new CountDownLatch(asked.getIntValue("reports", 0));
+            String path = asked.getString("record");
+            record = path == null ? null : new PrintStream(new FileOutputStream(path), true, StandardCharsets.UTF_8);
         }
 
         JSONObject run() throws Exception {
@@ -234,6 +241,10 @@ public final class Official {
             if (!stored) {
                 System.err.println(context.getException() != null ? context.getException() : context.getSendResult());
                 left.release(batch);
+            } else if (record != null) {
+                SendResult result = context.getSendResult();
+                int queue = result.getMessageQueue().getQueueId();
+                record.println(result.getMsgId() + " " + queue + " " + result.getQueueOffset());
             }
             count(stored, batch);
         }
@@ -249,7 +260,8 @@ public final class Official {
         }
 
         private void count(boolean well, int messages) {
-            if (!well && failed.addAndGet(messages) >= FAILURES_UNTIL_THE_END) {
+            long most = asked.getLongValue("failures", FAILURES_UNTIL_THE_END);
+            if (!well && failed.addAndGet(messages) >= most) {
                 Runtime.getRuntime().halt(1); // Each failure has been told; the rest would be more of the same.
             }
             if (well && done.addAndGet(messages) >= wanted) {

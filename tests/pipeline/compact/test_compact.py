@@ -119,7 +119,7 @@ def test_files_are_merged_up_to_a_number_of_items_and_large_ones_stay(made: JobW
     assert verify_tier(made.driver).is_clean
 
 
-def test_the_merged_file_says_what_the_newest_said_is_indexed(made: JobWorld) -> None:
+def test_the_merged_file_reports_what_the_newest_reported_is_indexed(made: JobWorld) -> None:
     newest = made.world.metadata.segments(INDEX)[-1].key
     name = companion_name(newest)
     stored = made.driver.get_object(name)
@@ -166,7 +166,7 @@ def test_what_has_ended_is_sealed_and_what_grows_is_not(made: JobWorld, with_sto
     assert verify_tier(made.driver).is_clean
 
 
-def test_a_segment_that_is_not_what_is_known_of_it_is_left_alone_and_told(made: JobWorld) -> None:
+def test_a_segment_that_is_not_what_is_known_of_it_is_left_alone_and_reported(made: JobWorld) -> None:
     path = made.root / made.world.segments(LOG)[0].key.path
     path.write_bytes(path.read_bytes()[:-1])
     report = run(made, index=False, store=made.store)
@@ -206,7 +206,7 @@ def test_a_merged_file_that_was_cut_is_made_again(made: JobWorld) -> None:
     assert verify_tier(made.driver).is_clean
 
 
-def test_a_damaged_index_file_is_told_and_the_others_are_merged(made: JobWorld) -> None:
+def test_a_damaged_index_file_is_reported_and_the_others_are_merged(made: JobWorld) -> None:
     key = made.world.metadata.segments(INDEX)[1].key
     path = made.root / key.path
     path.chmod(0o644)

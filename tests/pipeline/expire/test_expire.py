@@ -60,7 +60,7 @@ def test_without_a_time_nothing_goes(made: JobWorld) -> None:
 
 
 @pytest.mark.parametrize("with_store", [True, False])
-def test_old_segments_go_and_the_manifest_says_where_the_queue_begins(made: JobWorld, with_store: bool) -> None:
+def test_old_segments_go_and_the_manifest_reports_where_the_queue_begins(made: JobWorld, with_store: bool) -> None:
     options = {"store": made.store} if with_store else {}
     before = listed(made)
     report = run(made, keep_hours=1, **options)
@@ -86,7 +86,7 @@ def test_a_second_run_finds_nothing_left_to_do(made: JobWorld) -> None:
     assert (again.done["segments"], again.done["bytes"]) == (0, 0)
 
 
-def test_a_dry_run_says_exactly_what_would_go_and_why_and_takes_no_lease(made: JobWorld) -> None:
+def test_a_dry_run_reports_exactly_what_would_go_and_why_and_takes_no_lease(made: JobWorld) -> None:
     before = listed(made)
     BrokerLease(made.driver, CLUSTER, BROKER, "somebody", clock=made.world.clock).acquire()
     report = run(made, keep_hours=1, dry_run=True)

@@ -139,7 +139,7 @@ def test_small_ranges_share_a_file_and_long_ones_are_cut(plain: TableWorld) -> N
     assert plain.rows() == plain.wanted()
 
 
-def test_a_dry_run_says_what_would_be_exported_and_makes_nothing(world: TableWorld) -> None:
+def test_a_dry_run_reports_what_would_be_exported_and_makes_nothing(world: TableWorld) -> None:
     world.put(10)
     report = world.export(dry_run=True)
     assert report.planned["messages"] == 10
@@ -243,7 +243,7 @@ def test_a_directory_with_other_files_is_refused(plain: TableWorld) -> None:
         ({"body": BodyFormat.of("json", "topic string")}, BadSchema, "--prefix"),
     ],
 )
-def test_what_cannot_be_exported_is_said_before_anything_is_written(
+def test_what_cannot_be_exported_is_reported_before_anything_is_written(
     plain: TableWorld, more: dict[str, Any], kind: type[Exception], told: str
 ) -> None:
     plain.put(1)

@@ -58,7 +58,7 @@ def test_hot_and_cold_are_one_queue(world: SourceWorld) -> None:
     assert plan.wanted == ExportedRanges({QUEUE: [(35, 50)]})
 
 
-def test_a_table_that_knows_more_than_this_history_is_told_of(world: SourceWorld) -> None:
+def test_a_table_that_knows_more_than_this_history_is_notified_of(world: SourceWorld) -> None:
     plan = planned(world, ExportedRanges({QUEUE: [(0, 90)]}))
     assert plan.bundles == ()
     assert "the table has messages up to 90, this history ends at 40" in plan.notes[0]

@@ -14,7 +14,7 @@ from pipeline.offload.offload_world import QUEUES, STORE, TIER, OffloadWorld, fi
 from tiermq import LocalStore, Message
 from tiermq.errors import TierUnavailable
 from tiermq.pipeline.broker_index import FILES_PER_LEVEL
-from tiermq.pipeline.index_build import STAGED, run_build_task
+from tiermq.pipeline.index_build import run_build_task
 from tiermq.pipeline.index_files import read_companion, read_index_file
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.plan import OffloadSettings
@@ -24,7 +24,7 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Coverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import SegmentType, index_queue
+from tiermq.tier.names import KEYS_STEM, SegmentType, index_queue
 from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
@@ -121,7 +121,7 @@ def assert_sound(world: OffloadWorld) -> None:
     driver = open_driver(world.tier)
     report = verify_tier(driver)
     assert report.problems == []
-    assert [name for name in driver.list_objects() if STAGED in name] == []
+    assert [name for name in driver.list_objects() if KEYS_STEM in name] == []
     coverage = newest_coverage(world)
     assert coverage.is_complete()
     with MetadataStore(world.store / "config" / "tieredStoreMetadata.db") as metadata:

@@ -19,7 +19,6 @@ from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
 from tiermq.errors import BadConfig, CorruptRecord, TierUnavailable
 from tiermq.message.record import encode_record
 from tiermq.namesrv.topic_config import TopicConfig
-from tiermq.pipeline.index_build import STAGED
 from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.offload.task import run_offload_task
 from tiermq.pipeline.offload.wire_source import ByteThrottle, rebased
@@ -31,7 +30,7 @@ from tiermq.testing import MovableClock
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.manifest_store import ManifestStore
-from tiermq.tier.names import QueueKey
+from tiermq.tier.names import KEYS_STEM, QueueKey
 from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
@@ -563,4 +562,4 @@ def test_a_job_without_a_directory_that_dies_at_a_step_of_the_index_is_completed
         found_by_the_tier_alone(world, tmp_path / "n", 0, [f"key-{number}" for number in range(1, 100, 3)])
         driver = open_driver(world.tier)
         assert verify_tier(driver).problems == []
-        assert [name for name in driver.list_objects() if STAGED in name] == []
+        assert [name for name in driver.list_objects() if KEYS_STEM in name] == []

@@ -17,7 +17,6 @@ from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER, keys_of
 from tiermq import TieredStore
 from tiermq.errors import BadConfig
-from tiermq.pipeline.index_build import STAGED
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.reindex.job import reindex
 from tiermq.spark import SparkRunner
@@ -28,7 +27,7 @@ from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_request import FragmentBuilder
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import SegmentType
+from tiermq.tier.names import KEYS_STEM, SegmentType
 from tiermq.tier.tier_view import view_tier
 from tiermq.tier.verify.verify import verify_tier
 
@@ -191,10 +190,10 @@ def test_keys_are_staged_in_the_tier_and_nothing_of_that_is_left(made: JobWorld)
     assert run(made).done["keys"] == 72
     assert found_keys(made) == 72
     new = set(made.driver.list_objects()) - set(before)
-    assert not [name for name in new if STAGED in name]
+    assert not [name for name in new if KEYS_STEM in name]
 
 
-def test_where_no_message_has_a_key_the_newest_file_says_that_all_is_covered(made: JobWorld) -> None:
+def test_where_no_message_has_a_key_the_newest_file_reports_that_all_is_covered(made: JobWorld) -> None:
     made.world.put_index()
     made.world.put_manifests()
     assert newest(made).coverage().queues == {}
@@ -206,7 +205,7 @@ def test_where_no_message_has_a_key_the_newest_file_says_that_all_is_covered(mad
     assert run(made).planned["queues"] == 0
 
 
-def test_a_queue_that_cannot_be_read_is_told_and_stays_missing(made: JobWorld) -> None:
+def test_a_queue_that_cannot_be_read_is_reported_and_stays_missing(made: JobWorld) -> None:
     key = made.world.segments(LOG, "payments", 2)[0].key
     path = made.root / key.path
     path.write_bytes(path.read_bytes()[:-1])
@@ -233,7 +232,7 @@ def test_a_run_that_is_killed_at_any_change_claims_nothing_that_is_not_there(
         assert report.is_clean, (dies_at, report.problems)
         assert found_keys(world) == 72, dies_at
         assert newest(world).coverage().is_complete()
-        assert not [name for name in world.driver.list_objects() if STAGED in name]
+        assert not [name for name in world.driver.list_objects() if KEYS_STEM in name]
         assert run(world, **options).done == {}
         found = verify_tier(world.driver)
         assert found.is_clean, (dies_at, found.problems)

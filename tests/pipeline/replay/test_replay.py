@@ -131,7 +131,7 @@ def test_what_expired_after_it_was_replayed_is_not_missed_when_it_goes_on(world:
     assert world.found("orders", 0) == world.bodies("orders", 0)
 
 
-def test_damage_is_told_by_every_run_of_the_replay(world: ReplayWorld) -> None:
+def test_damage_is_shown_by_every_run_of_the_replay(world: ReplayWorld) -> None:
     log = next(path for path in sorted((world.disk.parent / "tier").rglob("*/COMMIT_LOG/*")) if path.is_file())
     data = bytearray(log.read_bytes())
     data[data.index(world.bodies("orders", 0)[3])] ^= 0xFF
@@ -145,7 +145,7 @@ def test_damage_is_told_by_every_run_of_the_replay(world: ReplayWorld) -> None:
     assert (again.problems, again.is_clean) == (first.problems, False)
 
 
-def test_progress_is_told_in_bytes_as_messages_are_put(world: ReplayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_in_bytes_as_messages_are_put(world: ReplayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PUT_AT_ONCE", 5)
     told: list[tuple[int, int]] = []
     report = world.replay(progress=lambda done, total: told.append((done, total)))
@@ -208,7 +208,7 @@ def test_a_record_is_of_one_replay(world: ReplayWorld) -> None:
         world.replay(topic="returns", to_topic="other")
 
 
-def test_nothing_to_replay_is_said(world: ReplayWorld) -> None:
+def test_nothing_to_replay_is_reported(world: ReplayWorld) -> None:
     report = world.replay(offsets=(1000, 2000), dry_run=True)
     assert (report.planned["messages"], "nothing in what was asked for" in report.details["notes"][0]) == (0, True)
 
@@ -300,7 +300,7 @@ def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path:
         ({"table": "parquet:/x"}, "a history or a table"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(world: ReplayWorld, more: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_replayed_is_reported(world: ReplayWorld, more: dict[str, Any], told: str) -> None:
     with pytest.raises(BadOption, match=told):
         world.replay(**more)
     assert not world.found()

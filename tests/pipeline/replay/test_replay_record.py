@@ -34,7 +34,7 @@ def found(path: Path) -> ReplayRecord:
     return record
 
 
-def test_a_record_that_is_found_again_knows_what_it_was_told(tmp_path: Path) -> None:
+def test_a_record_that_is_found_again_knows_what_it_was_notified(tmp_path: Path) -> None:
     assert ReplayRecord.find(tmp_path, ASKED) is None
     made = begun(tmp_path)
     made.add([line(0), line(2)])
@@ -69,7 +69,7 @@ def test_something_else_is_no_record(tmp_path: Path, data: bytes) -> None:
         ReplayRecord.find(tmp_path, ASKED)
 
 
-def test_a_record_of_another_replay_says_what_differs(tmp_path: Path) -> None:
+def test_a_record_of_another_replay_reports_what_differs(tmp_path: Path) -> None:
     begun(tmp_path)
     with pytest.raises(ForeignCheckpoint, match="--tier was file:///t and is file:///u"):
         ReplayRecord.find(tmp_path, {**ASKED, "tier": "file:///u"})
@@ -85,7 +85,7 @@ def test_what_differs_is_named_by_the_options_of_the_command() -> None:
     assert differences({"topic": "a"}, {"topic": ""}) == "--topic was a and is none"
 
 
-def test_messages_that_no_line_tells_of_are_found_by_their_mark(tmp_path: Path) -> None:
+def test_messages_that_no_line_shows_of_are_found_by_their_mark(tmp_path: Path) -> None:
     record = begun(tmp_path / "record")
     with LocalStore.open(tmp_path / "store", background=False) as store:
         for number in range(300):

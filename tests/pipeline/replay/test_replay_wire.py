@@ -112,7 +112,7 @@ def test_a_message_keeps_its_identity_and_gets_a_mark(world: WireWorld) -> None:
     assert message.unique_key
 
 
-def test_the_record_says_where_each_message_is_now(world: WireWorld) -> None:
+def test_the_record_reports_where_each_message_is_now(world: WireWorld) -> None:
     world.replay()
     lines = world.sent_lines()
     assert len(lines) == 35

@@ -78,7 +78,7 @@ def test_the_report_is_a_parquet_table_too_and_a_second_one_replaces_it(made: Jo
     assert sum(table.column("records").to_pylist()) == 35
 
 
-def test_repair_mends_units_and_says_so(made: JobWorld) -> None:
+def test_repair_mends_units_and_reports_so(made: JobWorld) -> None:
     path = made.damage(UNITS, at=5)
     report = verify(None, tier=made.tier, repair=True)
     assert report.is_clean
@@ -88,7 +88,7 @@ def test_repair_mends_units_and_says_so(made: JobWorld) -> None:
     assert path.exists()
 
 
-def test_a_dry_run_of_a_repair_says_what_it_would_do_and_does_nothing(made: JobWorld) -> None:
+def test_a_dry_run_of_a_repair_reports_what_it_would_do_and_does_nothing(made: JobWorld) -> None:
     path = made.damage(UNITS, at=5)
     before = path.read_bytes()
     report = verify(None, tier=made.tier, repair=True, dry_run=True)
@@ -227,7 +227,7 @@ def test_nothing_at_all_is_not_sound_and_everything_expired_is(made: JobWorld, t
     assert verify(None, tier=made.tier, topic="payments").done["problems"] > 0
 
 
-def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
+def test_a_tier_of_a_newer_program_is_shown_by_executors_and_not_read_by_a_scan(
     made: JobWorld, spark: SparkSession
 ) -> None:
     path = next(made.root.rglob("orders/0/manifest.tiermq.json"))
@@ -238,7 +238,7 @@ def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
         messages(spark, tier=made.tier).count()
 
 
-def test_far_timers_are_read_too_and_damage_in_them_is_told_and_left_for_a_person(made: JobWorld) -> None:
+def test_far_timers_are_read_too_and_damage_in_them_is_reported_and_left_for_a_person(made: JobWorld) -> None:
     state = TieredTimerState(made.driver, CLUSTER, BROKER, Owner())
     state.ready()
     encoded = state.encode(None, [TieredTimer(1_900_000_000_000, False, b"far" * 40)])

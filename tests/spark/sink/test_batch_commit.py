@@ -164,7 +164,7 @@ def test_a_process_that_is_killed_in_the_middle_of_the_put_is_made_up_for(tmp_pa
     assert [message.body for message in stored(tmp_path)] == [b"a", b"c", b"b", b"d"]
 
 
-def test_a_staged_file_that_is_not_what_was_written_is_told_before_anything_is_put(
+def test_a_staged_file_that_is_not_what_was_written_is_reported_before_anything_is_put(
     tmp_path: Path, options: Any
 ) -> None:
     files = staged(options, QUERY, bodies("a"), bodies("b"))

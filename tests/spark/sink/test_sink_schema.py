@@ -32,7 +32,7 @@ def test_every_column_may_be_of_each_of_its_types(spark: SparkSession, choice: i
         ("body binary, properties map<string,int>", "expected map<string,string>, found map<string,int>"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_told_what_would(spark: SparkSession, ddl: str, expected: str) -> None:
+def test_a_schema_that_does_not_fit_is_reported_what_would(spark: SparkSession, ddl: str, expected: str) -> None:
     with pytest.raises(BadSchema) as raised:
         check_sink_schema(StructType.fromDDL(ddl), WITH_TOPIC)
     assert expected in str(raised.value)

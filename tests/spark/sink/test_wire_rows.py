@@ -75,7 +75,7 @@ def test_another_partition_or_other_rows_are_not_taken_for_a_repetition(broker: 
     assert bodies(broker) == sorted([*range(20), *range(10)])
 
 
-def test_a_row_says_its_queue_and_one_that_is_not_there_is_told(broker: LocalBroker) -> None:
+def test_a_row_reports_its_queue_and_one_that_is_not_there_is_reported(broker: LocalBroker) -> None:
     send(broker, [{"body": b"1", "queueId": 2}, {"body": b"2", "queueId": 2}])
     assert [int(message.body) for message in broker.messages("orders", 2)] == [1, 2]
     with pytest.raises(IllegalMessage, match="queueId 9"):
@@ -114,7 +114,7 @@ def test_an_account_that_may_only_send_sends_and_is_refused_for_that_right(
         with running(tmp_path, config=config, acl=acl) as broker:
             broker.parts.topics.put_all([TopicConfig("orders", 1, 1), TopicConfig("denied", 1, 1)])
             assert broker.registration is not None
-            assert broker.registration.wait_told(60.0)
+            assert broker.registration.wait_accepted(60.0)
             options = SinkOptions.of({"namesrv": names, "topic": "orders"})
             assert send_rows(rows, NAME, 0, options, 5, is_repeated=False).sent == 10
             assert send_rows(rows, NAME, 0, options, 5, is_repeated=True).sent == 10, "nobody can be asked"

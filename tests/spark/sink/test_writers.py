@@ -92,7 +92,7 @@ def test_a_task_that_fails_and_is_run_again_puts_its_rows_once(spark: SparkSessi
         ("string(id) body", {"topic": "x y"}, "option topic: the topic 'x y' contains illegal characters"),
     ],
 )
-def test_what_does_not_fit_is_told_on_the_driver(
+def test_what_does_not_fit_is_reported_on_the_driver(
     spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(PySparkException) as raised:

@@ -30,7 +30,7 @@ def test_each_frame_has_a_plan_of_its_own(filled: SourceWorld) -> None:
     assert len(after) == len(before) + 3
 
 
-def test_reading_what_does_not_exist_is_told_before_any_task(filled: SourceWorld) -> None:
+def test_reading_what_does_not_exist_is_reported_before_any_task(filled: SourceWorld) -> None:
     with pytest.raises(BadHistory, match="no topic 'x'"):
         batch_reader({**filled.both, "subscribe": "x"}).partitions()
     with pytest.raises((BadTierUrl, ValueError)):

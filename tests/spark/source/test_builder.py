@@ -24,7 +24,7 @@ def test_values_and_named_options_become_the_texts_of_options() -> None:
     assert option_texts(namesrv="a:1", keys=None, columns="body") == {"namesrv": "a:1", "columns": '["body"]'}
 
 
-def test_an_explanation_tells_the_plan_and_needs_no_spark(
+def test_an_explanation_shows_the_plan_and_needs_no_spark(
     filled: SourceWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = explain_scan(tier=filled.url, store=filled.disk, brokerName="broker-a", topic="orders", queues=0)
@@ -65,7 +65,7 @@ def test_messages_is_a_frame_with_counters_that_can_be_metrics(spark: SparkSessi
     assert one.union(all_of_it).union(one).count() == 120 + 360 + 120
 
 
-def test_wrong_arguments_are_told_at_once(spark: SparkSession, filled: SourceWorld) -> None:
+def test_wrong_arguments_are_reported_at_once(spark: SparkSession, filled: SourceWorld) -> None:
     with pytest.raises(BadOption, match="did you mean subscribe"):
         messages(spark, tier=filled.url, subscibe="x")
     with pytest.raises(UnknownColumn, match="did you mean 'body'"):

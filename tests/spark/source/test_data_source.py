@@ -100,7 +100,7 @@ def test_a_frame_that_is_used_twice_gives_right_rows_with_any_filter(spark: Spar
         ({"tier": "s4://x"}, "s4"),
     ],
 )
-def test_bad_input_is_told_on_the_driver(
+def test_bad_input_is_reported_on_the_driver(
     spark: SparkSession, filled: SourceWorld, options: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(AnalysisException) as raised:
@@ -150,7 +150,9 @@ def test_a_checkpoint_of_another_tier_ends_the_stream_with_both_names(
         other.bury()
 
 
-def test_a_table_of_the_catalog_says_why_it_cannot_be_and_what_to_use(spark: SparkSession, filled: SourceWorld) -> None:
+def test_a_table_of_the_catalog_reports_why_it_cannot_be_and_what_to_use(
+    spark: SparkSession, filled: SourceWorld
+) -> None:
     options = f"options (tier '{filled.url}', subscribe 'orders')"
     with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"create table kept using tiermq {options}")

@@ -31,18 +31,18 @@ def test_the_schema_that_the_source_declares_fits_to_the_letter(spark: object) -
         ("queueId int not null", "may be null"),
     ],
 )
-def test_a_column_of_another_type_is_told_the_right_one(spark: object, ddl: str, expected: str) -> None:
+def test_a_column_of_another_type_is_reported_the_right_one(spark: object, ddl: str, expected: str) -> None:
     with pytest.raises(BadSchema) as raised:
         check(ddl)
     assert expected in str(raised.value)
 
 
-def test_a_column_that_does_not_exist_is_told_the_nearest(spark: object) -> None:
+def test_a_column_that_does_not_exist_is_shown_the_nearest(spark: object) -> None:
     with pytest.raises(UnknownColumn, match="did you mean 'queueId'"):
         check("queueID int")
 
 
-def test_columns_are_said_once(spark: object) -> None:
+def test_columns_are_reported_once(spark: object) -> None:
     assert check("queueId int, topic string", columns="topic,queueId") == ("queueId", "topic")
     with pytest.raises(BadSchema, match="give one of them"):
         check("queueId int", columns="topic")

@@ -51,7 +51,7 @@ def damage_a_body(world: SourceWorld, body: bytes) -> None:
     raise AssertionError("no segment has this body")
 
 
-def test_a_damaged_body_is_an_error_or_a_row_that_says_so_or_no_row(filled: SourceWorld) -> None:
+def test_a_damaged_body_is_an_error_or_a_row_that_reports_so_or_no_row(filled: SourceWorld) -> None:
     victim = filled.sent["orders", 1][5]
     damage_a_body(filled, victim.body)
     with pytest.raises(TierMQError, match="orders"):

@@ -63,7 +63,7 @@ def test_a_scan_goes_on_when_its_meter_is_gone(filled: SourceWorld, caplog: pyte
     assert "cannot be reached" in caplog.text
 
 
-def test_counters_are_told_in_a_few_lines() -> None:
+def test_counters_are_reported_in_a_few_lines() -> None:
     text = describe_counters(
         ScanCounters(
             queues=2, segments_planned=1, segments_skipped=9, bytes_planned=1536, bytes_skipped=512, requests=7

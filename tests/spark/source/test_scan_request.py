@@ -84,7 +84,7 @@ def test_keys_and_tags_choose_messages(filled: SourceWorld) -> None:
     assert {row[3] for row in tagged} == wanted
 
 
-def test_a_topic_that_does_not_exist_is_told_the_nearest(filled: SourceWorld) -> None:
+def test_a_topic_that_does_not_exist_is_shown_the_nearest(filled: SourceWorld) -> None:
     with pytest.raises(BadHistory, match="no topic 'ordes'.*did you mean 'orders'.*There are orders, returns"):
         rows_of(filled.both, subscribe="ordes")
 

@@ -65,7 +65,7 @@ def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
     return through
 
 
-def test_a_stream_begins_at_the_end_unless_told_otherwise(filled: SourceWorld) -> None:
+def test_a_stream_begins_at_the_end_unless_asked_otherwise(filled: SourceWorld) -> None:
     stream = Stream(filled.both, subscribe="orders")
     assert stream.batch() == []
     filled.put(4, "orders", 1)
@@ -220,7 +220,7 @@ def test_what_expired_meanwhile_ends_the_stream_with_its_reason_or_is_passed_ove
     assert found == filled.wanted(("orders", 0))[-25:]
 
 
-def test_a_queue_that_starts_over_ends_the_stream_or_is_read_anew(
+def test_a_queue_that_starts_over_ends_the_stream_or_is_read_again(
     world: SourceWorld, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world.put(50)
@@ -260,7 +260,7 @@ def test_a_topic_that_was_deleted_ends_the_stream(filled: SourceWorld) -> None:
     assert lenient.batch() == []
 
 
-def test_a_topic_that_does_not_exist_is_told_at_the_start(filled: SourceWorld) -> None:
+def test_a_topic_that_does_not_exist_is_reported_at_the_start(filled: SourceWorld) -> None:
     with pytest.raises(BadHistory, match="did you mean 'orders'"):
         Stream(filled.both, subscribe="order")
 

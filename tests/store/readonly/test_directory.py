@@ -33,7 +33,7 @@ TWENTY = "00000000000000000320"
         (f"elsewhere/{TWENTY}", FileKind.OTHER),
     ],
 )
-def test_the_path_says_what_a_file_is(tmp_path: Path, path: str, kind: FileKind) -> None:
+def test_the_path_reports_what_a_file_is(tmp_path: Path, path: str, kind: FileKind) -> None:
     assert classify(tmp_path / path).kind is kind
 
 

@@ -93,7 +93,7 @@ def test_ext_units_are_shown_with_the_offset_that_a_unit_refers_to_them_by(tmp_p
     assert [row["kind"] for row in dump(path)] == ["damage"]
 
 
-def test_a_unit_with_an_ext_address_says_where_it_leads(tmp_path: Path) -> None:
+def test_a_unit_with_an_ext_address_reports_where_it_leads(tmp_path: Path) -> None:
     folder = tmp_path / "consumequeue" / "t" / "0"
     folder.mkdir(parents=True)
     (folder / "00000000000000000000").write_bytes(unit.encode(0, 100, unit.ext_address(48)))

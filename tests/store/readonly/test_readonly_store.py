@@ -32,7 +32,7 @@ def fill(store: LocalStore, count: int, topic: str = "orders") -> None:
     store.dispatch_now()
 
 
-def test_what_is_seen_from_outside_is_what_the_store_itself_says(tmp_path: Path) -> None:
+def test_what_is_seen_from_outside_is_what_the_store_itself_reports(tmp_path: Path) -> None:
     with LocalStore.open(tmp_path, background=False, **SMALL) as store:
         fill(store, 700)
         with ReadOnlyStore.open(tmp_path) as seen:
@@ -175,7 +175,7 @@ def test_a_store_that_was_opened_again_is_looked_at_again(tmp_path: Path) -> Non
         assert seen.max_offset("orders", 0) == 20
 
 
-def test_a_crashed_store_can_be_looked_at_but_says_that_it_is_not_to_be_believed(tmp_path: Path) -> None:
+def test_a_crashed_store_can_be_looked_at_but_reports_that_it_is_not_to_be_believed(tmp_path: Path) -> None:
     with LocalStore.open(tmp_path, background=False, **SMALL) as store:
         fill(store, 30)
     (tmp_path / "abort").write_bytes(b"1")

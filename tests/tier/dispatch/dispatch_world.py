@@ -82,7 +82,7 @@ class DispatchWorld:
         self.config = config or DispatchConfig()
         self.settings = settings or EngineSettings(back_off=BackOff(1_000, 60_000))
         self._path = path / "tier.db"
-        self._sizes = {"log_segment_bytes": log_bytes, "queue_segment_bytes": unit_bytes}
+        self._sizes: dict[str, Any] = {"log_segment_bytes": log_bytes, "queue_segment_bytes": unit_bytes}
         self._with_lease, self.owner = lease, owner
         self._store_settings = store_settings or {}
         self.index = ListIndex()

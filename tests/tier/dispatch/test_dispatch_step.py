@@ -104,7 +104,7 @@ def test_whatever_fails_by_chance_everything_arrives_once(tmp_path: Path, seed: 
         assert told == sorted(set(told)), "in order, and nobody twice"
 
 
-def test_bug_03_a_writer_that_was_fenced_stops_and_says_who_took_over(world: DispatchWorld) -> None:
+def test_bug_03_a_writer_that_was_fenced_stops_and_reports_who_took_over(world: DispatchWorld) -> None:
     world.put(5)
     world.go()
     taker = ManifestStore(world.driver, "the other one", clock=world.clock)

@@ -153,7 +153,7 @@ def test_flushing_uploads_everything_put_before_also_what_was_neither_dispatched
     assert world.engine.flush(0.0)
 
 
-def test_flushing_against_a_back_end_that_is_down_says_so(world: DispatchWorld) -> None:
+def test_flushing_against_a_back_end_that_is_down_reports_so(world: DispatchWorld) -> None:
     world.put(5)
     world.driver.plan = Down()
     assert not world.engine.flush(0.0)

@@ -62,7 +62,7 @@ def test_a_plan_to_do_nothing_does_nothing(tmp_path: Path, plan: Nothing | Hold)
     assert file.commit_offset == 0
 
 
-def test_a_batch_ends_where_the_plan_says(tmp_path: Path) -> None:
+def test_a_batch_ends_where_the_plan_reports(tmp_path: Path) -> None:
     world = DispatchWorld(tmp_path)
     file = ready(world)
     assert execute(Upload(0, 4, 1 << 22, False), file, world.source, world.index).messages == 4
@@ -70,7 +70,7 @@ def test_a_batch_ends_where_the_plan_says(tmp_path: Path) -> None:
     assert world.tier_offsets() == list(range(5))
 
 
-def test_nothing_to_collect_is_said(tmp_path: Path) -> None:
+def test_nothing_to_collect_is_reported(tmp_path: Path) -> None:
     world = DispatchWorld(tmp_path)
     file = ready(world)
     execute(ALL, file, world.source, world.index)
@@ -181,7 +181,7 @@ def test_a_crash_between_any_two_steps_loses_and_doubles_nothing_the_index_inclu
         world.die()
 
 
-def test_a_plan_that_recovery_made_old_is_planned_anew(tmp_path: Path) -> None:
+def test_a_plan_that_recovery_made_old_is_planned_again(tmp_path: Path) -> None:
     world = DispatchWorld(tmp_path)
     file = ready(world)
     world.driver.plan = ScriptedFaults("write", [Fault.AFTER])

@@ -27,7 +27,7 @@ def put_keyed(world: DispatchWorld, count: int) -> None:
     world.source.settle()
 
 
-def test_what_is_read_back_is_what_was_told(tmp_path: Path) -> None:
+def test_what_is_read_back_is_what_was_reported(tmp_path: Path) -> None:
     world = DispatchWorld(tmp_path, log_bytes=1_000, unit_bytes=160, config=DispatchConfig(group_commit=False))
     put_keyed(world, 30)
     world.go()

@@ -30,7 +30,7 @@ def test_an_unknown_queue_has_no_state(store: LocalStore) -> None:
     assert source.first_message("T", 0, 0) is None
 
 
-def test_the_state_says_what_waits_and_since_when(tmp_path: Path) -> None:
+def test_the_state_reports_what_waits_and_since_when(tmp_path: Path) -> None:
     world = DispatchWorld(tmp_path)
     world.put(5)
     world.clock.advance_ms(1000)
@@ -98,7 +98,7 @@ def test_queues_of_batch_topics_are_not_offered(tmp_path: Path) -> None:
         assert LocalStoreSource(store).queues() == [("T", 0)]
 
 
-def test_bug_04_arrivals_are_told_without_a_look_at_the_records(store: LocalStore) -> None:
+def test_bug_04_arrivals_are_reported_without_a_look_at_the_records(store: LocalStore) -> None:
     seen: list[tuple[str, int, int]] = []
     LocalStoreSource(store).on_arrival(lambda *arrival: seen.append(arrival))
     put_all(store, 3)

@@ -85,7 +85,7 @@ def test_force_and_no_group_commit_hold_nothing_back() -> None:
     assert plan(QUEUE, YOUNG, replace(CONFIG, group_commit=False), NOW) == UPLOAD
 
 
-def test_a_hold_ends_when_it_says() -> None:
+def test_a_hold_ends_when_it_reports() -> None:
     held = plan(QUEUE, YOUNG, CONFIG, NOW)
     assert isinstance(held, Hold)
     assert isinstance(plan(QUEUE, YOUNG, CONFIG, held.until_ms - 1), Hold)

@@ -97,7 +97,7 @@ def flip_next_writes(world: DispatchWorld, count: int) -> None:
 
 
 @pytest.mark.parametrize("flipped", ["records", "units", "both"])
-def test_a_back_end_that_stored_a_wrong_bit_and_said_ok_gets_the_range_again_before_files_go(
+def test_a_back_end_that_stored_a_wrong_bit_and_reported_ok_gets_the_range_again_before_files_go(
     world: DispatchWorld, caplog: pytest.LogCaptureFixture, flipped: str
 ) -> None:
     world.put(30, size=1000)

@@ -14,7 +14,7 @@ from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.dispatch.local_source import LocalStoreSource, ReadOnlySource
 
 
-def test_it_says_what_the_stores_own_source_says(tmp_path: Path) -> None:
+def test_it_reports_what_the_stores_own_source_reports(tmp_path: Path) -> None:
     with on_disk(tmp_path, background=False) as store:
         put_all(store, 120, "A", keys=["k"])
         put_all(store, 30, "B", 3)

@@ -11,7 +11,7 @@ from tiermq.errors import StoreLocked
 from tiermq.tier.dispatch.writer import FOLLOWS, TierLock
 
 
-def test_a_second_owner_is_told_who_the_first_is_until_that_lets_go(tmp_path: Path) -> None:
+def test_a_second_owner_is_notified_who_the_first_is_until_that_lets_go(tmp_path: Path) -> None:
     first = TierLock(tmp_path, "the embedded dispatcher")
     with pytest.raises(StoreLocked, match="a job wants to copy.*the embedded dispatcher"):
         TierLock(tmp_path, "a job")

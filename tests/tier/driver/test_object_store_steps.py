@@ -350,7 +350,7 @@ def test_a_reader_whose_segment_was_deleted_gets_an_error() -> None:
         reader.read(KEY, 0, 10)
 
 
-def test_a_closed_driver_says_so() -> None:
+def test_a_closed_driver_reports_so() -> None:
     driver = written(MemoryStore())
     driver.close()
     driver.close()

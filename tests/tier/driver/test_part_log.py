@@ -82,7 +82,9 @@ def test_own_writes_continue_the_log() -> None:
         ([(0, 0), (10, 5)], 0, "nothing after the seal mark"),  # The first part was cut to nothing.
     ],
 )
-def test_a_listing_that_cannot_be_is_damage_and_says_where(rows: list[tuple[int, int]], end: int, damage: str) -> None:
+def test_a_listing_that_cannot_be_is_damage_and_reports_where(
+    rows: list[tuple[int, int]], end: int, damage: str
+) -> None:
     objects = [PartObject(*row) for row in rows]
     sound = sound_prefix(objects)
     assert sound.log.end == end

@@ -9,6 +9,7 @@ import resource
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tiermq.errors import (
     TierError,
     TierUnavailable,
 )
+from tiermq.tier.driver import posix
 from tiermq.tier.driver.posix import PosixCalls, PosixDriver
 from tiermq.tier.names import QueueKey, SegmentType
 
@@ -141,6 +143,23 @@ def test_bytes_that_were_found_are_synced_before_they_are_vouched_for(tmp_path: 
         assert {path, os.path.dirname(path)} <= set(calls.synced)
 
 
+def test_what_is_known_to_be_synced_is_bounded_and_what_was_forgotten_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posix, "DURABLE_MAX", 8)
+    calls = FailingCalls()
+    driver = PosixDriver(tmp_path, calls=calls)
+    for queue_id in range(20):
+        driver.write(replace(KEY, queue_id=queue_id), 0, [b"x"])
+    assert len(driver._durable) <= 8
+    assert len(driver._durable_directories) <= 8
+    first = replace(KEY, queue_id=0)
+    calls.synced.clear()
+    assert driver.size(first) == 1
+    path = str(tmp_path / first.path)
+    assert {path, os.path.dirname(path)} <= set(calls.synced)
+
+
 def test_a_torn_tail_is_counted_as_it_is_and_resumed_or_trimmed(tmp_path: Path) -> None:
     driver = PosixDriver(tmp_path)
     driver.write(KEY, 0, [b"whole"])
@@ -240,7 +259,9 @@ def test_a_crash_while_an_object_is_replaced_leaves_the_old_one(tmp_path: Path) 
         (errno.ENAMETOOLONG, BadTierName),
     ],
 )
-def test_what_the_system_refuses_is_said_in_our_words(tmp_path: Path, number: int, expected: type[Exception]) -> None:
+def test_what_the_system_refuses_is_reported_in_our_words(
+    tmp_path: Path, number: int, expected: type[Exception]
+) -> None:
     driver = PosixDriver(tmp_path, calls=FailingCalls("pwrite", number))
     with pytest.raises(expected, match="could not write"):
         driver.write(KEY, 0, [b"x"])
@@ -255,7 +276,7 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
         driver.read(KEY, 0, 1)
 
 
-def test_without_descriptors_every_call_says_which_limit_was_reached_and_what_raises_it(tmp_path: Path) -> None:
+def test_without_descriptors_every_call_reports_which_limit_was_reached_and_what_raises_it(tmp_path: Path) -> None:
     driver = PosixDriver(tmp_path / "tier")
     driver.write(KEY, 0, [b"one"])
     driver.put_object("a.tiermq.json", b"{}")

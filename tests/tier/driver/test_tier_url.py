@@ -165,7 +165,7 @@ def test_without_credentials_a_tier_is_refused_and_nothing_is_asked_for_them(
     assert asked.requests == []
 
 
-def test_the_machine_s_identity_is_asked_for_only_where_the_url_says_so(asked: Asked) -> None:
+def test_the_machine_s_identity_is_asked_for_only_where_the_url_reports_so(asked: Asked) -> None:
     environment = {"AWS_REGION": "r", "AWS_ENDPOINT_URL": asked.address}
     driver = open_driver("s3://bucket/prefix?identity=instance", environment=environment, retry=None)
     with pytest.raises(TierError):

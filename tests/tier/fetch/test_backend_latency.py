@@ -37,7 +37,7 @@ def waits() -> Waits:
     return Waits()
 
 
-def test_a_back_end_is_slow_until_its_first_fetch_says_otherwise(waits: Waits) -> None:
+def test_a_back_end_is_slow_until_its_first_fetch_reports_otherwise(waits: Waits) -> None:
     pace = BackendLatency(waits)
     assert pace.is_slow
     assert vote(pace, waits, 0) == [False]

@@ -83,7 +83,7 @@ def test_every_time_is_answered_by_the_rule(
     world = make_world()
     file = world.write(at_times(*times), first=first, batch=batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time_search, "STRETCH_MESSAGES", 4)
+        patch.setattr(time_search, "SEARCHED_MESSAGES_MAX", 4)
         if not indexed:
             without_time_index(file, patch)
         search = TimeSearch()
@@ -138,7 +138,7 @@ def test_without_a_time_index_the_range_is_halved_and_what_was_learned_is_rememb
 
 
 def test_huge_messages_are_not_fetched_to_learn_their_times(make_world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_search, "STRETCH_BYTES", 300_000)
+    monkeypatch.setattr(time_search, "SEARCHED_BYTES_MAX", 300_000)
     world = make_world()
     file = world.write([Mail(body=bytes(100_000), store_ms=n) for n in range(64)])
     without_time_index(file, monkeypatch)
@@ -165,7 +165,7 @@ def test_bug_22_a_search_stays_within_what_the_tier_still_holds(make_world: Make
 
 
 def test_gaps_and_damage_are_no_messages(make_world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_search, "STRETCH_MESSAGES", 8)
+    monkeypatch.setattr(time_search, "SEARCHED_MESSAGES_MAX", 8)
     world = make_world()
     file = world.write(at_times(*range(100, 120)))
     assert file.skip_to(1_000, "gone") is not None
@@ -227,7 +227,7 @@ def test_a_tier_that_cannot_be_reached_is_an_error(world: FetchWorld) -> None:
 def test_what_is_remembered_is_bounded_and_goes_with_its_queue(
     world: FetchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_search, "STRETCH_MESSAGES", 2)
+    monkeypatch.setattr(time_search, "SEARCHED_MESSAGES_MAX", 2)
     monkeypatch.setattr(time_search, "LEARNED_MAX", 5)
     file = world.write(at_times(*range(200)))
     without_time_index(file, monkeypatch)

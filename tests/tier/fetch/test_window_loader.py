@@ -197,7 +197,7 @@ def test_a_fetch_ends_where_another_that_is_under_way_begins(world: FetchWorld) 
         assert behind.result().window.end_offset == 70
 
 
-def test_only_who_fetches_for_himself_says_how_quick_the_back_end_is(world: FetchWorld) -> None:
+def test_only_who_fetches_for_himself_reports_how_quick_the_back_end_is(world: FetchWorld) -> None:
     file = world.write(mails(100))
     pace = quick_pace()
     loader = WindowLoader(world.fetcher.cache, pace=pace)

@@ -233,7 +233,7 @@ def test_bug_17_a_record_whose_object_is_missing_is_an_error(tmp_path: Path) -> 
         world.file.log.read(0, 10)
 
 
-def test_a_closed_file_takes_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_closed_file_takes_nothing_and_reports_so(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.file.init(0)
     world.write(2)

@@ -14,7 +14,8 @@ from tiermq.tier.flat.queue_recovery import (
     intact_units,
 )
 from tiermq.tier.metadata.metadata_values import Gap
-from tiermq.tier.queue.records import derive_units, read_window
+from tiermq.tier.queue.log_walk import LogWalk, take_head, take_in_order
+from tiermq.tier.queue.records import derive_units
 from tiermq.tier.queue.units import runs_of_records
 
 ONE = len(record(100))
@@ -81,10 +82,32 @@ def test_runs_end_at_blanks_at_jumps_and_where_a_read_would_be_too_long(monkeypa
     assert list(runs_of_records(b"", 7)) == []
 
 
-def test_a_window_grows_to_the_first_record_but_not_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiermq.tier.queue.units.RUN_BYTES", 100)
-    data = WHOLE.data
-    read = lambda offset, length: data[offset : offset + length]  # noqa: E731
-    assert len(read_window(read, 0, len(data))) == ONE
-    assert len(read_window(read, 0, ONE - 1)) == 100
-    assert len(read_window(read, 0, 50)) == 50
+def test_a_window_grows_to_the_first_record_but_not_beyond_the_end() -> None:
+    lengths: list[int] = []
+
+    def read(offset: int, length: int) -> bytes:
+        lengths.append(length)
+        return WHOLE.data[offset - 700 : offset - 700 + length]
+
+    walk = LogWalk(read, 700, 700 + 2 * ONE, take_in_order(50), window_bytes=100)
+    assert [*walk] == [WHOLE.units[:20], WHOLE.units[20:40]]
+    assert (lengths, walk.at, walk.torn) == ([100, ONE, 100, ONE], 700 + 2 * ONE, "")
+    lengths.clear()
+    walk = LogWalk(read, 700, 700 + ONE - 1, take_in_order(50), window_bytes=100)
+    assert [*walk] == []
+    assert (lengths, walk.at) == ([100], 700)
+    assert walk.torn == f"a record of {ONE} bytes, of which only {ONE - 1} are there"
+
+
+@given(window_bytes=st.integers(8, 7 * ONE), lost=st.integers(0, 5))
+def test_damage_hides_no_other_record_wherever_windows_end(window_bytes: int, lost: int) -> None:
+    data = WHOLE.data[: lost * ONE] + bytes(ONE) + WHOLE.data[(lost + 1) * ONE :]
+    walk = LogWalk[int](
+        lambda offset, length: data[offset - 700 : offset - 700 + length],
+        700,
+        700 + len(data),
+        lambda window, at: None if (taken := take_head(window, at)) is None else (taken[0], taken[1].queue_offset),
+        damage=lambda _begin, _end: -1,
+        window_bytes=window_bytes,
+    )
+    assert [offset for offset in walk if offset >= 0] == [50 + number for number in range(6) if number != lost]

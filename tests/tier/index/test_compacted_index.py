@@ -165,7 +165,7 @@ def test_a_slot_that_leads_astray_is_an_error(position: int, length: int) -> Non
         index.select(3, 1, *EVER)
 
 
-def test_the_companion_is_asked_for_once_and_a_damaged_one_says_nothing() -> None:
+def test_the_companion_is_asked_for_once_and_a_damaged_one_reports_nothing() -> None:
     driver, index = uploaded(3)
     assert index.facts() is None
     assert index.facts() is None

@@ -170,7 +170,7 @@ def test_a_window_that_ends_before_it_begins_is_empty() -> None:
     assert offsets(store, "k", 9, 10, 9) == []
 
 
-def test_a_file_that_cannot_be_read_makes_the_answer_incomplete_and_says_so() -> None:
+def test_a_file_that_cannot_be_read_makes_the_answer_incomplete_and_reports_so() -> None:
     world, store = ten_files()
     world.driver.inner.delete(next(iter(world.rows.rows)))
     answer = store.query("T", "k", 99, *EVER)
@@ -178,7 +178,7 @@ def test_a_file_that_cannot_be_read_makes_the_answer_incomplete_and_says_so() ->
     assert [hit.tier_offset for hit in answer.hits] == [900, 800, 700, 600, 500, 400, 300, 200, 100]
 
 
-def test_a_message_that_cannot_be_read_makes_the_answer_incomplete_and_says_so() -> None:
+def test_a_message_that_cannot_be_read_makes_the_answer_incomplete_and_reports_so() -> None:
     world, store = ten_files()
 
     def fetch(topic: str, candidate: Candidate) -> MessageKeys | None:

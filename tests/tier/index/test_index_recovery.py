@@ -272,7 +272,7 @@ def lose_the_disk(world: World) -> World:
     return World(driver=world.driver, rows=world.rows, clock=world.clock, committed=world.committed)
 
 
-def test_after_the_disk_is_lost_the_tier_says_where_indexing_goes_on() -> None:
+def test_after_the_disk_is_lost_the_tier_reports_where_indexing_goes_on() -> None:
     world = World()
     store = world.open()
     for n in range(14):

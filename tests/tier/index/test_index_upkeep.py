@@ -56,7 +56,7 @@ def test_nothing_is_uploaded_before_it_is_recorded_as_indexed() -> None:
     assert set(recorded) == {600}
 
 
-def test_the_companion_says_what_was_indexed_when_the_file_was_sealed() -> None:
+def test_the_companion_reports_what_was_indexed_when_the_file_was_sealed() -> None:
     world = World()
     store = world.open()
     for _ in range(8):

@@ -45,7 +45,7 @@ def test_a_new_file_has_rocketmq_s_size_and_header() -> None:
     assert file.facts().item_count == 0
 
 
-def test_items_slots_and_header_lie_where_the_format_says() -> None:
+def test_items_slots_and_header_lie_where_the_format_reports() -> None:
     access = SimulatedFileAccess()
     file = create(access)
     assert put(file, 7, offset=1000, ms=BEGIN_MS + 2500, topic_id=2**32 + 9)
@@ -58,7 +58,7 @@ def test_items_slots_and_header_lie_where_the_format_says() -> None:
     assert data[second : second + 32] == struct.pack(">iiiqiii", 12, 1, 2, 2000, 123, -2, 1)
 
 
-def test_twenty_items_of_room_take_nineteen_and_then_the_file_says_that_it_ended() -> None:
+def test_twenty_items_of_room_take_nineteen_and_then_the_file_reports_that_it_ended() -> None:
     file = create()
     assert all(put(file, n, offset=n) for n in range(18))
     assert file.header.magic == MAGIC_BEGIN

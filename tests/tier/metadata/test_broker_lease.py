@@ -64,7 +64,7 @@ def test_an_epoch_that_no_database_could_keep_is_damage_which_is_named_and_taken
     assert lease.acquire() == 1
 
 
-def test_the_last_epoch_has_no_successor_and_says_so(manual_clock: ManualClock) -> None:
+def test_the_last_epoch_has_no_successor_and_reports_so(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     lease = lease_of(driver, DISPATCHER, manual_clock)
     driver.put_object(lease.name, encode_lease(Lease((1 << 62) - 1)), expected=ANY)
@@ -76,7 +76,7 @@ def test_a_lease_lies_in_the_directory_of_its_broker() -> None:
     assert lease_name("DefaultCluster", "broker-a") == "212d6b50_DefaultCluster/broker-a/lease.tiermq.json"
 
 
-def test_a_free_lease_is_acquired_and_says_who_holds_it(manual_clock: ManualClock) -> None:
+def test_a_free_lease_is_acquired_and_reports_who_holds_it(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     lease = lease_of(driver, DISPATCHER, manual_clock)
     assert lease.read() is None
@@ -329,7 +329,7 @@ def damage(driver: MemoryDriver, name: str) -> None:
     driver.put_object(name, stored.data.replace(b'"epoch":', b'"epocx":'), expected=ANY)
 
 
-def test_a_damaged_lease_is_taken_over_when_nobody_wrote_it_anew_for_a_term(
+def test_a_damaged_lease_is_taken_over_when_nobody_wrote_it_again_for_a_term(
     manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = MemoryDriver()
@@ -369,7 +369,7 @@ def test_a_lease_whose_version_digit_went_bad_is_damaged_and_taken_over_after_a_
     job.check()
 
 
-def test_a_holder_writes_a_lease_anew_whose_version_digit_went_bad(manual_clock: ManualClock) -> None:
+def test_a_holder_writes_a_lease_again_whose_version_digit_went_bad(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     holder = lease_of(driver, DISPATCHER, manual_clock)
     holder.acquire(epoch_min=5)
@@ -402,7 +402,7 @@ def test_a_lease_of_the_first_release_is_read(manual_clock: ManualClock) -> None
     assert job.acquire() == 42
 
 
-def test_damage_that_changed_is_waited_for_anew_because_somebody_may_be_at_work(manual_clock: ManualClock) -> None:
+def test_damage_that_changed_is_waited_for_again_because_somebody_may_be_at_work(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     job = lease_of(driver, JOB, manual_clock)
     for text in (b"x", b"y"):
@@ -421,7 +421,7 @@ def test_a_damaged_lease_yields_to_force(manual_clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("act", [BrokerLease.check, BrokerLease.renew], ids=["check", "renew"])
-def test_a_holder_writes_a_damaged_lease_anew_while_its_term_runs(
+def test_a_holder_writes_a_damaged_lease_again_while_its_term_runs(
     act: Callable[[BrokerLease], object], manual_clock: ManualClock
 ) -> None:
     driver = MemoryDriver()

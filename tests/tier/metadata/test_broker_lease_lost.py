@@ -26,7 +26,7 @@ def blank(driver: TierDriver, name: str) -> None:
 
 
 @pytest.mark.parametrize("lose", [gone, blank])
-def test_whoever_takes_a_lease_that_tells_no_epoch_passes_those_of_all_manifests(
+def test_whoever_takes_a_lease_that_shows_no_epoch_passes_those_of_all_manifests(
     lose: Callable[[TierDriver, str], None], manual_clock: ManualClock
 ) -> None:
     driver = MemoryDriver()
@@ -43,7 +43,7 @@ def test_whoever_takes_a_lease_that_tells_no_epoch_passes_those_of_all_manifests
         assert manifests.acquire(QueueKey("DefaultCluster", "broker-a", "orders", number)) == 4
 
 
-def test_a_lease_that_is_there_is_taken_without_a_survey(manual_clock: ManualClock) -> None:
+def test_a_lease_that_is_there_is_taken_without_a_discovery(manual_clock: ManualClock) -> None:
     driver = FaultyDriver(MemoryDriver())
     lease_of(driver, DISPATCHER, manual_clock).acquire()
     manual_clock.advance_ms(30_000)
@@ -75,7 +75,7 @@ class LongListing(MemoryDriver):
         return super().list_objects(prefix)
 
 
-def test_a_term_begins_when_the_survey_is_over(manual_clock: ManualClock) -> None:
+def test_a_term_begins_when_the_discovery_is_over(manual_clock: ManualClock) -> None:
     lease = lease_of(LongListing(manual_clock), DISPATCHER, manual_clock)
     lease.acquire()
     assert lease.expires_ms == manual_clock.now_ms() + 30_000

@@ -17,7 +17,7 @@ from tiermq.files.os_file_access import OsFileAccess
 from tiermq.store.table_journal import TableJournal
 from tiermq.tier.driver.contract import ForwardingDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.metadata.broker_lease import BrokerLease, lease_name, survey_epochs
+from tiermq.tier.metadata.broker_lease import BrokerLease, highest_epoch, lease_name
 from tiermq.tier.metadata.broker_state import (
     KINDS,
     OFFSETS,
@@ -146,7 +146,7 @@ def test_a_lost_lease_is_followed_by_a_higher_epoch_than_the_tables_have(manual_
     lease.acquire(epoch_min=41)
     writer_of(driver, lease, manual_clock).write(offsets(1))
     driver.delete_object(lease_name(*HOME))
-    assert survey_epochs(driver, *HOME) == 41
+    assert highest_epoch(driver, *HOME) == 41
 
 
 def test_damage_is_found_and_replaced_and_a_newer_version_is_left_alone(manual_clock: ManualClock) -> None:

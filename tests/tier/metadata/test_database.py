@@ -150,7 +150,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         Database(path)
 
 
-def test_a_full_disk_is_said_to_be_full_and_leaves_the_old_state(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_to_be_full_and_leaves_the_old_state(tmp_path: Path) -> None:
     database = Database(tmp_path / "tier.db")
 
     def fill_the_disk() -> None:
@@ -166,7 +166,7 @@ def test_a_full_disk_is_said_to_be_full_and_leaves_the_old_state(tmp_path: Path)
     database.close()
 
 
-def test_a_closed_database_says_so(tmp_path: Path) -> None:
+def test_a_closed_database_reports_so(tmp_path: Path) -> None:
     database = Database(tmp_path / "tier.db")
     database.close()
     database.close()

@@ -52,7 +52,7 @@ def test_a_write_fills_in_who_when_and_how_often(manual_clock: ManualClock) -> N
     assert manifests.read(QUEUE) == replace(written, sequence=2)
 
 
-def test_a_new_writer_keeps_what_the_manifest_says_and_fences_the_old_one() -> None:
+def test_a_new_writer_keeps_what_the_manifest_reports_and_fences_the_old_one() -> None:
     driver = MemoryDriver()
     old, new = ManifestStore(driver, "dispatcher of host-1"), ManifestStore(driver, "spark job 7")
     old.write(SAMPLE)
@@ -81,7 +81,7 @@ def test_a_writer_that_was_fenced_in_one_queue_may_go_on_in_another() -> None:
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_of_writers_that_race_one_wins_and_the_others_are_told(attempt: int) -> None:
+def test_of_writers_that_race_one_wins_and_the_others_are_notified(attempt: int) -> None:
     driver = MemoryDriver()
     check_race([ManifestStore(driver, f"writer-{n}") for n in range(4)], writes=20)
 
@@ -196,11 +196,11 @@ def test_a_lease_older_than_a_manifest_is_refused(manual_clock: ManualClock) -> 
 def test_what_was_acquired_is_known_without_another_request(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     first = ManifestStore(driver, "a", clock=manual_clock)
-    assert first.held(QUEUE) is None
+    assert first.taken_over(QUEUE) is None
     first.write(replace(SAMPLE, key=QUEUE))
     second = ManifestStore(driver, "b", clock=manual_clock)
     second.acquire(QUEUE)
-    held = second.held(QUEUE)
+    held = second.taken_over(QUEUE)
     assert held is not None
     assert held == second.read(QUEUE)
     assert (held.segments, held.writer) == (SAMPLE.segments, "b")

@@ -37,7 +37,7 @@ def driver(seaweedfs: SeaweedFS) -> Iterator[TierDriver]:
     opened.close()
 
 
-def test_of_writers_that_race_over_s3_one_wins_and_the_others_are_told(driver: TierDriver) -> None:
+def test_of_writers_that_race_over_s3_one_wins_and_the_others_are_notified(driver: TierDriver) -> None:
     check_race([ManifestStore(driver, f"writer-{n}") for n in range(2)], writes=5)
 
 

@@ -47,7 +47,7 @@ def test_any_flipped_bit_of_a_closed_file_is_damage(tmp_path: Path) -> None:
         assert damage_of(path, tmp_path / "none") != "", at
 
 
-def test_without_a_seal_sqlite_says_what_it_sees(tmp_path: Path) -> None:
+def test_without_a_seal_sqlite_reports_what_it_sees(tmp_path: Path) -> None:
     path = made(tmp_path)
     data = bytearray(path.read_bytes())
     data[4096 : 4096 + SECTOR_BYTES] = bytes(SECTOR_BYTES)
@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> BrokerWorld:
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_damaged_metadata_are_told_and_made_again_from_the_tier(
+def test_damaged_metadata_are_reported_and_made_again_from_the_tier(
     world: BrokerWorld, is_gone: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     spoil(world, is_gone)
@@ -105,7 +105,7 @@ def test_damaged_metadata_are_told_and_made_again_from_the_tier(
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_store_with_damaged_metadata_waits_for_its_tier_and_never_says_that_nothing_is_there(
+def test_a_store_with_damaged_metadata_waits_for_its_tier_and_never_reports_that_nothing_is_there(
     world: BrokerWorld, is_gone: bool
 ) -> None:
     spoil(world, is_gone)

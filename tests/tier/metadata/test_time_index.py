@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.tier.metadata.metadata_values import Stretch, TimeEntry, entry_for_commit, sample
+from tiermq.tier.metadata.metadata_values import EntrySpacing, TimeEntry, entry_for_commit, sample
 
-STRETCH = Stretch(messages_max=10, bytes_max=1000)
+STRETCH = EntrySpacing(messages_max=10, bytes_max=1000)
 
 
 def sampled(batches: list[tuple[int, int, int]]) -> tuple[list[TimeEntry], list[tuple[int, int]]]:
@@ -55,7 +55,7 @@ def test_no_stretch_is_longer_than_two_reads_can_fetch(batches: list[tuple[int, 
 def test_there_are_not_more_entries_than_the_size_of_the_queue_asks_for(batches: list[tuple[int, int, int]]) -> None:
     entries, messages = sampled(batches)
     total = sum(size for _, size, _ in batches)
-    # Any two neighbouring stretches together are longer than one stretch may be.
+    # Any two neighbouring stretches together are longer than one spacing may be.
     assert len(entries) <= 2 * (len(messages) / STRETCH.messages_max + total / STRETCH.bytes_max) + 2
 
 
@@ -71,5 +71,5 @@ def test_a_sample_of_messages_that_are_there_already_is_as_dense(sizes: list[int
     assert chosen == sorted(set(chosen))
     for begin, end in zip(chosen, [*chosen[1:], len(sizes) - 1], strict=True):
         assert end - begin <= STRETCH.messages_max
-        # The last message of a stretch begins within it; only its own length may reach beyond.
+        # The last message of a spacing begins within it; only its own length may reach beyond.
         assert end == begin or log_offsets[end - 1] - log_offsets[begin] <= STRETCH.bytes_max

@@ -11,7 +11,7 @@ from tiermq.consumequeue.unit import UNIT
 from tiermq.message import encode_record
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import NEVER_MS, Stretch, TimeEntry, entry_for_commit
+from tiermq.tier.metadata.metadata_values import NEVER_MS, EntrySpacing, TimeEntry, entry_for_commit
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 START_MS = 1_757_000_000_000
@@ -45,7 +45,7 @@ class TierQueue:
     offset: int = 0
     log_end: int = 0
     places: list[tuple[int, int, int]] = field(default_factory=list)
-    stretch: Stretch = field(default_factory=Stretch)
+    spacing: EntrySpacing = field(default_factory=EntrySpacing)
 
     def begin(self, queue_offset: int) -> TierQueue:
         self.offset = queue_offset
@@ -93,7 +93,7 @@ class TierQueue:
             offsets = {"begin_offset": None if row.begin_offset >= 0 else begin, "end_offset": self.offset}
             more: dict[str, Any] = offsets if key.type is SegmentType.COMMIT_LOG else {}
             self.store.update_size(key, self.driver.size(key), begin_ms, time_of(self.offset - 1), **more)
-        entry = entry_for_commit(self.store.last_time_entry(self.queue), first, self.offset, self.log_end, self.stretch)
+        entry = entry_for_commit(self.store.last_time_entry(self.queue), first, self.offset, self.log_end, self.spacing)
         self.store.add_time_entries(self.queue, [entry] if entry else [])
 
     def roll_log(self) -> TierQueue:

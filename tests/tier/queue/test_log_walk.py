@@ -16,16 +16,16 @@ from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key, sound_world
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import CorruptSegment
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.repair.queue_facts import Damage, SoundRun, Stretch, read_facts, walk_log
+from tiermq.tier.repair.queue_facts import Damage, LogPart, SoundRun, read_facts, walk_log
 
 
-def walked(world: TierWorld) -> list[Stretch]:
+def walked(world: TierWorld) -> list[LogPart]:
     return list(walk_log(world.driver, QUEUE, read_facts(world.driver, QUEUE).logs))
 
 
-def messages(stretches: list[Stretch]) -> dict[int, tuple[int, int]]:
+def messages(parts: list[LogPart]) -> dict[int, tuple[int, int]]:
     found = {}
-    for run in stretches:
+    for run in parts:
         if isinstance(run, SoundRun):
             for number, (place, size, _) in enumerate(UNIT.iter_unpack(run.units)):
                 found[run.queue_offset + number] = place, size
@@ -38,10 +38,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> TierWorld:
 
 
 def test_a_sound_log_is_sound_runs_from_end_to_end(world: TierWorld) -> None:
-    stretches = walked(world)
-    assert all(isinstance(stretch, SoundRun) for stretch in stretches)
-    assert list(messages(stretches)) == list(range(COUNT))
-    assert stretches[-1].stop == world.segments(LOG)[-1].end
+    parts = walked(world)
+    assert all(isinstance(part, SoundRun) for part in parts)
+    assert list(messages(parts)) == list(range(COUNT))
+    assert parts[-1].stop == world.segments(LOG)[-1].end
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -64,18 +64,18 @@ def test_stretches_cover_the_log_once_and_what_is_sound_is_what_was_written(
             target = bytes_of(world, keys[which])
             at %= len(target)
             target[at : at + len(data)] = data[: len(target) - at]
-        stretches = walked(world)
+        parts = walked(world)
         end = 0
-        for stretch in stretches:
-            assert stretch.start == end
-            end = stretch.stop
+        for part in parts:
+            assert part.start == end
+            end = part.stop
         assert end == world.segments(LOG)[-1].end
-        for run in stretches:
+        for run in parts:
             if isinstance(run, SoundRun):
                 for place, size, _ in UNIT.iter_unpack(run.units):
                     assert (place, size) in expected.values()
         untouched = {key for key in keys if bytes(bytes_of(world, key)) == before[key]}
-        found = messages(stretches)
+        found = messages(parts)
         for offset, (place, size) in expected.items():
             if any(key.base <= place < key.base + len(before[key]) for key in untouched):
                 assert found.get(offset) == (place, size)
@@ -89,8 +89,8 @@ def test_holes_marks_foreign_records_and_unreadable_bytes_are_distinguished(tmp_
     world = sound_world(tmp_path)
     struct.pack_into(">i", bytes_of(world, log_key(world)), 12, 9)
     world.driver.delete(log_key(world, 1))
-    stretches = walked(world)
-    damages = [stretch for stretch in stretches if isinstance(stretch, Damage)]
+    parts = walked(world)
+    damages = [part for part in parts if isinstance(part, Damage)]
     assert [damage.is_hole for damage in damages] == [False, True]
     assert damages[1] == Damage(log_key(world, 1).base, log_key(world, 2).base, is_hole=True)
 
@@ -113,7 +113,7 @@ def test_the_end_mark_of_a_segment_is_neither_record_nor_damage(tmp_path: Path) 
     mark = struct.pack(">iIq", 16, 0xCBD43194, 99)
     more = batch(2, 1, start + 16, records=[record("orders", 0, 2, 5)])
     world.driver.write(log_key(world), start, [mark, more.data])
-    stretches = walked(world)
-    assert [type(stretch) for stretch in stretches] == [SoundRun, SoundRun]
-    assert stretches[1].start == start + 16
+    parts = walked(world)
+    assert [type(part) for part in parts] == [SoundRun, SoundRun]
+    assert parts[1].start == start + 16
     world.close()

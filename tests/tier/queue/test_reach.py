@@ -77,7 +77,7 @@ def test_an_end_mark_with_no_room_behind_it_is_damaged() -> None:
 
 
 @pytest.mark.parametrize("position", [8, 20, 27, 28, 35, 60 + 32])
-def test_a_record_that_is_not_what_its_unit_says_is_never_served(position: int) -> None:
+def test_a_record_that_is_not_what_its_unit_reports_is_never_served(position: int) -> None:
     """Body CRC, queue offset, physical offset, body: a flipped bit in any of them."""
     run = Run.of([Mail(body=b"x" * 40)], 6, 0)
     data = bytearray(run.data)

@@ -22,7 +22,7 @@ def with_coverage(world: TierWorld, ends: dict[tuple[str, int], int]) -> None:
     world.driver.put_object(name, CoverageRecord(record.files, queues).encode())
 
 
-def test_a_file_covers_what_its_companion_says_less_what_files_before_it_cover(world: TierWorld) -> None:
+def test_a_file_covers_what_its_companion_reports_less_what_files_before_it_cover(world: TierWorld) -> None:
     with_coverage(world, {("orders", 0): 900, ("payments", 2): 0})
     second = world.put_index().key
     facts = read_facts(world.driver, second.queue, world.metadata)
@@ -44,7 +44,7 @@ def test_without_topic_ids_nothing_can_be_indexed(world: TierWorld) -> None:
         rebuild_index(world.driver, index_key(world))
 
 
-def test_a_file_without_companion_and_header_takes_what_its_row_says(world: TierWorld) -> None:
+def test_a_file_without_companion_and_header_takes_what_its_row_reports(world: TierWorld) -> None:
     bytes_of(world, index_key(world))[:28] = bytes(28)
     world.driver.delete_object(companion_name(index_key(world)))
     with pytest.MonkeyPatch.context() as patch:

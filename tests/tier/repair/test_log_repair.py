@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tier.repair.repair_world import RepairWorld
 from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key
-from tiermq.tier.repair.queue_facts import read_facts, survey_log
+from tiermq.tier.repair.queue_facts import read_facts, scan_log
 from tiermq.tier.repair.queue_repair import Lost, PatchedSegment, apply_patches, find_lost, find_patches
 
 
 def lost(made: RepairWorld, *, with_local: bool = True) -> tuple[list[Lost], list[str]]:
     facts = read_facts(made.world.driver, QUEUE)
     sources = [made.local] if with_local else []
-    return find_lost(made.world.driver, facts, survey_log(made.world.driver, facts), sources)
+    return find_lost(made.world.driver, facts, scan_log(made.world.driver, facts), sources)
 
 
 def test_nothing_is_lost_of_a_sound_log(made: RepairWorld) -> None:
@@ -58,7 +58,7 @@ def test_patches_cover_several_segments_and_each_gets_its_own_bytes(made: Repair
     for segment in made.world.segments(LOG)[:2]:
         made.world.driver.delete(segment.key)
     facts = read_facts(made.world.driver, QUEUE)
-    found, _ = find_lost(made.world.driver, facts, survey_log(made.world.driver, facts), [made.local])
+    found, _ = find_lost(made.world.driver, facts, scan_log(made.world.driver, facts), [made.local])
     if not found:  # The head of a log that is gone looks like one that has expired.
         found = [Lost(0, log_key(made.world, 2).base, 0, facts.rows_of(LOG)[2].begin_offset)]
     patches, failed = find_patches(facts, found, [made.local])

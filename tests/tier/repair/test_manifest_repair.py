@@ -20,7 +20,7 @@ from tiermq.tier.repair.queue_facts import read_facts
 from tiermq.tier.verify.verify import verify_tier
 
 
-def test_a_rebuilt_manifest_says_of_a_sound_queue_what_the_old_one_said(world: TierWorld) -> None:
+def test_a_rebuilt_manifest_reports_of_a_sound_queue_what_the_old_one_reported(world: TierWorld) -> None:
     facts = read_facts(world.driver, QUEUE)
     made = rebuild_manifest(world.driver, facts, world.clock)
     assert facts.manifest is not None

@@ -31,7 +31,7 @@ def mended(tmp_path: Path) -> Iterator[RepairWorld]:
 
 
 @pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_every_damage_is_mended_to_the_byte_while_a_local_store_has_the_messages(
+def test_every_damage_is_fixed_to_the_byte_while_a_local_store_has_the_messages(
     mended: RepairWorld, damage: Callable[[TierWorld], None]
 ) -> None:
     damage(mended.world)
@@ -47,7 +47,7 @@ UNITS_ONLY = {"unit_offset", "unit_offset_forward", "unit_offset_far", "unit_siz
 
 
 @pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_without_a_local_store_units_are_mended_and_lost_records_are_named(
+def test_without_a_local_store_units_are_fixed_and_lost_records_are_named(
     mended: RepairWorld, damage: Callable[[TierWorld], None]
 ) -> None:
     damage(mended.world)
@@ -61,7 +61,7 @@ def test_without_a_local_store_units_are_mended_and_lost_records_are_named(
         assert any("lost" in text for text in texts)
 
 
-def test_a_dry_run_says_what_would_be_done_and_changes_nothing(mended: RepairWorld) -> None:
+def test_a_dry_run_reports_what_would_be_done_and_changes_nothing(mended: RepairWorld) -> None:
     bytes_of(mended.world, log_key(mended.world))[100] ^= 1
     bytes_of(mended.world, unit_key(mended.world))[40] ^= 1
     before, objects = bytes_in(mended.world), dict(mended.world.driver._place.objects)
@@ -83,7 +83,7 @@ def test_what_is_replaced_is_kept_under_a_name_that_no_listing_shows(mended: Rep
     assert kept not in bytes_in(mended.world)
 
 
-def test_a_range_that_the_local_store_has_only_partly_is_left_and_the_rest_is_mended(mended: RepairWorld) -> None:
+def test_a_range_that_the_local_store_has_only_partly_is_left_and_the_rest_is_fixed(mended: RepairWorld) -> None:
     mended.local.forget("orders", 0, 0)
     bytes_of(mended.world, log_key(mended.world))[100] ^= 1
     second = log_key(mended.world, 1)

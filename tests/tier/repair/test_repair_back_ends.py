@@ -54,7 +54,7 @@ def _flip(file: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "damage"), [("posix", damage_file), ("object", damage_object)], ids=["directory", "object store"]
 )
-def test_damage_in_records_and_units_is_mended_to_the_byte(
+def test_damage_in_records_and_units_is_fixed_to_the_byte(
     tmp_path: Path, kind: str, damage: Callable[[Path, SegmentKey], None], is_sealed: bool
 ) -> None:
     root = tmp_path / "tier"

@@ -28,7 +28,7 @@ def test_the_state_follows_from_what_was_done(
     assert RepairOutcome.of(ACTION, changes, [], impossible, is_dry_run=dry).state is state
 
 
-def test_a_repair_is_complete_when_a_verification_says_so() -> None:
+def test_a_repair_is_complete_when_a_verification_reports_so() -> None:
     assert RepairReport("u", False).is_complete
     assert RepairReport("u", False, 3, 0).is_complete
     assert not RepairReport("u", False, 3, 1).is_complete

@@ -84,7 +84,7 @@ def test_with_fresh_manifests_everything_is_as_it_was(
     assert restored.add_topic("new").id == 2  # The deleted topic's id is not given again.
 
 
-def test_gap_03_without_any_manifest_the_records_tell_everything_but_topic_attributes(
+def test_gap_03_without_any_manifest_the_records_show_everything_but_topic_attributes(
     driver: MemoryDriver, store: MetadataStore, restored: MetadataStore, manual_clock: ManualClock
 ) -> None:
     write_history(driver, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiermq.tier.restore.restore_report import HARMLESS, Finding, Remark, RestoreReport
 
 
-def test_a_remark_says_where_what_and_the_particulars() -> None:
+def test_a_remark_reports_where_what_and_the_particulars() -> None:
     assert str(Remark(Finding.TRIMMED, "a/b", "7 bytes")) == (
         "a/b: a torn tail, of which only the whole part counts (7 bytes)"
     )

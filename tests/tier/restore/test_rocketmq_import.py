@@ -79,7 +79,7 @@ def test_a_file_that_is_behind_its_tier_is_made_good(tmp_path: Path, store: Meta
     assert (file.min_offset, file.commit_offset) == (0, 6)
 
 
-def test_what_file_and_tier_disagree_about_is_said(tmp_path: Path, store: MetadataStore) -> None:
+def test_what_file_and_tier_disagree_about_is_reported(tmp_path: Path, store: MetadataStore) -> None:
     tier = Path(shutil.copytree(GOLDEN / "tier", tmp_path / "tier"))
     root = tier / "212d6b50_DefaultCluster" / "broker-a"
     lost = next((root / "later" / "0" / "COMMIT_LOG").iterdir())

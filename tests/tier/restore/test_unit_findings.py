@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tier.metadata.metadata_samples import log_key, units_key
-from tiermq.tier.metadata.metadata_values import Segment, Stretch, TimeEntry
+from tiermq.tier.metadata.metadata_values import EntrySpacing, Segment, TimeEntry
 from tiermq.tier.queue.units import UnitChunk
 from tiermq.tier.restore.queue_discovery import UnitFindings
 
@@ -18,7 +18,7 @@ def chunk(begin: int, end: int, **odd: list[int]) -> UnitChunk:
 
 
 def collected(last_entry: TimeEntry | None = None) -> UnitFindings:
-    found = UnitFindings(LOGS, UNITS, last_entry, Stretch(messages_max=4))
+    found = UnitFindings(LOGS, UNITS, last_entry, EntrySpacing(messages_max=4))
     for piece in (chunk(0, 4), chunk(4, 10)):
         found.take(piece)
     return found
@@ -40,7 +40,7 @@ def test_every_wanted_record_is_wanted_once_and_in_order() -> None:
 
 
 def test_the_end_is_where_records_end_and_odd_units_before_it_are_remembered() -> None:
-    found = UnitFindings(LOGS, UNITS, None, Stretch())
+    found = UnitFindings(LOGS, UNITS, None, EntrySpacing())
     found.take(UnitChunk(0, 10, [0, 5], [0, 50], [10, 10], bad=[3, 8], beyond=[4, 9], blank=[6, 7]))
     assert found.good_end(10) == 8
     assert found.bad_before(8) == [3, 4]

@@ -250,7 +250,7 @@ def test_whoever_lost_the_tier_deletes_nothing(broker: Broker) -> None:
     assert broker.world.readable() == list(range(8))
 
 
-def test_whoever_cannot_ask_whose_the_tier_is_deletes_nothing_and_says_so(broker: Broker) -> None:
+def test_whoever_cannot_ask_whose_the_tier_is_deletes_nothing_and_reports_so(broker: Broker) -> None:
     def unknown() -> None:
         raise TierUnavailable("no answer")
 

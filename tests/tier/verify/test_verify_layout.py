@@ -45,7 +45,7 @@ def row(base: int, size: int, status: SegmentStatus = SegmentStatus.NEW) -> Segm
         pytest.param([info(0, 9, sealed=True, part_count=3)], [], [], ["parts_left"], id="parts of a sealed segment"),
     ],
 )
-def test_what_is_said_of_a_layout(
+def test_what_is_reported_of_a_layout(
     infos: list[SegmentInfo], rows: list[Segment], problems: list[str], notes: list[str]
 ) -> None:
     report = VerifyReport("memory://x")

@@ -35,5 +35,5 @@ def test_it_is_plain_values_for_programs() -> None:
     assert values["problems"] == [{"kind": "damaged_record", "where": "here", "text": "so"}]
 
 
-def test_every_kind_says_what_it_means() -> None:
+def test_every_kind_reports_what_it_means() -> None:
     assert all(len(kind.value.split()) >= 3 for kind in (*Problem, *Note))

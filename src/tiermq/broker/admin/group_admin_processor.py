@@ -67,8 +67,8 @@ class GroupAdminProcessor:
             bits = groups.forbidden_table.get(group, {}).get(topic, 0)
             readable = bool_field(command, "readable", default=True)
             groups.set_forbidden(group, topic, bits & ~PERM_READ if readable else bits | PERM_READ)
-        told = {"group": group, "readable": not groups.is_forbidden(group, topic, PERM_READ), "topic": topic}
-        return command.respond(body=encode_body(told))
+        fields = {"group": group, "readable": not groups.is_forbidden(group, topic, PERM_READ), "topic": topic}
+        return command.respond(body=encode_body(fields))
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -92,8 +92,8 @@ class GroupAdminProcessor:
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         groups = self._parts.groups
         version = groups.data_version
-        table, told = page_of(command, "Group", groups.table, version)
-        return command.respond(ext=told, body=encode_groups(table, groups.forbidden_table, version))
+        table, fields = page_of(command, "Group", groups.table, version)
+        return command.respond(ext=fields, body=encode_groups(table, groups.forbidden_table, version))
 
     # Members.
 
@@ -104,7 +104,7 @@ class GroupAdminProcessor:
         if group is None:
             raise RequestRefused(f"the consumer group[{name}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
         body = {
-            "connectionSet": [_told(each) for each in tuple(group.clients.values())],
+            "connectionSet": [_connection_fields(each) for each in tuple(group.clients.values())],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
@@ -119,7 +119,7 @@ class GroupAdminProcessor:
         if group is None:
             raise RequestRefused(f"the producer group[{name}] not exist")
         return command.respond(
-            body=encode_body({"connectionSet": [_told(each) for each in tuple(group.clients.values())]})
+            body=encode_body({"connectionSet": [_connection_fields(each) for each in tuple(group.clients.values())]})
         )
 
     @serves(RequestCode.GET_ALL_PRODUCER_INFO, access=ADMINISTRATOR, in_pool=True)
@@ -154,11 +154,11 @@ class GroupAdminProcessor:
     def subscription(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, topic = text_field(command, "group"), text_field(command, "topic")
         found = self._parts.clients.subscription(group, topic)
-        told = None if found is None else found.to_json()
-        return command.respond(body=encode_body({"group": group, "subscriptionData": told, "topic": topic}))
+        subscription = None if found is None else found.to_json()
+        return command.respond(body=encode_body({"group": group, "subscriptionData": subscription, "topic": topic}))
 
 
-def _told(client: Client) -> dict[str, Any]:
+def _connection_fields(client: Client) -> dict[str, Any]:
     return {
         "clientAddr": client.address,
         "clientId": client.client_id,

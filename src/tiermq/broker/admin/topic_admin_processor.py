@@ -99,7 +99,7 @@ class TopicAdminProcessor:
         changed = [each for each in wanted if each != self._parts.topics.get(each.name)]
         if changed:
             self._parts.topics.put_all(changed)
-            self._wait_told(changed[0].name)
+            self._wait_registered(changed[0].name)
 
     def _wanted(self, asked: TopicConfig, changes: Mapping[str, str | None]) -> TopicConfig:
         """The topic after the change. Raises RequestRefused for an invalid one."""
@@ -134,7 +134,7 @@ class TopicAdminProcessor:
         except TierError as error:
             raise RequestRefused(f"{changed[0]} of topic {name} is not changed: {error}") from error
 
-    def _wait_told(self, name: str) -> None:
+    def _wait_registered(self, name: str) -> None:
         if not self._parts.wait_registered():
             _log.warning(
                 "topic %s: changed, but not yet registered at all name servers; the registration is retried", name
@@ -164,7 +164,7 @@ class TopicAdminProcessor:
         for group in parts.offsets.groups_of(name):
             gone += [each for each in pop_retry_topics(group, name) if parts.topics.get(each) is not None]
         parts.topics.delete(gone)
-        self._wait_told(name)
+        self._wait_registered(name)
         for each in gone:
             parts.offsets.remove_topic(each)
         parts.offsets.flush()
@@ -201,11 +201,11 @@ class TopicAdminProcessor:
         topics = self._parts.topics
         version = topics.data_version
         table, fields = page_of(command, "Topic", topics.table, version)
-        told = ",".join(f"{quoted(name)}:{each.encode()}" for name, each in table.items())
+        encoded = ",".join(f"{quoted(name)}:{each.encode()}" for name, each in table.items())
         body = (
             f'{{"dataVersion":{encode_body(version.to_json()).decode()},'
             f'"mappingDataVersion":{encode_body(NO_VERSION.to_json()).decode()},'
-            f'"topicConfigTable":{{{told}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}'
+            f'"topicConfigTable":{{{encoded}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}'
         )
         return command.respond(ext=fields, body=body.encode())
 

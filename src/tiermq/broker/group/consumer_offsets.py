@@ -156,13 +156,27 @@ class ConsumerOffsets:
         found = NONE if queues is None else queues.get(queue_id, NONE)
         return self.elsewhere.get(key, {}).get(queue_id, NONE) if found == NONE and self.elsewhere else found
 
-    def follow(self, table: Offsets) -> None:
-        """Take the offsets of a master, over those that this broker has."""
+    def follow(self, table: Offsets, version: DataVersion = NO_VERSION) -> None:
+        """Take the offsets of a master, over those that this broker has. Its version is at least the master's then, so
+        that a RocketMQ master that returns takes what was committed here.
+        """
         with self._lock:
+            if version.counter > self.data_version.counter:
+                self.data_version = version
             for key, queues in table.items():
                 own = self._table.setdefault(key, {})
                 if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
                     self._table[key] = {**own, **queues}
+                    self._changed = True
+
+    def take_greater(self, table: Offsets) -> None:
+        """Take what groups have consumed at a slave that acted for this broker."""
+        with self._lock:
+            for key, queues in table.items():
+                own = self._table.get(key, {})
+                newer = {queue_id: offset for queue_id, offset in queues.items() if offset > own.get(queue_id, NONE)}
+                if newer:
+                    self._table[key] = {**own, **newer}
                     self._changed = True
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
@@ -342,11 +356,11 @@ def _parts(key: str) -> tuple[str, str]:
 def encode_offsets(
     table: Offsets, version: DataVersion, log_ends: list[int] | None = None, pop_open: Offsets | None = None
 ) -> bytes:
-    told, grouped = encode_body(version.to_json()), _topics_of_groups(table)
+    encoded, grouped = encode_body(version.to_json()), _topics_of_groups(table)
     own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), encode_body(log_ends))
     if pop_open:
         own += b',"%b":%b' % (POP_OPEN.encode(), encode_body(pop_open))
-    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (told, grouped, _offset_table(table), own)
+    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (encoded, grouped, _offset_table(table), own)
 
 
 def _topics_of_groups(table: Offsets) -> bytes:

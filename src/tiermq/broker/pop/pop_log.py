@@ -103,9 +103,12 @@ class PopLog:
         self._opened_ms = now_ms()
         self._offsets_written_ms = offsets.data_version.timestamp
         self._ends_written = offsets.log_ends
-        offsets.before_write.append(self._flush)
-        offsets.take_log_ends = self._take_ends
-        offsets.take_open = self._take_open
+
+    def join_offsets(self) -> None:
+        """Of a master: offsets are written after this log, with what is open in it."""
+        self._offsets.before_write.append(self._flush)
+        self._offsets.take_log_ends = self._take_ends
+        self._offsets.take_open = self._take_open
 
     def _flush(self) -> None:
         if self._was_used:
@@ -168,9 +171,13 @@ class PopLog:
             closing = sorted(point.open.intersection(offsets))
             if not closing:
                 return False
-            self._append(point.revive_queue, *_ack(popped, closing, self._broker))
+            self._record_acks(point, closing)
             self.points.acknowledge(popped, closing)
         return True
+
+    def _record_acks(self, point: CheckPoint, offsets: list[int]) -> None:
+        """The queue's lock is held. Raises RequestRefused."""
+        self._append(point.revive_queue, *_ack(point.popped, offsets, self._broker))
 
     def is_awaited(self, queue: int, popped: PoppedMessage, due_ms: int) -> bool:
         """Whether a timer may still deliver a check point: it was made before this log was opened, and is not due."""

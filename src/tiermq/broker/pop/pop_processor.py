@@ -56,6 +56,7 @@ class PopProcessor:
         self._given: dict[tuple[str, str], int] = {}
         self._cold_waiting = 0
         self.log = PopLog(parts.local, parts.offsets, config, parts.clock.now_ms)
+        self.log.join_offsets()
         self.orders = OrderInfos(config_directory(parts.local.config.root_path), parts.clock)
         self.reader = PopReader(parts, self.log, self.orders)
         self.revive = PopRevive(parts, self.log)

@@ -289,10 +289,10 @@ class PopReader:
             popped = PoppedMessage(pop.group, place.topic, place.queue_id, start, found.pop_ms)
             after = page.next_offset
             self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after)
-        if told := ",".join(map(str, given)):
-            found.count += told.count(",") + 1
+        if given_text := ",".join(map(str, given)):
+            found.count += given_text.count(",") + 1
             found.starts.append(f"{place.mark} {place.queue_id} {start}")
-            found.offsets.append(f"{place.mark} {place.queue_id} {told}")
+            found.offsets.append(f"{place.mark} {place.queue_id} {given_text}")
             found.data += data
         return after if not pop.is_ordered else page.next_offset
 
@@ -329,8 +329,8 @@ def queue_offsets_of(data: bytes | memoryview) -> Iterator[int]:
 def _order_counts(place: _Place, offsets: tuple[int, ...], counts: dict[int, int]) -> list[str]:
     """How often messages were delivered before: one by one, and the least of the queue, which older clients read."""
     least = min(counts.values()) if counts and len(counts) == len(offsets) else 0
-    told = [f"{place.mark} qo{place.queue_id}%{offset} {count}" for offset, count in counts.items()]
-    return [*told, f"{place.mark} {place.queue_id} {least}"]
+    listed = [f"{place.mark} qo{place.queue_id}%{offset} {count}" for offset, count in counts.items()]
+    return [*listed, f"{place.mark} {place.queue_id} {least}"]
 
 
 def _steps_of(page: Page, steps: int, offset: int) -> int:

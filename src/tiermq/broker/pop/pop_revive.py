@@ -23,7 +23,7 @@ from tiermq.broker.pop.pop_log import PopLog
 from tiermq.broker.pop.pop_topics import MARK_RETRY, is_of_pair, origin_group, topic_to_come_back_to
 from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
 from tiermq.broker.topic.topic_table import DLQ_QUEUES
-from tiermq.delivery.redeliver import NEVER, SkippedRecords
+from tiermq.delivery.redeliver import NEVER, Escape, SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
 from tiermq.kernel import GetPage, Message
 from tiermq.message.hosts import encode_host
@@ -45,7 +45,8 @@ ROUND_MAX = 1_000
 class PopRevive(Service):
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, log: PopLog) -> None:
+    def __init__(self, parts: BrokerContext, log: PopLog, escape: Escape | None = None) -> None:
+        """`escape` is of a slave that acts for its master."""
         super().__init__("pop-revive")
         self.revived_count = 0
         self.dead_count = 0
@@ -53,6 +54,7 @@ class PopRevive(Service):
         self.too_large = SkippedRecords("popped messages that cannot be delivered again", parts.clock)
         self._parts = parts
         self._log = log
+        self._escape = escape
 
     def recover(self) -> None:
         """Acknowledge messages that have a copy already: the process died after it was stored."""
@@ -179,9 +181,10 @@ class PopRevive(Service):
         """Put a copy to a topic; returns why the store never takes it, or None. Raises RequestRefused to retry."""
         if (problem := topic_problem(name)) is not None:
             return problem
-        topic = self._parts.topics.make(name, DLQ_QUEUES, DLQ_QUEUES)
+        if self._escape is None:
+            self._parts.topics.make(name, DLQ_QUEUES, DLQ_QUEUES)
         copy = Message(
-            topic.name,
+            name,
             message.body,
             0,
             encoded_properties=properties,
@@ -191,7 +194,7 @@ class PopRevive(Service):
             born_host=encode_host(message.born_host),
             reconsume_times=message.reconsume_times + 1,
         )
-        status = self._parts.store.put(copy).status
+        status = self._parts.store.put(copy).status if self._escape is None else self._escape([copy])[0]
         if status in NEVER:
             return f"the store never takes it: {status.name}"
         if status is not PutStatus.PUT_OK:

@@ -185,9 +185,9 @@ class PullProcessor:
         try:
             admitted = self.admission.admit(pull)
         except PullForbidden as error:
-            told = {"forbiddenType": str(error.forbidden_type)}
-            return pull.command.respond(error.code, str(error), ext=told)
-        if self._is_slave and not (self._parts.config.slave_read_enable or not self._parts.config.takes_messages):
+            fields = {"forbiddenType": str(error.forbidden_type)}
+            return pull.command.respond(error.code, str(error), ext=fields)
+        if self._is_slave and not self._serves_reads():
             self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
@@ -339,6 +339,8 @@ class PullProcessor:
         code = _code_of(page, pull.offset)
         if self._is_slave and page.status is GetStatus.OFFSET_OVERFLOW_BADLY:
             code = _NOT_FOUND  # The master may have it: a consumer is not sent back because this broker is behind.
+        elif code == _MOVED and may_hold and pull.offset > page.max_offset and self._is_behind():
+            code = _NOT_FOUND  # What is acknowledged may not be in its queue yet: a consumer waits for it.
         if code == _NOT_FOUND and self._sends_back():
             code = _RETRY  # The consumer has caught up: its next pull goes to the master.
         if code == _NOT_FOUND and may_hold and self._hold(pull, page):
@@ -353,6 +355,15 @@ class PullProcessor:
             return MASTER_ID
         group = admitted.group
         return group.which_broker_when_consume_slowly if page.suggest_slave else group.broker_id
+
+    def _is_behind(self) -> bool:
+        """Whether messages of the log are not in their queues yet."""
+        local = self._parts.local
+        return local.dispatched_where < local.max_physical_offset
+
+    def _serves_reads(self) -> bool:
+        config = self._parts.config
+        return config.slave_read_enable or not config.takes_messages or self._parts.replication.is_acting
 
     def _sends_back(self) -> bool:
         return self._is_slave and self._parts.replication.sends_back
@@ -457,7 +468,7 @@ class ConsumeCounts:
         self._parts = parts
         self._admission = admission
         self._owner = (parts.config.broker_cluster_name, "broker", parts.config.broker_name)
-        self._told: dict[tuple[str, str], tuple[int, int]] = {}
+        self._reported: dict[tuple[str, str], tuple[int, int]] = {}
         self._shown: dict[str, set[Labels]] = {}
         registry = parts.metrics
         self._messages = registry.counter("rocketmq_messages_out_total", "messages delivered to consumers", GIVEN)
@@ -481,13 +492,13 @@ class ConsumeCounts:
         topics = self._parts.topics
         for (group, topic), admitted in tuple(self._admission.remembered.items()):
             now = admitted.message_count, admitted.byte_count
-            before = self._told.get((group, topic), (0, 0))
+            before = self._reported.get((group, topic), (0, 0))
             if now[0] < before[0]:
                 before = (0, 0)  # It was removed meanwhile, and counts again from 0.
             labels = (*self._owner, topic, group, _text(_is_retry(topic)), _text(topics.is_system(topic)))
             self._messages.labels(*labels).add(now[0] - before[0])
             self._bytes.labels(*labels).add(now[1] - before[1])
-            self._told[group, topic] = now
+            self._reported[group, topic] = now
 
     def _collect_behind(self) -> None:
         parts = self._parts
@@ -513,8 +524,8 @@ class ConsumeCounts:
             group = clients.consumers(name)
             for client in () if group is None else tuple(group.clients.values()):
                 mode = "push" if group is None else _MODES[group.consume_type]
-                told = (language_of(client.language).name, str(client.version))
-                consuming[(*self._owner, name, *told, mode)] += 1
+                labels = (language_of(client.language).name, str(client.version))
+                consuming[(*self._owner, name, *labels, mode)] += 1
         producing: Counter[Labels] = Counter()
         for name in clients.producer_groups:
             senders = clients.producers(name)

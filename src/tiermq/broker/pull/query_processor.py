@@ -55,7 +55,7 @@ class QueryProcessor:
         if not page.messages and local.dispatched_where < local.max_physical_offset:
             local.dispatch_now()  # It may not be dispatched yet.
             page = self._store.query(topic, key, begin_ms, end_ms, most)
-        told = {
+        fields = {
             "indexLastUpdateTimestamp": str(page.last_update_timestamp_ms),
             "indexLastUpdatePhyoffset": str(page.last_update_physical_offset),
         }
@@ -65,7 +65,7 @@ class QueryProcessor:
             raise RequestRefused(f"no message with the key was found, but {incomplete}")
         if not found:
             remark = "can not find message, maybe time range not correct"
-            return command.respond(ResponseCode.QUERY_NOT_FOUND, remark, ext=told)
+            return command.respond(ResponseCode.QUERY_NOT_FOUND, remark, ext=fields)
         records: list[bytes] = []
         left = BODY_BYTES_MAX
         for message in reversed(found):
@@ -76,8 +76,8 @@ class QueryProcessor:
             records.append(record)
         body = b"".join(reversed(records))
         if incomplete:
-            return command.respond(remark=incomplete, ext={**told, INDEX_COMPLETE: "false"}, body=body)
-        return command.respond(ext=told, body=body)
+            return command.respond(remark=incomplete, ext={**fields, INDEX_COMPLETE: "false"}, body=body)
+        return command.respond(ext=fields, body=body)
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID, access=reaches("SUB of the message's topic"), in_pool=True)
     def view(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -103,29 +103,29 @@ class QueryProcessor:
         if queue_id not in local.topics().get(topic, ()):
             raise RequestRefused(f"{queue_id}@{topic} is not exist!")
         low, high = max(0, local.min_offset(topic, queue_id)), max(0, local.max_offset(topic, queue_id))
-        told: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
+        fields: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
         if group:
             wanted = self._parts.clients.subscription(group, topic)
-            told["subscriptionData"] = None if wanted is None else wanted.to_json()
-            told["filterData"] = f"{group}@{topic} is not online!" if wanted is None else wanted.expression
+            fields["subscriptionData"] = None if wanted is None else wanted.to_json()
+            fields["filterData"] = f"{group}@{topic} is not online!" if wanted is None else wanted.expression
         remark = None
         if low <= index < high:
             units = local.queue_units(topic, queue_id, index, index + min(max(0, count), UNITS_MAX))
-            told["queueData"] = [_unit(*each) for each in units]
+            fields["queueData"] = [_unit(*each) for each in units]
         else:
             remark = f"Index {index} of {queue_id}@{topic} is not exist!"
-        return command.respond(remark=remark, body=encode_body(told))
+        return command.respond(remark=remark, body=encode_body(fields))
 
 
 def _unit(physical: int, size: int, tags_code: int, ext: ExtUnit | None) -> dict[str, Any]:
     """As RocketMQ shows it, with the tags and time of the ext unit where there is one."""
-    told: dict[str, Any] = {"eval": False, "physicOffset": physical, "physicSize": size, "tagsCode": tags_code}
+    fields: dict[str, Any] = {"eval": False, "physicOffset": physical, "physicSize": size, "tagsCode": tags_code}
     if ext is not None:
         found = {"msgStoreTime": ext.store_timestamp_ms, "size": ext.size, "tagsCode": ext.tags_code}
-        told |= {"bitMap": ext.bit_map.hex(), "extendDataJson": encode_body(found).decode()}
+        fields |= {"bitMap": ext.bit_map.hex(), "extendDataJson": encode_body(found).decode()}
     elif is_ext_address(tags_code):
-        told["msg"] = f"Cq extend not exist!addr: {tags_code}"
-    return told
+        fields["msg"] = f"Cq extend not exist!addr: {tags_code}"
+    return fields
 
 
 def _incomplete(topic: str) -> str:

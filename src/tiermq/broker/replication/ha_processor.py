@@ -3,6 +3,7 @@
     60   timer check point, 56 bytes          61   timers by topic, JSON         asked by RocketMQ's slaves
     906  a master's HA address                907  replication as `mqadmin haStatus` shows it
     1007 epochs of the log                    1008 a controller has elected another master
+    905  a member of the set has come or gone  906  of a master: it is back, and a slave stops acting for it
 
 A master reports its slaves, a slave its connection to the master. What a slave would have to change is refused, with
 where to go instead (`SLAVE_REFUSES`): a slave's tables and log are its master's.
@@ -14,7 +15,7 @@ from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.errors import BadConfig, RemotingError, ReplicationError, RequestRefused
-from tiermq.remoting.access import ADMINISTRATOR, serves
+from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
 from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -73,8 +74,10 @@ class HaProcessor:
         self._parts = parts
         self._start_offset = parts.local.max_physical_offset
 
-    @serves(RequestCode.GET_TIMER_CHECK_POINT, access=ADMINISTRATOR)
+    @serves(RequestCode.GET_TIMER_CHECK_POINT, access=ADMINISTRATOR, in_pool=True)
     def timer_check_point(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        if (acting := self._parts.replication.acting) is not None:
+            return command.respond(body=acting.timer_check_point())
         if self._parts.timers is None:
             raise RequestRefused("The checkpoint is null")
         return command.respond(body=self._parts.timers.checkpoint_bytes())
@@ -85,10 +88,22 @@ class HaProcessor:
             raise RequestRefused("The timerMessageStore is null")
         return command.respond(body=self._parts.timers.metrics_bytes())
 
-    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO, access=ADMINISTRATOR)
+    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, access=ANY_ACCOUNT)
+    def min_id_changed(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """The name servers are asked at once; what the notification itself has is not used."""
+        if (acting := self._parts.replication.acting) is not None:
+            acting.look_soon()
+        return command.respond()
+
+    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO, access=ADMINISTRATOR, in_pool=True)
     def exchange_ha_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """A slave asks where to copy from. A request that makes this broker a slave of another is refused."""
-        if command.ext.get("masterHaAddress"):
+        """A slave asks where to copy from; or a master is back, for which this slave acted. Otherwise a request that
+        makes this broker a slave of another is refused.
+        """
+        if ha_address := command.ext.get("masterHaAddress"):
+            if (acting := self._parts.replication.acting) is not None:
+                acting.master_announced(ha_address, command.ext.get("masterAddress") or "")
+                return command.respond()
             raise RequestRefused(
                 "expected a question, found a master that announces itself: this broker takes its master from its "
                 "settings or its name server",

@@ -66,7 +66,7 @@ class MetadataSync(Service):
 
     def run_once(self) -> float:
         address = self._parts.replication.master_address
-        if not address:
+        if not address or not self._parts.replication.follows_tables:
             return REST_WITHOUT_MASTER_S
         try:
             self._sync(self._connected(address))
@@ -95,6 +95,12 @@ class MetadataSync(Service):
                 return "its log is behind what the master has delivered"
             return self.problem
 
+    def forget_pending(self) -> None:
+        """What the master had delivered when its log was longer than this slave's is not written: it went. Any thread
+        may call.
+        """
+        self._delivered = {}
+
     def finish(self) -> None:
         self._disconnect()
 
@@ -119,7 +125,8 @@ class MetadataSync(Service):
         if version != parts.groups.data_version:
             parts.groups.follow(groups, forbidden, version)
         if offsets := self._ask(client, RequestCode.GET_ALL_CONSUMER_OFFSET):
-            parts.offsets.follow(decode_offsets(offsets)[0])
+            table, version, _ = decode_offsets(offsets)
+            parts.offsets.follow(table, version)
         if modes := self._ask(client, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE):
             self._modes.follow(decode_modes(modes))
         found = {
@@ -183,6 +190,6 @@ class MetadataSync(Service):
         self._access.make_directories(self._directory)
         checkpoint = TimerCheckpoint(self._access, os.path.join(self._directory, TIMER_FILE))
         try:
-            checkpoint.write(progress, self._parts.clock.now_ms())
+            checkpoint.write(progress, self._parts.clock.now_ms(), of_master.counter)
         finally:
             checkpoint.close()

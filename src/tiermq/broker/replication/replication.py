@@ -5,8 +5,8 @@
     SLAVE          copies log and tables of its master; takes no messages
 
 The role of an open broker never changes. Where an election gives roles (`Term`), `ElectedBroker` stops the broker and
-opens it again in the other role. What else would change them (a controller, acting masters) is refused at the start:
-see `rocketmq_settings`.
+opens it again in the other role. A slave that acts for its master (`broker/acting`) stays a slave. The
+rest is refused at the start: see `rocketmq_settings`.
 """
 
 from __future__ import annotations
@@ -100,6 +100,23 @@ class RoleKeeper(Protocol):
         """The master has resigned."""
 
 
+class Acting(Protocol):
+    """Of a slave with `enableSlaveActingMaster`. Any thread may call."""
+
+    @property
+    def is_acting(self) -> bool: ...
+
+    @property
+    def has_master(self) -> bool: ...
+
+    def master_announced(self, ha_address: str, address: str) -> None:
+        """The master is back: stop acting. May wait. Raises RemotingError."""
+
+    def timer_check_point(self) -> bytes: ...
+
+    def look_soon(self) -> None: ...
+
+
 class HaSocket(NamedTuple):
     """The bound socket of a master's HA port, or why there is none."""
 
@@ -112,6 +129,7 @@ NO_HA_SOCKET = HaSocket(None, "no port was bound")
 
 def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_elected: bool = False) -> None:
     """Raises BadConfig for a role that cannot be served with these settings."""
+    check_acting(config, is_elected=is_elected)
     if is_elected:
         return
     if config.read_only:
@@ -136,6 +154,27 @@ def check_role(config: BrokerConfig, role: BrokerRole, *, has_tier: bool, is_ele
         raise BadConfig(
             f"inSyncReplicas={config.in_sync_replicas}: expected brokerRole=SYNC_MASTER, found {role.name}, which "
             "waits for no replica"
+        )
+
+
+def check_acting(config: BrokerConfig, *, is_elected: bool) -> None:
+    """Raises BadConfig for a slave that could not act for its master, or must not."""
+    if config.enable_remote_escape and not config.enable_slave_acting_master:
+        raise BadConfig("enableRemoteEscape: expected enableSlaveActingMaster=true beside it, found it off")
+    if not config.enable_slave_acting_master:
+        return
+    if is_elected or config.enable_controller_mode:
+        raise BadConfig(
+            "enableSlaveActingMaster: expected roles by brokerRole, found an election (--standby, "
+            "enableControllerMode), which makes a slave the master: leave it out"
+        )
+    if not config.takes_messages:
+        raise BadConfig(
+            "enableSlaveActingMaster: expected a broker with a log of its own, found readOnly or haObserver"
+        )
+    if not config.namesrv_addr:
+        raise BadConfig(
+            "enableSlaveActingMaster: expected namesrvAddr, by which members of a set are known, found none"
         )
 
 
@@ -189,10 +228,13 @@ class Replication:
         """Who changes this broker's role; None where the settings give it."""
         self.is_handing_over = False
         """Of a master: nothing is answered any more, because another replica gets its tables."""
+        self.acting: Acting | None = None
+        """Of a slave that acts for its master; None where the settings do not ask for it."""
         self.sync_tables: Callable[[float], str] = lambda _timeout_s: "this broker is no slave"
         """Of a slave: copies the master's tables now, and waits for it; why it did not work, as text."""
         self._local = local
         self._config = config
+        self._opened_where, self._is_settled = local.max_physical_offset, False
         flushes = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         if config.read_only:
             pass  # It copies no log.
@@ -274,7 +316,8 @@ class Replication:
 
     def may_answer(self, term: Term) -> bool:
         """Of a master: whether answers may leave now."""
-        return not self.is_handing_over and (term.election is None or term.election.may_acknowledge(term.epoch))
+        may_acknowledge = term.election is None or term.election.may_acknowledge(term.epoch)
+        return not self.is_handing_over and self.is_settled and may_acknowledge
 
     @property
     def is_slave(self) -> bool:
@@ -299,6 +342,26 @@ class Replication:
     def finds_master_by_name(self) -> bool:
         """Whether a slave's master is the one that the name server knows."""
         return self.is_slave and self.election is None
+
+    @property
+    def is_settled(self) -> bool:
+        """Of an elected master: whether everything that its log had when it was opened is committed. One that starts
+        again in its own epoch may have messages that the others of its set lack: until they have them, or have left the
+        set, none may be read. Any thread may call.
+        """
+        if not self._is_settled:
+            self._is_settled = self.master is None or self.master.replicated_where() >= self._opened_where
+        return self._is_settled
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether this slave acts for its master, which is away."""
+        return self.acting is not None and self.acting.is_acting
+
+    @property
+    def follows_tables(self) -> bool:
+        """Whether a slave copies its master's tables now."""
+        return self.acting is None or self.acting.has_master
 
     @property
     def sends_back(self) -> bool:

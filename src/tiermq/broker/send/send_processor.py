@@ -367,11 +367,11 @@ class SendProcessor:
 
         def answer(status: PutStatus) -> bytes:
             code, remark = code_of(status)
-            told = send_answer(
+            response = send_answer(
                 request.header_type, request.opaque, code, VERSION, stored.ids, queue_id, stored.queue_offset, key,
                 self._region, self._trace_on, remark, handle,
             )  # fmt: skip
-            return with_batch_id(told, batch_id) if batch_id else told
+            return with_batch_id(response, batch_id) if batch_id else response
 
         if not self._sync:
             return answer(_PUT_OK)
@@ -495,7 +495,7 @@ class SendCounts:
         self._config = config
         self._topics = topics
         self._by_topic: dict[str, list[int]] = {}
-        self._told: dict[str, tuple[int, int]] = {}
+        self._reported: dict[str, tuple[int, int]] = {}
         self._messages = registry.counter("rocketmq_messages_in_total", "messages received from producers", LABELS)
         self._bytes = registry.counter(
             "rocketmq_throughput_in_total", "bytes of records received from producers", LABELS
@@ -519,7 +519,7 @@ class SendCounts:
 
     def collect(self) -> None:
         for topic, (messages, size_bytes) in tuple(self._by_topic.items()):
-            before_messages, before_bytes = self._told.get(topic, (0, 0))
+            before_messages, before_bytes = self._reported.get(topic, (0, 0))
             is_system = str(self._topics.is_system(topic)).lower()
             labels = (
                 self._config.broker_cluster_name,
@@ -531,4 +531,4 @@ class SendCounts:
             )
             self._messages.labels(*labels).add(messages - before_messages)
             self._bytes.labels(*labels).add(size_bytes - before_bytes)
-            self._told[topic] = (messages, size_bytes)
+            self._reported[topic] = (messages, size_bytes)

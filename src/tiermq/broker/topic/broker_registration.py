@@ -10,7 +10,7 @@ whole) gets the whole. One that cannot be reached is tried again, first after a 
 
 Invariants: name servers never wait for each other, and the broker for none of them: everything here happens in one
 thread with a loop of its own, and `topics_changed` only sets a flag. Admin requests can wait until a change is
-known (`wait_told`), for a while, and never for a name server that is away. `stop` takes the broker off every name
+known (`wait_accepted`), for a while, and never for a name server that is away. `stop` takes the broker off every name
 server that can be reached, and does not wait longer than the request timeout for one that cannot.
 """
 
@@ -70,6 +70,8 @@ class BrokerIdentity:
     broker_id: int = 0
     ha_address: str = ""
     timeout_ms: int | None = None
+    acting_master: bool = False
+    """Whether slaves of this broker's set act for its master."""
 
     def ext(self) -> dict[str, str]:
         """The identity as fields of a request."""
@@ -168,7 +170,7 @@ class BrokerRegistration:
         for session in self._sessions:
             session.topics_changed(names, notes)
 
-    def wait_told(self, timeout_s: float) -> bool:
+    def wait_accepted(self, timeout_s: float) -> bool:
         """Wait until every name server that knows the broker has accepted what was changed before this call, or is
         lost; False when the time was over first.
         """
@@ -209,7 +211,7 @@ class _Session:
         self._client: RemotingClient | None = None
         self._changed: set[str] = set()
         self._noted = 0  # How many notes of changes have come here, and how many of them were accepted.
-        self._told = 0
+        self._accepted_notes = 0
         self._is_registered = False
         self._is_underway = False
         self._version: DataVersion | None = None
@@ -241,7 +243,7 @@ class _Session:
 
     def owes(self, notes: int) -> bool:
         """Whether the name server will still get changes up to this number. Any thread may call."""
-        return (self._is_registered or self._is_underway) and self._told < notes
+        return (self._is_registered or self._is_underway) and self._accepted_notes < notes
 
     async def end(self) -> None:
         if self._task is not None:
@@ -323,7 +325,7 @@ class _Session:
             **timeout,
             "bodyCrc32": str(body_checksum(body)),
             "compressed": "false",
-            "enableActingMaster": "false",
+            "enableActingMaster": str(identity.acting_master).lower(),
             "haServerAddr": identity.ha_address,
         }
         return await client.request(
@@ -349,7 +351,7 @@ class _Session:
         if not self._is_registered:
             _log.info("%s: registered", self)
         self._is_registered = True
-        self._told = noted
+        self._accepted_notes = noted
         self._accepted_count += 1
         self._failures_in_row = 0
         self._last_error = None

@@ -41,7 +41,7 @@ class JobGroup(LazyGroup):
         except Exception as error:
             if not is_of_spark(error):
                 raise
-            raise click.ClickException(f"the Spark job failed: {told_by_spark(str(error))}") from error
+            raise click.ClickException(f"the Spark job failed: {spark_error_text(str(error))}") from error
 
 
 def is_of_spark(error: Exception) -> bool:
@@ -49,7 +49,7 @@ def is_of_spark(error: Exception) -> bool:
     return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j", "grpc") for kind in type(error).__mro__)
 
 
-def told_by_spark(text: str) -> str:
+def spark_error_text(text: str) -> str:
     """The line that names the error: the last of a worker's traceback, else the first."""
     lines = [line.strip() for line in text.split("JVM stacktrace")[0].splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]

@@ -306,8 +306,8 @@ def verify(
             with_index=not no_index,
             progress=progress,
         )
-        for survey in discover_timers(driver, TierScope(cluster, broker, topic)):
-            verify_timers(driver, survey, report)
+        for listing in discover_timers(driver, TierScope(cluster, broker, topic)):
+            verify_timers(driver, listing, report)
     is_empty = report.is_clean and not report.counts["segments"] and not report.counts["timer_objects"]
     if as_json:
         print_json(report.to_dict())

@@ -34,8 +34,8 @@ def _no_broker(driver: TierDriver, cluster: str | None, broker: str | None) -> T
     )
 
 
-def _told(progress: Callable[[int, int], None]) -> Callable[[RestoreProgress], None]:
-    return lambda told: progress(1, told.total)
+def _counted(progress: Callable[[int, int], None]) -> Callable[[RestoreProgress], None]:
+    return lambda restored: progress(1, restored.total)
 
 
 def _totals(report: RestoreReport | ImportReport) -> str:
@@ -87,15 +87,15 @@ def restore(
           --cluster DefaultCluster --broker broker-a
     """
     with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", quiet=as_json) as progress:
-        report = restore_metadata(driver, metadata, _told(progress), cluster=cluster, broker=broker, topics=topics)
-        surveys = [survey for survey in discover_timers(driver, TierScope(cluster, broker)) if survey.count]
-        homes = {(survey.cluster, survey.broker) for survey in surveys} - {("", "")}
+        report = restore_metadata(driver, metadata, _counted(progress), cluster=cluster, broker=broker, topics=topics)
+        listings = [listing for listing in discover_timers(driver, TierScope(cluster, broker)) if listing.count]
+        homes = {(listing.cluster, listing.broker) for listing in listings} - {("", "")}
         if not report.broker and len(homes) != 1:
             raise _no_broker(driver, cluster, broker)
         if not report.broker:
             [(report.cluster, report.broker)] = homes
             metadata.record_names(report.cluster, report.broker)
-        timers = sum(survey.count for survey in surveys)
+        timers = sum(listing.count for listing in listings)
         path = metadata.path
         now_ms = SystemClock().now_ms()
         restore_state(driver, metadata, OsFileAccess(), str(store), report, topics=topics, now_ms=now_ms)
@@ -158,7 +158,7 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
             cluster=cluster,
             broker=broker,
             name=str(file),
-            progress=_told(progress),
+            progress=_counted(progress),
         )
         path = metadata.path
     if as_json:
@@ -213,7 +213,7 @@ def export_metadata(
                 tempfile.TemporaryDirectory(prefix="tiermq-export-") as directory,
                 MetadataStore(Path(directory) / "found.db") as found,
             ):
-                report = restore_metadata(driver, found, _told(progress), cluster=cluster, broker=broker)
+                report = restore_metadata(driver, found, _counted(progress), cluster=cluster, broker=broker)
                 if not report.broker:
                     raise _no_broker(driver, cluster, broker)
                 data, count = export_rocketmq_json(found), found.segment_count()

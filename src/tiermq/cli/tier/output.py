@@ -89,7 +89,7 @@ def queue_values(queue: QueueView) -> dict[str, Any]:
         "writer": queue.manifest.writer if queue.manifest else None,
         "gaps": [
             {"from_offset": gap.from_offset, "to_offset": gap.to_offset, "reason": gap.reason}
-            for gap in queue.survey.gaps
+            for gap in queue.discovered.gaps
         ],
         "segments": [segment_values(segment) for segment in queue.segments()],
     }
@@ -243,7 +243,7 @@ def total_values(view: TierView) -> dict[str, Any]:
         "topics": len({(queue.key.cluster, queue.key.topic) for queue in view.queues}),
         "queues": len(view.queues),
         "messages": sum(queue.message_count for queue in view.queues),
-        "gaps": sum(len(queue.survey.gaps) for queue in view.queues),
+        "gaps": sum(len(queue.discovered.gaps) for queue in view.queues),
         "segments": len(segments),
         "size": sum(sizes.values()),
         "commit_log_size": sizes[SegmentType.COMMIT_LOG],
@@ -357,43 +357,45 @@ def _known(timestamp_ms: int) -> int | None:
     return None if timestamp_ms == NEVER_MS else timestamp_ms
 
 
-def timer_values(surveys: Sequence[TimerListing], *, with_objects: bool) -> list[dict[str, Any]]:
+def timer_values(listings: Sequence[TimerListing], *, with_objects: bool) -> list[dict[str, Any]]:
     """One row for each broker; times are the first and the last delivery time."""
     return [
         {
-            "cluster": survey.cluster,
-            "broker": survey.broker,
-            "timers": survey.count,
-            "size": survey.size_bytes,
-            "first_due_ms": survey.first_ms if survey.live else None,
-            "last_due_ms": survey.last_ms if survey.live else None,
-            "damaged": len(survey.manifest.damaged),
-            "trouble": survey.trouble,
-            "objects": [_object_values(survey, name) for name in survey.objects] if with_objects else len(survey.live),
+            "cluster": listing.cluster,
+            "broker": listing.broker,
+            "timers": listing.count,
+            "size": listing.size_bytes,
+            "first_due_ms": listing.first_ms if listing.live else None,
+            "last_due_ms": listing.last_ms if listing.live else None,
+            "damaged": len(listing.manifest.damaged),
+            "trouble": listing.trouble,
+            "objects": [_object_values(listing, name) for name in listing.objects]
+            if with_objects
+            else len(listing.live),
         }
-        for survey in surveys
+        for listing in listings
     ]
 
 
-def _object_values(survey: TimerListing, name: TimerName) -> dict[str, Any]:
+def _object_values(listing: TimerListing, name: TimerName) -> dict[str, Any]:
     return {
         "timers": name.count,
         "size": name.size_bytes,
         "first_due_ms": name.first_ms,
         "last_due_ms": name.last_ms,
-        "path": name.path(survey.directory),
+        "path": name.path(listing.directory),
     }
 
 
-def show_timers(surveys: Sequence[TimerListing], *, with_objects: bool = False) -> None:
+def show_timers(listings: Sequence[TimerListing], *, with_objects: bool = False) -> None:
     """A line for each broker with timers, and on request one for each object."""
-    for survey in surveys:
-        if survey.live:
-            until = f"due {moment(survey.first_ms)} to {moment(survey.last_ms)}"
-            objects = f"{survey.size_bytes:,} bytes in {counted_noun(len(survey.live), 'object')}"
-            click.echo(f"  timers     {survey.count:,} of {survey.broker}, {until}, {objects}")
-        if survey.trouble:
-            click.echo(f"  timers     {survey.trouble}")
-        for name in survey.objects if with_objects else ():
+    for listing in listings:
+        if listing.live:
+            until = f"due {moment(listing.first_ms)} to {moment(listing.last_ms)}"
+            objects = f"{listing.size_bytes:,} bytes in {counted_noun(len(listing.live), 'object')}"
+            click.echo(f"  timers     {listing.count:,} of {listing.broker}, {until}, {objects}")
+        if listing.trouble:
+            click.echo(f"  timers     {listing.trouble}")
+        for name in listing.objects if with_objects else ():
             times = f"{moment(name.first_ms)} {moment(name.last_ms)}"
-            click.echo(f"{name.size_bytes:>14,}  {'TIMERS':6}  {name.path(survey.directory)}  {times}")
+            click.echo(f"{name.size_bytes:>14,}  {'TIMERS':6}  {name.path(listing.directory)}  {times}")

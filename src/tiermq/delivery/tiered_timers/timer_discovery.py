@@ -92,13 +92,13 @@ def discover_timers(driver: TierDriver, scope: TierScope | None = None) -> list[
         if len(parts) > 3 and parts[2] == TIMERS_DIRECTORY and parts[0] == cluster_directory(cluster):
             homes.add((cluster, parts[1]))
     return [
-        _survey(driver, cluster, broker)
+        _listing_of(driver, cluster, broker)
         for cluster, broker in sorted(homes)
         if scope.cluster in (None, cluster) and scope.broker in (None, broker)
     ]
 
 
-def _survey(driver: TierDriver, cluster: str, broker: str) -> TimerListing:
+def _listing_of(driver: TierDriver, cluster: str, broker: str) -> TimerListing:
     path, directory = manifest_name(cluster, broker), timers_directory(cluster, broker)
     stored = driver.get_object(path)
     for _ in range(LOOKS_MAX):
@@ -125,40 +125,40 @@ def _manifest(stored: StoredObject | None, path: str) -> tuple[TimerManifest, st
 
 
 def timers_of(
-    driver: TierDriver, survey: TimerListing, from_ms: int = 0, until_ms: int = NEVER_MS
+    driver: TierDriver, listing: TimerListing, from_ms: int = 0, until_ms: int = NEVER_MS
 ) -> Iterator[TieredTimer | DamagedTimer]:
     """The timers due in [from, until), object by object; those that are known to be delivered are left out.
 
     Raises CorruptTimers for an object that cannot be read at all, and what the driver raises.
     """
-    from_ms = max(from_ms, survey.manifest.forgotten_ms)
-    for name in survey.objects:
+    from_ms = max(from_ms, listing.manifest.forgotten_ms)
+    for name in listing.objects:
         if name.overlaps(from_ms, until_ms):
-            path = name.path(survey.directory)
+            path = name.path(listing.directory)
             stored = driver.get_object(path)
             if stored is None:
                 raise CorruptTimers(f"{path}: expected an object, found none; it went since it was listed, or is lost")
             yield from TimerObject(stored.data, path).timers(from_ms, until_ms)
 
 
-def verify_timers(driver: TierDriver, survey: TimerListing, report: VerifyReport) -> None:
+def verify_timers(driver: TierDriver, listing: TimerListing, report: VerifyReport) -> None:
     """Read every object that counts, and call the report. Raises what the driver raises."""
-    if survey.trouble:
-        report.problem(Problem.MANIFEST, manifest_name(survey.cluster, survey.broker), survey.trouble)
-    for name in survey.objects:
-        _verify_object(driver, survey, name, report)
-    for name in sorted(survey.manifest.damaged & survey.listed, key=lambda name: name.serial):
+    if listing.trouble:
+        report.problem(Problem.MANIFEST, manifest_name(listing.cluster, listing.broker), listing.trouble)
+    for name in listing.objects:
+        _verify_object(driver, listing, name, report)
+    for name in sorted(listing.manifest.damaged & listing.listed, key=lambda name: name.serial):
         text = f"some of its {name.count} timers were due and could not be read; look at it, then delete it"
-        report.problem(Problem.DAMAGED_TIMERS, name.path(survey.directory), text)
-    for name in sorted(survey.listed - survey.live - survey.manifest.damaged, key=lambda name: name.serial):
-        report.note(Note.UNREFERENCED, name.path(survey.directory), "timers that were rewritten to another object")
+        report.problem(Problem.DAMAGED_TIMERS, name.path(listing.directory), text)
+    for name in sorted(listing.listed - listing.live - listing.manifest.damaged, key=lambda name: name.serial):
+        report.note(Note.UNREFERENCED, name.path(listing.directory), "timers that were rewritten to another object")
 
 
-def _verify_object(driver: TierDriver, survey: TimerListing, name: TimerName, report: VerifyReport) -> None:
-    path = name.path(survey.directory)
+def _verify_object(driver: TierDriver, listing: TimerListing, name: TimerName, report: VerifyReport) -> None:
+    path = name.path(listing.directory)
     stored = driver.get_object(path)
     if stored is None:
-        if _survey(driver, survey.cluster, survey.broker).live.isdisjoint({name}):
+        if _listing_of(driver, listing.cluster, listing.broker).live.isdisjoint({name}):
             report.note(Note.CHANGED_MEANWHILE, path, "it was rewritten or delivered while it was read")
         else:
             report.problem(Problem.MISSING_TIMERS, path, f"its {name.count} timers are lost")
@@ -180,7 +180,7 @@ def _verify_object(driver: TierDriver, survey: TimerListing, name: TimerName, re
 
 
 def waiting_in_tier(
-    driver: TierDriver, survey: TimerListing, now_ms: int, precision_ms: int = PRECISION_MS
+    driver: TierDriver, listing: TimerListing, now_ms: int, precision_ms: int = PRECISION_MS
 ) -> Iterator[WaitingTimer]:
     """What waits in a broker's tier and was not cancelled, object by object.
 
@@ -188,17 +188,17 @@ def waiting_in_tier(
     read at all, and what the driver raises.
     """
     cancelled = {
-        (deliver_ms, cancel_key(message)) for deliver_ms, is_delete, message in _messages(driver, survey) if is_delete
+        (deliver_ms, cancel_key(message)) for deliver_ms, is_delete, message in _messages(driver, listing) if is_delete
     }
-    for deliver_ms, is_delete, message in _messages(driver, survey):
+    for deliver_ms, is_delete, message in _messages(driver, listing):
         key = own_key(message)
         if is_delete or deliver_ms + precision_ms <= now_ms or (key is not None and (deliver_ms, key) in cancelled):
             continue
         yield described(message, precision_ms)
 
 
-def _messages(driver: TierDriver, survey: TimerListing) -> Iterator[tuple[int, bool, StoredMessage]]:
-    for timer in timers_of(driver, survey):
+def _messages(driver: TierDriver, listing: TimerListing) -> Iterator[tuple[int, bool, StoredMessage]]:
+    for timer in timers_of(driver, listing):
         if isinstance(timer, TieredTimer):
             try:
                 yield timer.deliver_ms, timer.is_delete, decode_record(timer.record)

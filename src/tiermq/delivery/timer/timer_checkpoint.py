@@ -158,8 +158,8 @@ class TimerCheckpoint:
         self._region.reserve(0, FILE_BYTES)
         self.progress = decode_progress(bytes(self._region.buffer[:FILE_BYTES]))
 
-    def write(self, progress: TimerProgress, now_ms: int) -> None:
-        """Durable on return. Nothing is written when nothing changed."""
+    def write(self, progress: TimerProgress, now_ms: int, counter: int = 0) -> None:
+        """Durable on return. Nothing is written when nothing changed. The version is above `counter`, the master's."""
         same = progress._replace(
             timestamp_ms=self.progress.timestamp_ms,
             counter=self.progress.counter,
@@ -168,7 +168,7 @@ class TimerCheckpoint:
         )
         if same == self.progress:
             return
-        new = same._replace(timestamp_ms=now_ms, counter=self.progress.counter + 1)
+        new = same._replace(timestamp_ms=now_ms, counter=max(self.progress.counter, counter) + 1)
         values, mark = encode_progress(new)
         buffer = self._region.buffer
         buffer[: len(values)] = values

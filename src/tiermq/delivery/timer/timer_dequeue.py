@@ -23,6 +23,7 @@ from tiermq.delivery.timer.timer_wheel import Slot
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
 from tiermq.kernel.deferred_record import CANCELS, STAMPED
+from tiermq.message.properties import REAL_TOPIC
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
 
@@ -103,6 +104,8 @@ class TimerDequeue:
         state.counts.rolled -= rolled_count
         state.counts.delivered -= len(unput.never) - rolled_count
         if unput.status is not None:
+            if state.escape is not None:
+                return False  # Which logs itself why timers wait.
             _log.warning("%d timers of %d wait: %s", len(opened.pending), opened.slot.time_ms, unput.status.name)
             return False
         if not opened.positions:
@@ -125,6 +128,9 @@ class TimerDequeue:
         """The message to put for one unit; None when there is nothing to put."""
         state = self._state
         unit = state.log.read(position)
+        if unit is not None and state.elsewhere and state.is_elsewhere(opened.slot.time_ms, unit.physical_offset):
+            self._pass(unit)
+            return None
         if unit is not None and unit.magic == MAGIC_DEFAULT and not opened.cancelled:
             plain = self._prepared_plain(opened, unit)
             if plain is not None:
@@ -152,6 +158,12 @@ class TimerDequeue:
         except (CorruptRecord, IllegalMessage) as error:
             state.skip(f"physical offset {unit.physical_offset}", error)
             return None
+
+    def _pass(self, unit: TimerUnit) -> None:
+        """A timer that a slave has delivered."""
+        message = self._message(unit)
+        if message is not None:
+            self._state.metrics.add(message.get_property(REAL_TOPIC) or "", -unit.weight, self._state.clock.now_ms())
 
     def _prepared_plain(self, opened: _OpenSlot, unit: TimerUnit) -> Message | None:
         """The same of a timer that is simply due; None when the general way must look at it."""

@@ -122,7 +122,7 @@ class TimerEnqueue:
 
     def _deliver(self, message: StoredMessage, timer: TimerRecord) -> bool:
         state = self._state
-        if timer.is_delete:
+        if timer.is_delete or state.is_elsewhere(timer.deliver_ms, message.physical_offset):
             return True  # Its timer was delivered already.
         try:
             again = delivered(message, AT_ONCE_MS, state.clock.now_ms(), state.queue_for)

@@ -15,12 +15,13 @@ Threads: `run_once`, `flush` and `finish` are the service's own; any thread may 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator
 
 from tiermq.clock import Clock
-from tiermq.delivery.redeliver import QueueFor, as_named
+from tiermq.delivery.redeliver import Escape, QueueFor, as_named
 from tiermq.delivery.timer.timer_checkpoint import NO_SUM, TimerProgress, encode_progress
 from tiermq.delivery.timer.timer_dequeue import TimerDequeue
 from tiermq.delivery.timer.timer_destination import TIMER_QUEUE, TimerDestination, delete_key, place_timer
@@ -28,8 +29,8 @@ from tiermq.delivery.timer.timer_enqueue import TimerEnqueue
 from tiermq.delivery.timer.timer_listing import WaitingTimer, waiting_timers
 from tiermq.delivery.timer.timer_record import TieredTimer, TieredTimers, rolled
 from tiermq.delivery.timer.timer_recovery import TimerRecovery
-from tiermq.delivery.timer.timer_state import TimerCounts, TimerSettings, TimerState
-from tiermq.errors import CorruptRecord, IllegalMessage, TierError
+from tiermq.delivery.timer.timer_state import DeliveredElsewhere, TimerCounts, TimerSettings, TimerState
+from tiermq.errors import CorruptRecord, IllegalMessage, StoreDamaged, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import Message, PutResult
@@ -53,6 +54,7 @@ PENDING_MAX = 256
 INTERVAL_MS_MAX = 60_000
 INTERVAL_MS_MIN = 1_000
 RETRY_MS = 5_000
+ELSEWHERE_FILE = "timersElsewhere.json"
 
 
 class TimerService(Service):
@@ -67,8 +69,12 @@ class TimerService(Service):
         access: FileAccess | None = None,
         tiered: TieredTimers | None = None,
         queue_for: QueueFor = as_named,
+        escape: Escape | None = None,
     ) -> None:
-        """`root` is the store's directory. Raises StoreDamaged when its timer files are invalid, DiskFull."""
+        """`root` is the store's directory; `escape` is of a slave that acts for its master.
+
+        Raises StoreDamaged when its timer files are invalid, DiskFull.
+        """
         super().__init__("timers")
         self.settings = settings or TimerSettings()
         self._clock = clock
@@ -76,6 +82,9 @@ class TimerService(Service):
         opened = TimerRecovery(store, os.fspath(root), clock, self.settings, self._access).run()
         self._state = opened.state
         self._state.queue_for = queue_for
+        self._state.escape = escape
+        self._elsewhere_path = os.path.join(os.fspath(root), "config", ELSEWHERE_FILE)
+        self._state.elsewhere = self._access.read_config(self._elsewhere_path, _decoded_elsewhere) or ()
         self._checkpoint = opened.checkpoint
         self._metrics_path = opened.metrics_path
         self._enqueue = TimerEnqueue(self._state, tiered)
@@ -228,7 +237,20 @@ class TimerService(Service):
             self._access.write_config(self._metrics_path, state.metrics.encode(now_ms))
         if self._tiered is not None:
             self._tiered.written_down(read_ms, queue_offset)
+        if state.elsewhere and all(each.until_ms <= read_ms for each in state.elsewhere):
+            self._keep_elsewhere(())
         self._flushed_ms = now_ms
+
+    def take_over(self, until_ms: int, below: int) -> None:
+        """Before the start: a slave has delivered what its log had, which ended at `below`, up to a time. Durable on
+        return. What this broker's log has beyond that is delivered here.
+        """
+        if until_ms > self._state.read_ms:
+            self._keep_elsewhere((*self._state.elsewhere, DeliveredElsewhere(until_ms, below)))
+
+    def _keep_elsewhere(self, known: tuple[DeliveredElsewhere, ...]) -> None:
+        self._access.write_config(self._elsewhere_path, json.dumps(known).encode())
+        self._state.elsewhere = known
 
     def checkpoint_bytes(self) -> bytes:
         """The values of the last check point, as RocketMQ's slaves ask for them. Any thread may call."""
@@ -257,6 +279,10 @@ class TimerService(Service):
         super().stop()
         self.close()
 
+    def release(self) -> None:
+        """After the stop, of a slave that acts no more: the log's files are not needed for timers here."""
+        self._state.store.remove_eviction_veto(self._hold.holds)
+
     def close(self) -> None:
         """Close the files; idempotent. Flushes nothing."""
         if not self._is_closed:
@@ -265,6 +291,14 @@ class TimerService(Service):
             self._state.wheel.close()
             self._state.log.close()
             self._checkpoint.close()
+
+
+def _decoded_elsewhere(data: bytes) -> tuple[DeliveredElsewhere, ...]:
+    """Raises StoreDamaged."""
+    try:
+        return tuple(DeliveredElsewhere(int(until_ms), int(below)) for until_ms, below in json.loads(data))
+    except (TypeError, ValueError) as error:
+        raise StoreDamaged(f"{ELSEWHERE_FILE}: expected pairs of times and offsets, found {data[:80]!r}") from error
 
 
 class TimerHold:

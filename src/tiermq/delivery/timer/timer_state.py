@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiermq.clock import Clock
 from tiermq.config import FlushDiskType
-from tiermq.delivery.redeliver import NEVER, STORED, QueueFor, SkippedRecords, as_named
+from tiermq.delivery.redeliver import NEVER, STORED, Escape, QueueFor, SkippedRecords, as_named
 from tiermq.delivery.timer.timer_checkpoint import SUM_MASK
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_wheel import TimerWheel
@@ -163,6 +163,14 @@ class Unput:
     """The store will never accept these; logged and counted."""
 
 
+class DeliveredElsewhere(NamedTuple):
+    """Timers that a slave delivered while it acted for this broker: those that its log had, up to a time."""
+
+    until_ms: int
+    below: int
+    """The end of its log."""
+
+
 @dataclass(slots=True)
 class TimerState:
     """See the module."""
@@ -182,6 +190,9 @@ class TimerState:
     """`unit_sum` over the units of the slots that were not delivered."""
     counts: TimerCounts = field(default_factory=TimerCounts)
     queue_for: QueueFor = as_named
+    escape: Escape | None = None
+    """Of a slave that acts for its master: where messages are put."""
+    elsewhere: tuple[DeliveredElsewhere, ...] = ()
     skipped: SkippedRecords = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,14 +206,23 @@ class TimerState:
     def add_to_sum(self, amount: int) -> None:
         self.units_sum = (self.units_sum + amount) & SUM_MASK
 
+    def is_elsewhere(self, slot_ms: int, physical_offset: int) -> bool:
+        """Whether a slave has delivered a timer of this slot."""
+        return any(slot_ms < each.until_ms and physical_offset < each.below for each in self.elsewhere)
+
     def put(self, messages: list[Message]) -> Unput:
         """Put messages without waiting for the disk; returns those not stored. Illegal ones are skipped."""
         if not messages:
             return Unput()
+        if self.escape is not None:
+            return self._sorted_out(messages, self.escape(messages))
         results = self.store.appender.put_many(messages)
         statuses = [result.status for result in results]
         if self.store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH and results.end_offset > 0:
             self.store.when_durable(results.end_offset, _no_reader)
+        return self._sorted_out(messages, statuses)
+
+    def _sorted_out(self, messages: list[Message], statuses: list[PutStatus]) -> Unput:
         unput = Unput()
         for message, status in zip(messages, statuses, strict=True):
             if status is PutStatus.PUT_OK or status in STORED:

@@ -190,6 +190,14 @@ def copied(half: HalfMessage, *, check_times: int) -> Message:
     return _moved(half.record, HALF_TOPIC, fitting(encoded, half.record))
 
 
+def escaped(half: HalfMessage) -> Message:
+    """An open half message as it is sent to another master, which then asks its producer."""
+    encoded = half.record.encoded_properties
+    for name in (REAL_TOPIC, REAL_QID, TRANSACTION_ID, TIERMQ_SENDER, TRAN_PREPARED_QUEUE_OFFSET):
+        encoded = delete_property(encoded, name.encode())
+    return _moved(half.record, half.topic, encoded, half.queue_id)
+
+
 def discarded(half: HalfMessage) -> Message:
     """The record kept for operators of a message that was never ended."""
     return _moved(half.record, TRANSACTION_CHECK_MAX_TIME_TOPIC, half.record.encoded_properties)
@@ -215,11 +223,11 @@ def question(half: HalfMessage, copy: Message, put: PutResult) -> bytes:
     )
 
 
-def _moved(record: StoredMessage, topic: str, encoded: bytes) -> Message:
+def _moved(record: StoredMessage, topic: str, encoded: bytes, queue_id: int = HALF_QUEUE) -> Message:
     return Message(
         topic,
         record.body,
-        HALF_QUEUE,
+        queue_id,
         encoded_properties=encoded,
         flag=record.flag,
         sys_flag=record.sys_flag,

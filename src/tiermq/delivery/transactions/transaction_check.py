@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.delivery.redeliver import NEVER, SkippedRecords
+from tiermq.delivery.redeliver import NEVER, STORED, Escape, SkippedRecords
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
@@ -34,6 +34,7 @@ from tiermq.delivery.transactions.half_messages import (
     TransactionRules,
     copied,
     discarded,
+    escaped,
     immunity_ms,
     question,
     read_half,
@@ -124,8 +125,11 @@ class TransactionCheck(Service):
         rules: Callable[[], TransactionRules],
         ask: Callable[[Question], None],
         before_discard: Callable[[], None] = lambda: None,
+        escape: Escape | None = None,
     ) -> None:
-        """`ask` must not wait; `before_discard` makes the topic of discarded messages known."""
+        """`ask` must not wait; `before_discard` makes the topic of discarded messages known. With `escape`, of a slave
+        that acts for its master, open messages that are old enough go to another master, which asks about them.
+        """
         super().__init__("transactions")
         self.rounds_count = 0
         self.asked_count = 0
@@ -138,6 +142,7 @@ class TransactionCheck(Service):
         self._rules = rules
         self._ask = ask
         self._before_discard = before_discard
+        self._escape = escape
         self._copied: set[Identity] = set()
         """Messages of the round that have a copy already, which counts for all copies that RocketMQ made."""
         self._next_round_ms = clock.now_ms() + rules().interval_ms
@@ -243,6 +248,8 @@ class TransactionCheck(Service):
         with self._ops.lock:  # It cannot be ended between the check and the copy.
             if self._ops.recall(half) is not None:
                 return True
+            if self._escape is not None:
+                return self._was_escaped(half, self._escape)
             if verdict is Verdict.DISCARD:
                 return self._discard(half)
             copy = copied(half, check_times=half.check_times + (verdict is Verdict.ASK))
@@ -266,6 +273,14 @@ class TransactionCheck(Service):
         if asked is not None:
             self.asked_count += 1
             self._ask(asked)
+        return True
+
+    def _was_escaped(self, half: HalfMessage, escape: Escape) -> bool:
+        [status] = escape([escaped(half)])
+        if status not in STORED:
+            _log.warning("half message %d waits for the next round: %s", half.record.queue_offset, status.name)
+            return False
+        self._copied.add(half.identity)
         return True
 
     def _discard(self, half: HalfMessage) -> bool:

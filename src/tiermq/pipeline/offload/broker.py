@@ -9,13 +9,15 @@ in the tier, trims torn ones), begins segments and records gaps. Tasks only appe
 A crash anywhere leaves either bytes that are not in the metadata, which the next `plan` adopts or trims, or commits
 that the index does not cover, which `OffloadIndex` finds and tasks read back.
 Where the messages come from, a store directory or a broker over the wire, is the origin's affair.
+Files of queues are open while a wave works on them. Of all others only their end is known (`_resting`): a driver has
+100,000 queues, and a file takes 3 KB.
 Threads: one, besides the pool for requests to the tier and the lease renewal.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -35,7 +37,7 @@ from tiermq.errors import (
 )
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
-from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_told, open_broker, read_bucket
+from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
 from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
@@ -64,6 +66,8 @@ STEPS_MAX = 8
 """Init, gap, retry and roll come before an upload, each once or twice; more in a row are left to the next wave."""
 
 REQUEST_THREADS = 16
+FILES_AT_ONCE = 1_000
+"""Files that are opened together: to compare them with the source, or to plan them."""
 DANGER_AGE = 0.75
 """Of a broker's retention: older than that, a message that is not copied is in danger."""
 
@@ -125,6 +129,8 @@ class OffloadBroker:
         self._filter = topics or topic_filter(config)
         self._life = place.life
         self._runs: dict[QueueName, QueueDispatchState] = {}
+        self._resting: dict[QueueName, int] = {}
+        """Where queues of the tier end whose file is not open; -1 before they have a place."""
         self._task_s = task_s
         self.packs = packs and driver.packs_chunks
         self.directory = broker_directory(place.cluster, place.broker)
@@ -179,7 +185,11 @@ class OffloadBroker:
                 clock,
                 log_segment_bytes=config.tiered_store_commit_log_max_size,
                 queue_segment_bytes=config.tiered_store_consume_queue_max_size,
+                opens_all=False,
             )
+            for name in self.files.names():
+                self._opened(name)
+                self._let_go()
             assert self.lease is not None
             self._state = state_copy(config, self.place.read_tables, self._driver, self.writer, self.lease, clock)
             self.metadata.record_names(self.place.cluster, self.place.broker)
@@ -210,7 +220,7 @@ class OffloadBroker:
             fence=partial(self._driver.fence_bundles, self.directory, create=self.packs),
         )
         assert broker.lease is not None
-        with in_use_is_told(broker.home):
+        with in_use_is_reported(broker.home):
             broker.lease.require_free()  # The writer would only log the holder.
         writer.claim()
         if writer.refusal:
@@ -252,8 +262,7 @@ class OffloadBroker:
         """
         waits = []
         for name, target in (self._targets or {}).items():
-            file = self.files.find(*name)
-            if (0 if file is None else file.commit_offset) < target and name not in self.problems:
+            if max(0, self._end(name)) < target and name not in self.problems:
                 waits.append(self.place.wait_s(name, target))
         return min((wait for wait in waits if wait is not None), default=None)
 
@@ -283,31 +292,66 @@ class OffloadBroker:
             for run in self._runs.values():
                 run.commit_offset = -1
         works: list[QueueWork] = []
-        files = self._compared(self._owned(self._behind(self._unchanged())))
-        files.sort(key=lambda file: file.queue.name not in self._not_started)
+        behind = self._behind(self._unchanged())
+        behind.sort(key=lambda name: name not in self._not_started)
         self._not_started.clear()
-        for file in files:
-            name = file.queue.name
+        for names in _groups(behind):
             if len(works) >= queues_max:
-                self._not_started.add(name)
+                self._not_started.update(names)
                 continue
-            try:
-                work = self._plan_queue(name, file, force)
-            except (TierError, RemotingError) as error:
-                self._refuse(name, error)
-                continue
-            if work is not None:
-                works.append(work)
+            for file in self._compared(self._owned(self._open_files(names))):
+                name = file.queue.name
+                if len(works) >= queues_max:
+                    self._not_started.add(name)
+                    continue
+                try:
+                    work = self._plan_queue(name, file, force)
+                except (TierError, RemotingError) as error:
+                    self._refuse(name, error)
+                    continue
+                if work is not None:
+                    works.append(work)
         return works
 
-    def _unchanged(self) -> list[tuple[QueueName, FlatMessageFile | None]]:
+    # Files
+
+    def _end(self, name: QueueName) -> int:
+        """Where the queue ends in the tier; -1 before it has a place."""
+        file = self.files.find(*name)
+        return self._resting.get(name, -1) if file is None else file.commit_offset
+
+    def _opened(self, name: QueueName) -> FlatMessageFile | None:
+        """The queue's file; None when it is damaged, which is a problem of the queue."""
+        file = self.files.find(*name) or self.files.find_usable(*name)
+        is_known = self._resting.pop(name, None) is not None
+        if file is None:
+            self.problems[name] = str(self.files.damaged[name])
+        elif is_known and (run := self._runs.get(name)) is not None and run.epoch:
+            file.trust_metadata()  # It rests only when all that is committed is recorded.
+        return file
+
+    def _open_files(self, names: Iterable[QueueName]) -> list[FlatMessageFile]:
+        return [file for name in names if (file := self._opened(name)) is not None]
+
+    def _let_go(self, recorded: Collection[QueueName] = ()) -> None:
+        """Let go of files of queues that are not ours yet, and of `recorded` ones: their rows have all of the file."""
+        for file in self.files:
+            name, run = file.queue.name, self._runs.get(file.queue.name)
+            is_ours = run is not None and run.epoch
+            if is_ours and not (name in recorded and file.recovered):
+                continue
+            if file.is_settled and not file.log.unsealed() and not file.units.unsealed():
+                self._resting[name] = file.commit_offset
+                self.files.release(file)
+
+    def _unchanged(self) -> list[QueueName]:
         """The queues to look at, without those whose history is not the source's any more.
 
         Of a broker what the tier has is compared first, also of queues of which nothing is to be copied: one that lost
         its newest messages may have given their offsets to others.
         """
         deleting = {topic.name for topic in self.metadata.topics() if topic.status == TopicStatus.DELETING}
-        found: list[tuple[QueueName, FlatMessageFile | None]] = []
+        found: list[QueueName] = []
         for name in self.source.queues():
             if self._filter.is_filtered(name[0]) or name[0] in deleting:
                 continue
@@ -318,18 +362,23 @@ class OffloadBroker:
             elif run is not None and run.fenced:
                 self.problems[name] = run.fenced
             else:
-                found.append((name, self.files.find(*name)))
+                found.append(name)
         if not self.place.is_shared:
             return found  # One read after the other: only what is to be copied is compared.
-        begun = {file for _, file in found if file is not None and file.commit_offset > 0}
-        changed = begun - set(self._compared([file for _, file in found if file in begun]))
-        return [(name, file) for name, file in found if file not in changed]
+        changed: set[QueueName] = set()
+        begun = [name for name in found if self._end(name) > 0 and self._run(name).commit_offset < 0]
+        for names in _groups(begun):
+            rested = self._resting.keys() & set(names)
+            same = self._compared(self._open_files(names))
+            changed.update(set(names) - {file.queue.name for file in same})
+            self._let_go(rested)
+        return [name for name in found if name not in changed]
 
-    def _behind(self, found: Iterable[tuple[QueueName, FlatMessageFile | None]]) -> list[FlatMessageFile]:
-        """The files of queues of which the tier may lack something."""
+    def _behind(self, found: Iterable[QueueName]) -> list[QueueName]:
+        """The queues of which the tier may lack something."""
         behind = []
-        for name, file in found:
-            at = -1 if file is None else file.commit_offset
+        for name in found:
+            at, file = self._end(name), self.files.find(*name)
             if at > self.source.max_offset(*name):
                 self._note_ahead(name, at)
                 continue
@@ -342,8 +391,9 @@ class OffloadBroker:
                 except RemotingError as error:
                     self.problems[name] = str(error)
                     continue
-                if file is not None or (state is not None and state.next_offset is not None):
-                    behind.append(file or self.files.find_or_create(*name))
+                is_known = file is not None or name in self._resting
+                if is_known or (state is not None and state.next_offset is not None):
+                    behind.append(name)
         return behind
 
     def _note_ahead(self, name: QueueName, at: int) -> None:
@@ -358,7 +408,7 @@ class OffloadBroker:
 
     def _owned(self, files: Sequence[FlatMessageFile]) -> list[FlatMessageFile]:
         """The files that are owned and recovered. Many requests, with limited concurrency."""
-        new = [file for file in files if not self._run(file).epoch or not file.recovered]
+        new = [file for file in files if not self._run(file.queue.name).epoch or not file.recovered]
         if new:
             self._step("recover")
         refused = set()
@@ -370,15 +420,16 @@ class OffloadBroker:
 
     def _own(self, file: FlatMessageFile) -> TierError | None:
         """Take over the queue, then read its end: in the other order another writer could still move the end."""
-        run = self._run(file)
+        run = self._run(file.queue.name)
         try:
             run.epoch = self.writer.own(file)
             before = file.commit_offset
             file.recover()
             assert self._held.manifests is not None
-            if self.packs and not self.writer.is_manifest_wrong(file) and self._held.manifests.held_rows(file.queue):
+            taken_over = self._held.manifests.taken_over(file.queue)
+            if self.packs and not self.writer.is_manifest_wrong(file) and taken_over and taken_over.segments:
                 run.manifest_written_ms = self._clock.now_ms()  # Acquiring the queue has written it.
-            self._held.manifests.forget_rows(file.queue)
+            self._held.manifests.forget_taken_over(file.queue)
             self.counts.adopted += max(0, file.commit_offset - max(0, before))
             if file.commit_offset != before:
                 run.commit_offset = -1  # What was adopted is not compared yet.
@@ -391,12 +442,12 @@ class OffloadBroker:
 
     def _compared(self, files: Sequence[FlatMessageFile]) -> list[FlatMessageFile]:
         """The files whose newest message is the one of that offset at the source, each compared once."""
-        new = [file for file in files if self._run(file).commit_offset < 0]
+        new = [file for file in files if self._run(file.queue.name).commit_offset < 0]
         run_all = self._pool.map if self.place.is_shared else map
         refused = set()
         for file, error in zip(new, run_all(self._compare, new), strict=True):
             if error is not None:
-                self._refuse(self._run(file).name, error)
+                self._refuse(file.queue.name, error)
                 refused.add(file)
         return [file for file in files if file not in refused]
 
@@ -405,7 +456,7 @@ class OffloadBroker:
             require_same_history(file, self.source, self.place.fork_advice)
         except (TierError, RemotingError, CorruptRecord) as error:
             return error
-        self._run(file).commit_offset = max(0, file.commit_offset)
+        self._run(file.queue.name).commit_offset = max(0, file.commit_offset)
         return None
 
     def _refuse(self, name: QueueName, error: TierMQError) -> None:
@@ -418,7 +469,7 @@ class OffloadBroker:
             self.forks[name] = self._row(name, offset=error.offset, tier=tier, source=source)
 
     def _plan_queue(self, name: QueueName, file: FlatMessageFile, force: bool) -> QueueWork | None:
-        run = self._run(file)
+        run = self._run(name)
         for _ in range(STEPS_MAX):
             local = self.source.state(*name, file.append_offset)
             decided = self._decide(run, file, local, force)
@@ -529,6 +580,7 @@ class OffloadBroker:
         self._write_manifests()
         self._quietly(self._held.publish)
         self._seal()
+        self._let_go({commit.queue.name for commit in done})
 
     def _commit_chunks(self, commits: Sequence[QueueCommit]) -> None:
         """Let the chunks of tasks count: one object, whatever the number of queues. Raises BundlesFenced, TierError."""
@@ -579,7 +631,7 @@ class OffloadBroker:
 
     def _settle(self, commit: QueueCommit) -> None:
         """Let the queue's file know what was committed, and begin segments where one is full."""
-        file, run = self._file(commit), self._run(self._file(commit))
+        file, run = self._file(commit), self._run(commit.queue.name)
         if commit.messages:
             file.take_rows()
             if is_manifest_behind(run, commit.bytes, is_bundled=bool(commit.ranges)):
@@ -649,19 +701,19 @@ class OffloadBroker:
         for queue in sorted(queues):
             if queue.topic in self._named:
                 continue
-            file = self.files.find_or_create(queue.topic, queue.queue_id)
-            run = self._run(file)
-            if not run.epoch and (error := self._own(file)) is not None:
-                raise error
+            run = self._run(queue.name)
+            if not run.epoch:
+                file = self._opened(queue.name)
+                error = self.files.damaged[queue.name] if file is None else self._own(file)
+                if error is not None:
+                    raise error
             run.causes.add(ManifestCause.COMMIT)
-            self.writer.write_manifest(run, file)
+            self.writer.write_manifest(run, queue)
             self._named.add(queue.topic)
 
     def _write_manifest(self, run: QueueDispatchState) -> TierError | None:
-        file = self.files.find(*run.name)
         try:
-            if file is not None:
-                self.writer.write_manifest(run, file)
+            self.writer.write_manifest(run, QueueKey(self.place.cluster, self.place.broker, *run.name))
         except TierError as error:
             return error
         return None
@@ -705,12 +757,11 @@ class OffloadBroker:
         return max(0, stored_ms + keeps_ms - self._clock.now_ms()) // 1000
 
     def _file(self, commit: QueueCommit) -> FlatMessageFile:
-        file = self.files.find(commit.queue.topic, commit.queue.queue_id)
+        file = self._opened(commit.queue.name)
         assert file is not None, "a work was made of it"
         return file
 
-    def _run(self, file: FlatMessageFile) -> QueueDispatchState:
-        name = file.queue.name
+    def _run(self, name: QueueName) -> QueueDispatchState:
         run = self._runs.get(name)
         return run if run is not None else self._runs.setdefault(name, QueueDispatchState(name))
 
@@ -719,6 +770,10 @@ class OffloadBroker:
             act()
         except TierError as error:
             _log.warning("left to time: %s", error)
+
+
+def _groups(names: Sequence[QueueName]) -> Iterator[Sequence[QueueName]]:
+    return (names[at : at + FILES_AT_ONCE] for at in range(0, len(names), FILES_AT_ONCE))
 
 
 def described(record: bytes) -> dict[str, Any]:

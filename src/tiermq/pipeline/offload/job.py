@@ -33,7 +33,7 @@ from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.bundle_upkeep import tend_bundles
 from tiermq.pipeline.index_build import StagedKeys
 from tiermq.pipeline.job_report import JobReport
-from tiermq.pipeline.leased_broker import LEASE_POLL_S, LeaseWait, in_use_is_told, job_lease
+from tiermq.pipeline.leased_broker import LEASE_POLL_S, LeaseWait, in_use_is_reported, job_lease
 from tiermq.pipeline.offload.broker import Counts, OffloadBroker
 from tiermq.pipeline.offload.metrics import OffloadMetrics
 from tiermq.pipeline.offload.offload_index import IndexTasks, OffloadIndex
@@ -247,7 +247,7 @@ class OffloadJob:
             found += waiting_in(place, config, self._options.topics, driver, forget=forget)
         for origin in origins:
             try:
-                with in_use_is_told(origin.home):
+                with in_use_is_reported(origin.home):
                     job_lease(
                         driver, origin.home, "offload", self._config(origin), self._options.clock
                     ).require_free()  # fmt: skip

@@ -37,7 +37,7 @@ class OffloadSettings:
 
     wave_bytes: int = 4096 * MIB
     wave_messages: int = 16_000_000
-    wave_queues: int = 25_000  # A driver holds 3 KB for each queue of a wave, besides 7 KB for each that there is.
+    wave_queues: int = 25_000  # A driver has the files of these open, 3 KB each, and holds 3 KB more for each.
     queue_messages: int = 2_000_000  # Of one queue: a task holds the keys of these messages in memory.
     task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB

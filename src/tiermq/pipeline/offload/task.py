@@ -282,9 +282,9 @@ class _QueueCopy:
             stop, error = Stop.DAMAGED, str(found)
         except OutOfTime as found:
             if found.seen is None:
-                return self._told(Stop.SLOW, "")
+                return self._result(Stop.SLOW, "")
             stop, seen = Stop.SLOW, found.seen
-        return replace(self._told(stop, error), took_s=time.monotonic() - began_s, seen=seen)
+        return replace(self._result(stop, error), took_s=time.monotonic() - began_s, seen=seen)
 
     def _copy(self) -> Stop:
         file, settings = self._file, self._task.settings
@@ -326,7 +326,7 @@ class _QueueCopy:
 
     # Result for the driver
 
-    def _told(self, stop: Stop, error: str) -> QueueCommit:
+    def _result(self, stop: Stop, error: str) -> QueueCommit:
         file, work = self._file, self._work
         return QueueCommit(
             work.queue,

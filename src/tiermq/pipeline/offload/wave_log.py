@@ -42,8 +42,8 @@ class WaveLog:
             self._line(f"copied {counted_noun(messages, 'message')}, {size_text(size)}")
         self._note(problems)
         if self._monotonic() - self._said_s >= QUIET_MAX_S:
-            told = f"{counted_noun(self._waves, 'wave')}, {counted_noun(self._messages, 'message')} copied"
-            self._line(f"running: {told} since the start, {counted_noun(len(self._problems), 'problem')} now")
+            total = f"{counted_noun(self._waves, 'wave')}, {counted_noun(self._messages, 'message')} copied"
+            self._line(f"running: {total} since the start, {counted_noun(len(self._problems), 'problem')} now")
 
     def failed(self, failures: int, pause_s: float, error: Exception) -> None:
         """A wave that failed as a whole."""

@@ -228,8 +228,8 @@ class _Verify:
         results = self._results(plan.tasks)
         results += self._results(missing_keys_tasks(plan, results))
         found = join_verify(plan, results)
-        for survey in discover_timers(self._driver, self.scope):
-            verify_timers(self._driver, survey, found)
+        for listing in discover_timers(self._driver, self.scope):
+            verify_timers(self._driver, listing, found)
         return results, found
 
     def _results(self, tasks: Sequence[VerifyTask]) -> list[VerifyResult]:

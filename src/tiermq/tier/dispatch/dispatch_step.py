@@ -193,7 +193,7 @@ class DispatchStep:
         metrics: DispatchMetrics,
         clock: Clock,
         chance: Callable[[], float],
-        agenda: StepSchedule,
+        schedule: StepSchedule,
         bundles: BundleStep | None = None,
     ) -> None:
         self._files = files
@@ -208,7 +208,7 @@ class DispatchStep:
         self._metrics = metrics
         self._clock = clock
         self._chance = chance
-        self._agenda = agenda
+        self._schedule = schedule
         self._bundles = bundles
         self.asked = 0  # How often the circuit breaker was asked.
 
@@ -220,7 +220,7 @@ class DispatchStep:
             return False
         if now_ms < run.retry_at_ms:
             if not run.due_ms:
-                self._agenda.look_again(run, run.retry_at_ms)
+                self._schedule.look_again(run, run.retry_at_ms)
             return False
         run.due_ms = 0
         try:
@@ -260,7 +260,7 @@ class DispatchStep:
                 return False
             return True
 
-        return self._bundles.write(ask, self._agenda.push, held_topics)
+        return self._bundles.write(ask, self._schedule.push, held_topics)
 
     def _visit(self, run: QueueDispatchState, now_ms: int) -> bool:
         if run.is_packed:
@@ -299,7 +299,7 @@ class DispatchStep:
         run.worked()
         self._write_due_manifest(run, file, now_ms)
         if outcome.empty:
-            self._agenda.look_again(run, now_ms + self._back_off.first_ms)
+            self._schedule.look_again(run, now_ms + self._back_off.first_ms)
         return not outcome.empty
 
     def _pack(self, run: QueueDispatchState, file: FlatMessageFile, decided: Upload, local: LocalState | None) -> bool:
@@ -345,7 +345,7 @@ class DispatchStep:
             log_created_ms=0 if last is None else last.created_ms,
         )
         decided = plan(state, local, self._config, now_ms, force=file.append_offset < run.force_to)
-        factor = self._agenda.batch_factor
+        factor = self._schedule.batch_factor
         if factor > 1 and isinstance(decided, Upload) and local is not None:
             most = min(local.max_offset - decided.offset, factor * self._config.group_commit_count)
             decided = replace(decided, max_count=most, max_bytes=factor * decided.max_bytes)
@@ -356,7 +356,7 @@ class DispatchStep:
         before, run.trouble = run.trouble, ""
         if isinstance(decided, Hold):
             until_ms = decided.until_ms if self._bundles is None else self._bundles.aligned(decided.until_ms)
-            self._agenda.look_again(run, until_ms)
+            self._schedule.look_again(run, until_ms)
         elif decided.reason is Reason.AHEAD_OF_LOCAL:
             run.trouble = decided.reason.value
             if before != run.trouble:  # Every put triggers a step of the queue.
@@ -390,7 +390,7 @@ class DispatchStep:
             was_bundled, run.is_bundled = run.is_bundled, False
             if is_manifest_behind(run, outcome.bytes, is_bundled=was_bundled):
                 run.causes.add(ManifestCause.COMMIT)
-            self._agenda.uploaded(run.name, file.commit_offset)
+            self._schedule.uploaded(run.name, file.commit_offset)
         if outcome.rolled:
             run.causes.add(ManifestCause.ROLL)
             self._writer.note_unsealed(file)
@@ -406,9 +406,9 @@ class DispatchStep:
             return False
         if due_ms > now_ms:
             if not run.due_ms:
-                self._agenda.look_again(run, due_ms)
+                self._schedule.look_again(run, due_ms)
             return False
-        self._asking(lambda: self._writer.write_manifest(run, file))
+        self._asking(lambda: self._writer.write_manifest(run, file.queue))
         return False
 
     # Failing
@@ -421,7 +421,7 @@ class DispatchStep:
         self._metrics.failed(kind)
         level = logging.WARNING if kind == "unavailable" else logging.ERROR
         _log.log(level, "queue %s-%d rests for %d ms after failure %d: %s", *run.name, rest_ms, run.failures, error)
-        self._agenda.look_again(run, run.retry_at_ms)
+        self._schedule.look_again(run, run.retry_at_ms)
 
     def _settle_memory(self, run: QueueDispatchState, file: FlatMessageFile) -> None:
         """Keep what a failed commit left in memory only while there is plenty of memory."""
@@ -430,10 +430,10 @@ class DispatchStep:
         held = file.pending_bytes + sum(len(batch.data) for batch in file.committed)
         freed = self._budget.settle(run.name, held)
         if freed:
-            self._agenda.push(freed)
+            self._schedule.push(freed)
 
     def _give_up_pending(self, run: QueueDispatchState) -> None:
         file = self._files.find(*run.name)
         if file is not None:
             file.discard_pending()
-            self._agenda.push(self._budget.settle(run.name, 0))
+            self._schedule.push(self._budget.settle(run.name, 0))

@@ -189,7 +189,7 @@ class DispatchEngine:
             if self._breaker.state is not BreakerState.CLOSED or time.monotonic() >= deadline:
                 return False
             run.causes.add(ManifestCause.CLOSE)
-            self._quietly(run, partial(self._writer.write_manifest, run, file))
+            self._quietly(run, partial(self._writer.write_manifest, run, file.queue))
         return True
 
     def pause(self, timeout_s: float = 10.0) -> bool:

@@ -155,7 +155,7 @@ class EvictionProof:
         ]
 
     def _unproven(self, physical_end: int) -> Iterator[tuple[FlatMessageFile, int]]:
-        """Each queue's first message before a place in the local log that is not proven; again, until it is."""
+        """Each queue's first message before an offset of the local log that is not proven; again, until it is."""
         for topic, queue_id, file in self._tiered():
             while file is not None:
                 known = max(self._proven.get(file, 0), file.min_offset)  # What the tier expired is not wanted any more.
@@ -187,7 +187,7 @@ class EvictionProof:
         return not trouble
 
     def _trouble_before(self, physical_end: int) -> str:
-        """Prove every queue's messages before a place in the local log; what could not be proven, as text."""
+        """Prove every queue's messages before an offset of the local log; what could not be proven, as text."""
         for file, offset in self._unproven(physical_end):
             if self._thread.stopping:
                 return "the store is being closed"
@@ -213,7 +213,7 @@ class EvictionProof:
         position, length = offset * UNIT_BYTES, count * UNIT_BYTES
         is_confirmed = self._mode == CHECKSUM and file.units.is_confirmed(position, position + length)
         if not is_confirmed and _agrees(file.units, position, length) is False:
-            start, end = self._place_behind(file, offset - 1), -1  # Damaged units do not locate the records.
+            start, end = self._log_offset_behind(file, offset - 1), -1  # Damaged units do not locate the records.
         else:
             run = next(runs_of_records(file.units.reread(position, length), offset), None)
             if run is None:
@@ -255,7 +255,7 @@ class EvictionProof:
         return end
 
     @staticmethod
-    def _place_behind(file: FlatMessageFile, offset: int) -> int:
+    def _log_offset_behind(file: FlatMessageFile, offset: int) -> int:
         """Where the record behind the one of `offset` is: its own unit is damaged. Raises TierError."""
         if offset >= max(0, file.min_offset):
             unit = unit_at(file.units.reread(offset * UNIT_BYTES, UNIT_BYTES), 0)
@@ -274,10 +274,12 @@ class EvictionProof:
     def _prove_alone(file: FlatMessageFile, offset: int) -> int:
         """Of a message that the local store cannot read any more, the tier's copy must be valid on its own."""
         unit = file.units.reread(offset * UNIT_BYTES, UNIT_BYTES)
-        _, place, size, _ = unit_at(unit, 0)
+        _, log_offset, size, _ = unit_at(unit, 0)
         topic, queue_id = file.queue.name
-        whole = check_window(unit, file.log.reread(place, size), place, offset, True, topic.encode(), queue_id)
-        is_sound = whole and _agrees(file.log, place, size) is not False
+        whole = check_window(
+            unit, file.log.reread(log_offset, size), log_offset, offset, True, topic.encode(), queue_id
+        )
+        is_sound = whole and _agrees(file.log, log_offset, size) is not False
         return offset + 1 if is_sound else offset
 
     def _settle(self, file: FlatMessageFile, offset: int, start: int, local: CollectedRecords) -> bool:

@@ -215,7 +215,7 @@ class QueueWriter:
 
         An older copy of the disk, or of the metadata, would write where something is already.
         """
-        manifest = self._manifests.held(file.queue)
+        manifest = self._manifests.taken_over(file.queue)
         live = [row for row in manifest.segments if row.status is not SegmentStatus.DELETED] if manifest else []
         if not file.initialised:
             if live:
@@ -278,7 +278,7 @@ class QueueWriter:
 
         Missing the last commits does not count: its readers look behind its end.
         """
-        known = self._manifests.held(file.queue)
+        known = self._manifests.taken_over(file.queue)
         if known is None or not known.segments:
             return False
         segments = {row.key for row in self._metadata.segments(file.queue)}
@@ -289,9 +289,9 @@ class QueueWriter:
             topic is not None and limits != (topic.reserve_time_hours, topic.max_bytes)
         )
 
-    def write_manifest(self, run: QueueDispatchState, file: FlatMessageFile) -> None:
+    def write_manifest(self, run: QueueDispatchState, queue: QueueKey) -> None:
         causes = frozenset(run.causes)
-        self._manifests.write(snapshot_manifest(self._metadata, file.queue))
+        self._manifests.write(snapshot_manifest(self._metadata, queue))
         run.causes -= causes
         run.manifest_written_ms = self._clock.now_ms()
 

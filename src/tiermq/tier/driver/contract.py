@@ -271,9 +271,13 @@ def check_read(key: SegmentKey, position: int, length: int) -> None:
         raise IllegalRange(f"{key}: expected a position >= 0 and a length > 0, found {position} and {length}")
 
 
+ASIDE = re.compile(r"damaged-[0-9]+")
+"""The end of a name under which a repair keeps what it has replaced."""
+
+
 def check_aside(aside: str) -> str:
     """Refuse a name that could be that of a segment, a part, a mark or a small object."""
-    if not re.fullmatch(r"damaged-[0-9]+", aside):
+    if not ASIDE.fullmatch(aside):
         raise BadTierName(f"expected a name such as damaged-1700000000000 to keep a segment under, found {aside!r}")
     return aside
 

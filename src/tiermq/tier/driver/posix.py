@@ -186,6 +186,7 @@ SEALED_SUFFIX = ".sealed"
 PART_SUFFIX = ".part"
 LOCK_NAME = ".tiermq.lock"
 PATHS_MAX = 4_096  # Segments whose paths are cached.
+DURABLE_MAX = 32_768  # Files, and directories, that are known to be synced; 200 bytes each.
 OBJECT_READ_BYTES = 256 * 1024  # Most small objects need one call.
 QUEUE_OBJECT_PARTS = 5  # Cluster, broker, topic, queue, object: the depth of an object beside a queue's segments.
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -200,7 +201,8 @@ class PosixDriver(NoBundles):
         self._root = os.path.abspath(root)
         self._calls = calls or PosixCalls()
         self.url = Path(self._root).as_uri()
-        # Sizes known to be synced, and directories whose entries are; they only save syncs.
+        # Sizes known to be synced, and directories whose entries are. They only save syncs, so they may be forgotten:
+        # a job's driver has 600,000 of them for 100,000 queues.
         self._durable: dict[str, int] = {}
         self._durable_directories: set[str] = set()
         self._memory = RecycledMemory()
@@ -238,7 +240,7 @@ class PosixDriver(NoBundles):
             # On any error, also an interrupt: no reader may see half of a write.
             self._calls.truncate(descriptor, end)
             raise
-        self._durable[path] = end + len(missing)
+        self._note_durable(path, end + len(missing))
 
     def _write_all(self, descriptor: int, data: memoryview, position: int) -> None:
         while data:
@@ -312,7 +314,7 @@ class PosixDriver(NoBundles):
                         self._make_directories(os.path.dirname(path))
                         self._calls.sync_data(descriptor)
                         self._calls.sync_directory(os.path.dirname(path))
-                        self._durable[path] = size
+                        self._note_durable(path, size)
                     return size
             except FileNotFoundError:
                 return 0
@@ -327,7 +329,7 @@ class PosixDriver(NoBundles):
                     _check_trim(key, size, os.fstat(descriptor).st_size)
                     self._calls.truncate(descriptor, size)
                     self._calls.sync_data(descriptor)
-                    self._durable[path] = size
+                    self._note_durable(path, size)
             except FileNotFoundError:
                 _check_trim(key, size, 0)
 
@@ -383,7 +385,7 @@ class PosixDriver(NoBundles):
                 os.replace(path + PART_SUFFIX, path)
                 kept = ""
             self._calls.sync_directory(os.path.dirname(path))
-            self._durable[path] = size
+            self._note_durable(path, size)
         return kept or None
 
     def _stage(self, path: str, key: SegmentKey, pieces: Iterable[Buffer]) -> int:
@@ -437,7 +439,7 @@ class PosixDriver(NoBundles):
                         "Read it again and retry."
                     )
                 self._replace(path, data)
-            self._durable_directories.update(below)
+            self._note_directories(below)
         return _version(data)
 
     def _replace(self, path: str, data: bytes) -> None:
@@ -489,7 +491,17 @@ class PosixDriver(NoBundles):
                 raise
         if os.access(parent, os.R_OK):
             self._calls.sync_directory(parent)
-        self._durable_directories.add(path)
+        self._note_directories([path])
+
+    def _note_durable(self, path: str, size: int) -> None:
+        if len(self._durable) >= DURABLE_MAX:
+            self._durable.clear()
+        self._durable[path] = size
+
+    def _note_directories(self, paths: list[str]) -> None:
+        if len(self._durable_directories) >= DURABLE_MAX:
+            self._durable_directories.clear()
+        self._durable_directories.update(paths)
 
     def _make_segment_directories(self, name: str, directory: str) -> list[str]:
         """Create those of a queue when its manifest is put the first time: the manifest's sync covers them too, which

@@ -25,7 +25,7 @@ from tiermq.tier.index.index_query import Candidate, IndexHit, MessageKeys, Quer
 
 MEMO_BYTES = 4 * 1024 * 1024
 
-_Place = tuple[str, int, int]
+_Location = tuple[str, int, int]
 
 
 class KeyIndex(Protocol):
@@ -47,7 +47,7 @@ class ColdRecords:
         self._files = files
         self._memo_bytes = memo_bytes
         self._lock = threading.Lock()
-        self._memo: OrderedDict[_Place, StoredMessage] = OrderedDict()
+        self._memo: OrderedDict[_Location, StoredMessage] = OrderedDict()
         self._kept_bytes = 0
 
     def fetch_keys(self, topic: str, candidate: Candidate) -> MessageKeys | None:
@@ -60,9 +60,9 @@ class ColdRecords:
 
     def read(self, topic: str, queue_id: int, tier_offset: int, size: int) -> StoredMessage | None:
         """The message whose record is at that offset; None when it is gone. Raises TierError, CorruptRecord."""
-        place = (topic, queue_id, tier_offset)
+        location = (topic, queue_id, tier_offset)
         with self._lock:
-            known = self._memo.get(place)
+            known = self._memo.get(location)
         if known is not None and known.size == size:
             return known
         file = self._files.find(topic, queue_id)
@@ -75,7 +75,7 @@ class ColdRecords:
                 return None  # Retention took it meanwhile.
             raise
         message = self._decoded(record, topic, queue_id, tier_offset)
-        self._remember(place, message)
+        self._remember(location, message)
         return message
 
     @staticmethod
@@ -92,11 +92,11 @@ class ColdRecords:
             )
         return message
 
-    def _remember(self, place: _Place, message: StoredMessage) -> None:
+    def _remember(self, location: _Location, message: StoredMessage) -> None:
         with self._lock:
-            replaced = self._memo.pop(place, None)
+            replaced = self._memo.pop(location, None)
             self._kept_bytes -= 0 if replaced is None else replaced.size
-            self._memo[place] = message
+            self._memo[location] = message
             self._kept_bytes += message.size
             while self._kept_bytes > self._memo_bytes:
                 self._kept_bytes -= self._memo.popitem(last=False)[1].size
@@ -163,7 +163,7 @@ def merge(local: Iterable[StoredMessage], cold: Iterable[StoredMessage], max_mes
     """Both results as one: each message once, ordered, the newest `max_messages` of them. The local copy wins."""
     if max_messages <= 0:
         return []
-    found: dict[_Place, StoredMessage] = {}
+    found: dict[_Location, StoredMessage] = {}
     for message in (*local, *cold):
         found.setdefault((message.topic, message.queue_id, message.queue_offset), message)
     ordered = sorted(found.values(), key=lambda m: (m.store_timestamp_ms, m.queue_id, m.queue_offset))

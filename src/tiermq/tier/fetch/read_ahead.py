@@ -191,14 +191,14 @@ def grid_for(wanted_bytes: int, bytes_max: int) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-def next_line(bases: Sequence[int], place: int, grid_bytes: int) -> int:
-    """Where a window that begins at `place` should end: at the next line worth it, or where the next segment begins.
+def next_line(bases: Sequence[int], log_offset: int, grid_bytes: int) -> int:
+    """Where a window that begins at `log_offset` should end: at the next line worth it, or at the next segment.
 
     `bases` are the segments' beginnings, in order.
     """
-    number = max(0, bisect_right(bases, place) - 1)
+    number = max(0, bisect_right(bases, log_offset) - 1)
     base = bases[number]
-    line = base + ((place - base + grid_bytes // SHORT_PART) // grid_bytes + 1) * grid_bytes
+    line = base + ((log_offset - base + grid_bytes // SHORT_PART) // grid_bytes + 1) * grid_bytes
     return min(line, bases[number + 1]) if number + 1 < len(bases) else line
 
 
@@ -211,8 +211,8 @@ def split_run(units: ReadableBuffer, bases: Sequence[int], grid_bytes: int) -> l
     ends: list[int] = []
     begin = 0
     while begin < count:
-        place = log_offset_at(units, begin)
-        begin = first_behind(units, next_line(bases, place, grid_bytes), begin + 1)
+        log_offset = log_offset_at(units, begin)
+        begin = first_behind(units, next_line(bases, log_offset, grid_bytes), begin + 1)
         ends.append(begin)
     return ends
 

@@ -28,8 +28,8 @@ from tiermq.tier.queue.records import PEEK_BYTES, claimed_record
 from tiermq.tier.queue.tier_queue import PROBE_UNITS
 from tiermq.tier.queue.units import Unit, iter_units, unit_at
 
-STRETCH_MESSAGES = 4_096
-STRETCH_BYTES = 16 * 1024 * 1024
+SEARCHED_MESSAGES_MAX = 4_096
+SEARCHED_BYTES_MAX = 16 * 1024 * 1024
 LEARNED_MAX = 4_096  # Entries remembered for each queue.
 
 
@@ -46,7 +46,7 @@ class _Range:
         """Whether one fetch holds it."""
         count = self.end.queue_offset - self.begin.queue_offset
         return count <= 1 or (
-            count <= STRETCH_MESSAGES and self.end.log_offset - self.begin.log_offset <= STRETCH_BYTES
+            count <= SEARCHED_MESSAGES_MAX and self.end.log_offset - self.begin.log_offset <= SEARCHED_BYTES_MAX
         )
 
 
@@ -71,7 +71,7 @@ class TimeSearch:
         before: tuple[int, int] | None = None
         found = span.otherwise
         while at < end:
-            window = fetch_window(file, at, end - at, STRETCH_BYTES)
+            window = fetch_window(file, at, end - at, SEARCHED_BYTES_MAX)
             first = window.first_stored_from(wanted_ms)
             before = window.last_stored_before(first) or before
             at = window.end_offset

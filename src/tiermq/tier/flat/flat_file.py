@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 from tiermq.clock import Clock
@@ -278,14 +279,11 @@ class FlatAppendFile:
     def _read_segment(self, segment: FlatSegment, position: int, length: int) -> memoryview:
         """Committed bytes of one segment, in whole blocks, which are compared with their checksums."""
         key, sums = segment.key, segment.sums
-        start, span = sums.span(position, length)
         try:
-            data = self._driver.read(key, start, span)
-            return sums.checked(str(key), data, start, position, length, DAMAGE_ADVICE)
+            return sums.read_checked(str(key), partial(self._driver.read, key), position, length, DAMAGE_ADVICE)
         except CorruptSegment:
             # Bypass caches: the stored bytes may be correct. If not, this raises.
-            data = self._driver.reread(key, start, span)
-            return sums.checked(str(key), data, start, position, length, DAMAGE_ADVICE)
+            return sums.read_checked(str(key), partial(self._driver.reread, key), position, length, DAMAGE_ADVICE)
 
     def complete_sums(self) -> None:
         """Sum up what a recovery found, so that what is written behind it is covered. Raises TierUnavailable.

@@ -4,6 +4,9 @@ Opening it reads the metadata and sends no request to the tier, so a back end th
 each queue is compared with the tier before its first write (`recover`), or by `recover_all`. Threads: any thread may
 find or create; the maps are changed under `_lock`, and a queue is opened under its `name_lock`.
 
+With `opens_all=False` queues are opened when they are created or found by name, and their owner lets go of those that
+it does not need (`release`): a job's driver has 100,000 of them, and works on a few at a time.
+
 `rebuild_from` reads committed records back for an index that missed them: the records of the consume queue's units,
 from the entry of the sparse time index that precedes the wanted log offset.
 """
@@ -43,6 +46,7 @@ class FlatFileStore:
         *,
         log_segment_bytes: int = 1_073_741_824,
         queue_segment_bytes: int = 104_857_600,
+        opens_all: bool = True,
     ) -> None:
         self.driver = driver
         self.metadata = metadata
@@ -56,14 +60,32 @@ class FlatFileStore:
         self._files: dict[QueueName, FlatMessageFile] = {}
         self._of_topic: dict[str, tuple[FlatMessageFile, ...]] = {}
         self.damaged: dict[QueueName, CorruptSegment] = {}
-        for queue in metadata.queues():
-            key = queue.key
-            if key.cluster == cluster and key.broker == broker and key.topic != INDEX_TOPIC:
-                try:
-                    self._keep(self._open(key))
-                except CorruptSegment as error:  # Other queues stay usable.
-                    self.damaged[key.name] = error
-                    _log.error("queue %s of the tier cannot be used: %s", key.logical_path, error)
+        for topic, queue_id in self.names() if opens_all else ():
+            try:
+                self._keep(self._open(QueueKey(cluster, broker, topic, queue_id)))
+            except CorruptSegment as error:
+                self._note_damage((topic, queue_id), error)
+
+    def names(self) -> list[QueueName]:
+        """The queues of the metadata."""
+        keys = [queue.key for queue in self.metadata.queues()]
+        return [
+            key.name
+            for key in keys
+            if key.cluster == self.cluster and key.broker == self.broker and key.topic != INDEX_TOPIC
+        ]
+
+    def find_usable(self, topic: str, queue_id: int) -> FlatMessageFile | None:
+        """As `find_or_create`; None for a queue that is `damaged`: other queues stay usable."""
+        try:
+            return self.find_or_create(topic, queue_id)
+        except CorruptSegment as error:
+            self._note_damage((topic, queue_id), error)
+            return None
+
+    def _note_damage(self, name: QueueName, error: CorruptSegment) -> None:
+        self.damaged[name] = error
+        _log.error("queue %s-%d of the tier cannot be used: %s", *name, error)
 
     def _open(self, key: QueueKey) -> FlatMessageFile:
         return FlatMessageFile(
@@ -95,6 +117,16 @@ class FlatFileStore:
         topic = file.queue.topic
         self._files[(topic, file.queue.queue_id)] = file
         self._of_topic[topic] = (*self._of_topic.get(topic, ()), file)
+
+    def release(self, file: FlatMessageFile) -> None:
+        """Let go of a queue that no thread uses; it is opened again, from the metadata, when it is found by name."""
+        topic, queue_id = file.queue.name
+        with self._lock:
+            del self._files[topic, queue_id]
+            self._name_locks.pop((topic, queue_id), None)
+            others = tuple(each for each in self._of_topic.pop(topic, ()) if each is not file)
+            if others:
+                self._of_topic[topic] = others
 
     def of_topic(self, topic: str) -> tuple[FlatMessageFile, ...]:
         """The topic's queues, at the cost of a look-up however many others there are."""

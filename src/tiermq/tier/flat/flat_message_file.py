@@ -25,7 +25,7 @@ from tiermq.tier.flat.flat_file import FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.flat.queue_recovery import QueueRecovery
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import DEFAULT_STRETCH, NEVER_MS, Gap, TimeEntry, Topic, entry_for_commit
+from tiermq.tier.metadata.metadata_values import DEFAULT_SPACING, NEVER_MS, Gap, TimeEntry, Topic, entry_for_commit
 from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.queue.records import CollectedRecords, RecordBatch, store_time_at
 
@@ -69,7 +69,7 @@ class FlatMessageFile:
 
     @property
     def min_offset(self) -> int:
-        """The oldest queue offset that can be read: where both files begin. -1 before the queue has a place."""
+        """The oldest queue offset that can be read: where both files begin. -1 before the queue is in the tier."""
         if not self.initialised:
             return -1
         first = self.log.first_queue_offset()
@@ -77,7 +77,7 @@ class FlatMessageFile:
 
     @property
     def commit_offset(self) -> int:
-        """Behind the newest message that is durable in the tier; -1 before the queue has a place."""
+        """Behind the newest message that is durable in the tier; -1 before the queue is in the tier."""
         return self.units.commit_queue_offset if self.initialised else -1
 
     @property
@@ -189,7 +189,7 @@ class FlatMessageFile:
 
     def _append_some(self, batch: RecordBatch) -> RecordBatch | None:
         """Append what fits into the last segments, which is one record at least, and return the rest."""
-        self._check_place(batch)
+        self._check_offsets(batch)
         part, rest = batch.split(self._log_room(batch), self.units.room_units)
         if part is None:
             return rest
@@ -205,7 +205,7 @@ class FlatMessageFile:
         self._uncommitted.append(part)
         return rest
 
-    def _check_place(self, batch: RecordBatch) -> None:
+    def _check_offsets(self, batch: RecordBatch) -> None:
         if batch.log_offset != self.log.append_offset:
             raise IllegalTransition(
                 f"{self.queue.logical_path}: expected records for offset {self.log.append_offset}, found them for "
@@ -242,7 +242,7 @@ class FlatMessageFile:
         entries: list[TimeEntry] = []
         last = self._last_entry
         for batch in self._uncommitted:
-            for number, end in batch.runs(DEFAULT_STRETCH.messages_max, DEFAULT_STRETCH.bytes_max):
+            for number, end in batch.runs(DEFAULT_SPACING.messages_max, DEFAULT_SPACING.bytes_max):
                 position = batch.location(number)[0]
                 first = TimeEntry(
                     batch.first_offset + number, store_time_at(batch.data, position), batch.log_offset + position

@@ -22,9 +22,9 @@ from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file import FlatAppendFile, FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Gap
-from tiermq.tier.queue.log_walk import LogWalk, take_head
-from tiermq.tier.queue.records import RecordBatch, derive_units, read_window
-from tiermq.tier.queue.units import iter_units, log_range, runs_of_records, unit_at
+from tiermq.tier.queue.log_walk import LogWalk, read_in, take_head, take_in_order
+from tiermq.tier.queue.records import RecordBatch, derive_units
+from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_range, runs_of_records, unit_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class QueueRecovery:
         self._note = note
         self._commit = commit
         self._log_end = 0
+        self._read_log = read_in(driver, log.last.key)  # Also what is not checked yet.
 
     def run(self) -> None:
         """Bring both files to the same end; the last units may be pending afterwards.
@@ -145,11 +146,6 @@ class QueueRecovery:
                 return head.physical_offset if head.queue_offset == wanted else log_known
         return log_known
 
-    def _read_log(self, offset: int, length: int) -> memoryview:
-        """Bytes of the log's last segment, also those that are not checked yet."""
-        segment = self.log.last
-        return self._driver.read(segment.key, offset - segment.base, length)
-
     def _found(self, batch: RecordBatch, end: int) -> None:
         """Note records that the metadata lack, for times, index and end."""
         segment = self.log.last
@@ -196,31 +192,33 @@ class QueueRecovery:
 
     def _require_records(self, start: int, claimed: int, offset: int) -> None:
         """A unit may be torn; then the records are there without it. If they are not, they were damaged later."""
-        while start < claimed:
-            units = derive_units(read_window(self._read_log, start, self._log_end), start, offset)
-            if not units:
-                raise CorruptSegment(
-                    f"{self.log.queue.logical_path}: its consume queue points to records up to {claimed}, but the one "
-                    f"at {start} of its commit log is damaged; run `tiermq tier verify`"
-                )
-            offset += len(units) // UNIT_BYTES
-            start = log_range(units)[1]
+        records = LogWalk(self._read_log, start, self._log_end, take_in_order(offset), window_bytes=RUN_BYTES)
+        for _ in records:
+            if records.at >= claimed:
+                return
+        raise CorruptSegment(
+            f"{self.log.queue.logical_path}: its consume queue points to records up to {claimed}, but the one "
+            f"at {records.at} of its commit log is damaged; run `tiermq tier verify`"
+        )
 
     # Records without units
 
     def _adopt(self, start: int) -> int:
         """Give whole records behind the last unit their units; where they end."""
-        while start < self._log_end:
-            data = read_window(self._read_log, start, self._log_end)
-            units = memoryview(derive_units(data, start, self.units.append_queue_offset))
-            if not units:
-                break
-            if self.units.room_units == 0 and not (self._commit() and self.units.roll()):
-                raise self.units.last.last_error or TierUnavailable(f"{self.units.last.key}: it could not be committed")
-            units = units[: self.units.room_units * UNIT_BYTES]
-            end = log_range(units)[1]
-            batch = RecordBatch.of_bytes(data[: end - start], bytes(units), self.units.append_queue_offset)
+        for batch in LogWalk(self._read_log, start, self._log_end, self._take_fitting, window_bytes=RUN_BYTES):
             self.units.append_units(batch.units, batch.begin_ms, batch.end_ms)
-            self._found(batch, end)
-            start = end
+            start = log_range(batch.units)[1]
+            self._found(batch, start)
         return start
+
+    def _take_fitting(self, window: memoryview, at: int) -> tuple[int, RecordBatch] | None:
+        """The records at the start of a window that come next, as many as the segment of units has room for."""
+        offset = self.units.append_queue_offset
+        units = derive_units(window, at, offset)
+        if not units:
+            return None
+        if self.units.room_units == 0 and not (self._commit() and self.units.roll()):
+            raise self.units.last.last_error or TierUnavailable(f"{self.units.last.key}: it could not be committed")
+        units = units[: self.units.room_units * UNIT_BYTES]
+        size = log_range(units)[1] - at
+        return size, RecordBatch.of_bytes(window[:size], units, offset)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from tiermq.clock import EVER_MS
@@ -146,8 +147,7 @@ class CompactedIndex:
     def _read(self, position: int, length: int) -> memoryview:
         if self._sums is None:
             return self._driver.read(self.key, position, length)
-        start, span = self._sums.span(position, length)
-        return self._sums.checked(self.key.path, self._driver.read(self.key, start, span), start, position, length)
+        return self._sums.read_checked(self.key.path, partial(self._driver.read, self.key), position, length)
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
         """Items of a hash whose records may be in the time range, newest first.

@@ -70,7 +70,7 @@ class IndexHit(NamedTuple):
 
 
 FetchKeys = Callable[[str, Candidate], MessageKeys | None]
-"""The keys of the message of a topic at a candidate's place; None when it is gone. May raise TierError."""
+"""The keys of the message of a topic at a candidate's location; None when it is gone. May raise TierError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +220,10 @@ class IndexSearch:
         wanted_id = self._question.topic_id
         if wanted_id is not None and candidate.topic_id != low_32_bits(wanted_id):
             return False
-        place = (candidate.topic_id, candidate.queue_id, candidate.tier_offset)
-        if place in self._seen:
+        location = (candidate.topic_id, candidate.queue_id, candidate.tier_offset)
+        if location in self._seen:
             return False
-        self._seen.add(place)
+        self._seen.add(location)
         return True
 
     def _verify(self, candidate: Candidate) -> IndexHit | None:

@@ -122,7 +122,7 @@ class IndexFragment:
         """How many keys."""
         return len(self.keys) // COLLECTED_KEY_BYTES
 
-    def place(self, number: int) -> int:
+    def offset_of(self, number: int) -> int:
         """The tier offset of the record that a key belongs to."""
         return int(_PLACE.unpack_from(self.keys, number * COLLECTED_KEY_BYTES)[0])
 
@@ -131,7 +131,7 @@ class IndexFragment:
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.place(middle) < tier_offset else (low, middle)
+            low, high = (middle + 1, high) if self.offset_of(middle) < tier_offset else (low, middle)
         return low
 
 

@@ -48,7 +48,7 @@ class Filled(enum.Enum):
     CLOSING = "CLOSING"  # The index takes nothing more: the hole stays for the next start.
 
 
-class HolePlace(NamedTuple):
+class HoleStart(NamedTuple):
     """Where the first hole of a queue begins."""
 
     name: QueueName
@@ -233,13 +233,13 @@ class IndexTable:
             self.version += 1
             return Filled.TAKEN
 
-    def holes(self) -> list[HolePlace]:
+    def holes(self) -> list[HoleStart]:
         """The queues that have holes; none while their beginnings are unknown."""
         with self._lock:
             if not self.coverage.is_base_known:
                 return []
             found = [(name, queue) for name, queue in self.coverage.queues.items() if queue.holes]
-            return [HolePlace(name, queue.holes[0].start) for name, queue in found]
+            return [HoleStart(name, queue.holes[0].start) for name, queue in found]
 
     def close_hole(self, name: QueueName) -> None:
         """Everything of the queue's first hole was read back."""
@@ -287,10 +287,10 @@ class IndexTable:
     def _put_items(self, hashes: tuple[int, ...], request: IndexRequest) -> None:
         if not hashes:
             return
-        place = (request.topic_id, request.queue_id, request.tier_offset, request.size, request.store_ms)
-        if not self._writable().put(hashes, *place):
+        values = (request.topic_id, request.queue_id, request.tier_offset, request.size, request.store_ms)
+        if not self._writable().put(hashes, *values):
             self.seal_current()
-            self._writable().put(hashes, *place)
+            self._writable().put(hashes, *values)
 
     def _writable(self) -> IndexWriteFile:
         if self._current is not None and self._current.local is not None:

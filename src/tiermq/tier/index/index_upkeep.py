@@ -47,7 +47,7 @@ from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_recovery import COMPACTING_DIRECTORY, RECORD_NAME, sealed_record_path
 from tiermq.tier.index.index_request import IndexRequest
-from tiermq.tier.index.index_table import Filled, HolePlace, IndexTable
+from tiermq.tier.index.index_table import Filled, HoleStart, IndexTable
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
@@ -340,27 +340,27 @@ class IndexUpkeep:
     def fill_holes(self) -> bool:
         """Read back some of what is missing in each queue; True when there is more to do at once."""
         has_more = False
-        for place in self._table.holes():
+        for hole in self._table.holes():
             try:
-                has_more |= self._fill(place)
+                has_more |= self._fill(hole)
             except TierError as error:  # A queue that cannot be read does not stop the other queues.
                 self.counts.failures += 1
-                log.warning("index: reading back queue %s from %d failed: %s", place.name, place.start, error)
+                log.warning("index: reading back queue %s from %d failed: %s", hole.name, hole.start, error)
         return has_more
 
-    def _fill(self, place: HolePlace) -> bool:
-        topic, queue_id = place.name
+    def _fill(self, hole: HoleStart) -> bool:
+        topic, queue_id = hole.name
         key = QueueKey(self._queue.cluster, self._queue.broker, topic, queue_id)
-        for done, request in enumerate(self._rebuild(key, place.start)):
+        for done, request in enumerate(self._rebuild(key, hole.start)):
             if done >= self._rules.fill_count:
                 return True
-            filled = self._table.fill(place.name, request)
+            filled = self._table.fill(hole.name, request)
             if filled is Filled.CLOSING:
                 return False
             if filled is Filled.BEHIND:
                 break
             self.counts.filled += 1
-        self._table.close_hole(place.name)
+        self._table.close_hole(hole.name)
         return False
 
     # Moving on

@@ -32,7 +32,7 @@ A damaged lease names no holder. Its holder rewrites it while its own term lasts
 take over a lease that is still damaged then. A valid lease of a newer TierMQ is never taken over (`document.py`).
 
 A missing or damaged lease does not contain the last epoch, so the new holder reads it from all manifests of the broker
-(`survey_epochs`) before it puts the lease: once the lease exists, manifests are not read for it again.
+(`highest_epoch`) before it puts the lease: once the lease exists, manifests are not read for it again.
 
 Cost: acquire is one GET and one PUT, renew one PUT, check one GET, ask one GET and one PUT, lend one PUT. A missing
 lease costs a read of all manifests.
@@ -96,7 +96,7 @@ class LeaseRole(StrEnum):
     DELIVERY = "delivery"
 
 
-def survey_epochs(driver: TierDriver, cluster: str, broker: str, role: LeaseRole = LeaseRole.LOG) -> int:
+def highest_epoch(driver: TierDriver, cluster: str, broker: str, role: LeaseRole = LeaseRole.LOG) -> int:
     """The highest epoch in any manifest of the role; 0 when there is none. Raises what the driver raises."""
     home = broker_directory(cluster, broker)
     timers = f"{home}/{TIMERS_DIRECTORY}/"
@@ -412,7 +412,7 @@ class BrokerLease:
             now_ms = self._clock.now_ms()
             old = None if stored is None else self._decoded(stored, now_ms, force=force)
             if old is None:
-                old, now_ms = Lease(self._surveyed_epoch()), self._clock.now_ms()  # Takes a while.
+                old, now_ms = Lease(self._highest_epoch()), self._clock.now_ms()  # Takes a while.
             is_untaken = stored is not None and self._is_untaken(stored)
             if not force and not is_untaken and self._is_kept_by_other(old, now_ms):
                 raise self._held_by(old, now_ms)
@@ -449,9 +449,9 @@ class BrokerLease:
             return False
         return self._clock.monotonic() - self._lent[1] >= LENT_MS / 1000
 
-    def _surveyed_epoch(self) -> int:
-        told = survey_epochs(self._driver, self._cluster, self._broker, self._role)
-        return told if self._held is None else max(told, self._held.epoch)
+    def _highest_epoch(self) -> int:
+        found = highest_epoch(self._driver, self._cluster, self._broker, self._role)
+        return found if self._held is None else max(found, self._held.epoch)
 
     def _decoded(self, stored: StoredObject, now_ms: int, *, force: bool) -> Lease | None:
         """The stored lease; None when it has been damaged for a term, or by force. Raises LeaseDamaged."""
@@ -643,10 +643,10 @@ class BrokerLease:
 
     @property
     def _takeover(self) -> str:
-        place = shlex.join(["--cluster", self._cluster, "--broker", self._broker])
+        options = shlex.join(["--cluster", self._cluster, "--broker", self._broker])
         if self._role is not LeaseRole.LOG:
-            place += f" --role {self._role}"
-        return f"tiermq tier takeover {shlex.quote(self._driver.url)} {place}"
+            options += f" --role {self._role}"
+        return f"tiermq tier takeover {shlex.quote(self._driver.url)} {options}"
 
 
 class LeaseKeeper(Service):

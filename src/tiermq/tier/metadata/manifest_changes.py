@@ -216,11 +216,11 @@ class ChangePublisher:
             if self._published is None and not before.is_closed:
                 before = ManifestChanges(before.serial, serial, bundles=serial)
             bundles = serial if has_bundle else before.bundles
-            told = replace(before, epoch=self._lease.epoch, is_closed=is_last, index=rows, bundles=bundles)
-            told = told.with_changes((name for name in noted if name != self._index.name), serial)
+            published = replace(before, epoch=self._lease.epoch, is_closed=is_last, index=rows, bundles=bundles)
+            published = published.with_changes((name for name in noted if name != self._index.name), serial)
             self._lease.check()
-            self._put(encode_changes(told))
-            self._published = told
+            self._put(encode_changes(published))
+            self._published = published
             self._noted.clear()
             self._has_bundle = False
 

@@ -108,11 +108,14 @@ class WriterLease(Protocol):
 class _Hold:
     """What this writer knows of a queue that it acquired: the version it may replace, and what its predecessor wrote.
 
-    Of what it wrote itself it keeps no segments: its metadata have them, and a job holds 100,000 queues.
+    Of what it wrote itself it keeps nothing more: its metadata have it, and a job holds 100,000 queues.
     """
 
-    manifest: QueueManifest
+    epoch: int
+    sequence: int
+    in_bundles: bool
     version: str
+    taken_over: QueueManifest | None
     fenced_by: str | None = None
 
 
@@ -159,26 +162,21 @@ class ManifestStore:
             held = self._holds.get(queue)
             if held is not None:
                 self._require_unfenced(queue, held)
-                return held.manifest.epoch
+                return held.epoch
             return self._acquire(queue)
 
-    def held(self, queue: QueueKey) -> QueueManifest | None:
-        """The manifest as its predecessor left it, or without segments as this writer put it; None: not acquired."""
+    def taken_over(self, queue: QueueKey) -> QueueManifest | None:
+        """The manifest as the predecessor of this writer left it; None: not acquired, replaced or forgotten since."""
         with self._lock_of(queue):
             held = self._holds.get(queue)
-            return None if held is None else held.manifest
+            return None if held is None else held.taken_over
 
-    def held_rows(self, queue: QueueKey) -> int:
-        """How many segments the manifest has that this writer took over."""
-        held = self.held(queue)
-        return 0 if held is None else len(held.segments)
-
-    def forget_rows(self, queue: QueueKey) -> None:
-        """Keep no segments of what the predecessor of this writer left: nothing will ask for them any more."""
+    def forget_taken_over(self, queue: QueueKey) -> None:
+        """Keep nothing of what the predecessor of this writer left: nothing will ask for it any more."""
         with self._lock_of(queue):
             held = self._holds.get(queue)
             if held is not None:
-                held.manifest = _without_rows(held.manifest)
+                held.taken_over = None
 
     def write(self, manifest: QueueManifest) -> QueueManifest:
         """Replace the queue's manifest; epoch, writer, sequence and time are filled in. Acquires when need be.
@@ -193,12 +191,10 @@ class ManifestStore:
                 self._acquire(manifest.key)
                 held = self._holds[manifest.key]
             self._require_unfenced(manifest.key, held)
-            in_bundles = manifest.in_bundles or held.manifest.in_bundles
-            stamped = self._stamp(
-                replace(manifest, in_bundles=in_bundles), held.manifest.epoch, held.manifest.sequence + 1
-            )
+            in_bundles = manifest.in_bundles or held.in_bundles
+            stamped = self._stamp(replace(manifest, in_bundles=in_bundles), held.epoch, held.sequence + 1)
             held.version = self._replace(stamped, held)
-            held.manifest = _without_rows(stamped)
+            held.sequence, held.in_bundles, held.taken_over = stamped.sequence, stamped.in_bundles, None
             self._on_change(manifest.key)
             return stamped
 
@@ -237,7 +233,7 @@ class ManifestStore:
                 version = self._driver.put_object(manifest_name(queue), encode_manifest(claimed), expected=version)
             except ManifestConflict:
                 continue  # Another process acquired or wrote in between: read again.
-            self._holds[queue] = _Hold(claimed, version)
+            self._holds[queue] = _Hold(epoch, claimed.sequence, claimed.in_bundles, version, claimed)
             return epoch
         raise ManifestConflict(
             f"{manifest_name(queue)}: expected to acquire it, lost {ACQUIRE_TRIES} races in a row; "
@@ -292,7 +288,7 @@ class ManifestStore:
 
     def _stale(self, queue: QueueKey, held: _Hold) -> StaleWriter:
         return StaleWriter(
-            f"{manifest_name(queue)}: {self._writer} wrote with epoch {held.manifest.epoch}, but the queue now belongs "
+            f"{manifest_name(queue)}: {self._writer} wrote with epoch {held.epoch}, but the queue now belongs "
             f"to {held.fenced_by}; nothing was written, stop this writer"
         )
 
@@ -303,7 +299,3 @@ class ManifestStore:
     def _lock_of(self, queue: QueueKey) -> threading.Lock:
         with self._lock:
             return self._queue_locks.setdefault(queue, threading.Lock())
-
-
-def _without_rows(manifest: QueueManifest) -> QueueManifest:
-    return replace(manifest, segments=(), time_index=(), gaps=())

@@ -124,14 +124,14 @@ class TimeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EntrySpacing:
     """The longest range of messages of one entry."""
 
     messages_max: int = 4096
     bytes_max: int = 4 * 1024 * 1024
 
 
-DEFAULT_STRETCH = Stretch()
+DEFAULT_SPACING = EntrySpacing()
 
 
 def entry_for_commit(
@@ -139,7 +139,7 @@ def entry_for_commit(
     first: TimeEntry,
     end_queue_offset: int,
     end_log_offset: int,
-    stretch: Stretch = DEFAULT_STRETCH,
+    spacing: EntrySpacing = DEFAULT_SPACING,
 ) -> TimeEntry | None:
     """`first`, the first message of a commit, when it needs an entry of its own; None when `last` covers the commit.
 
@@ -147,8 +147,8 @@ def entry_for_commit(
     """
     if last is None:
         return first
-    too_many = end_queue_offset - last.queue_offset > stretch.messages_max
-    too_long = end_log_offset - last.log_offset > stretch.bytes_max
+    too_many = end_queue_offset - last.queue_offset > spacing.messages_max
+    too_long = end_log_offset - last.log_offset > spacing.bytes_max
     return first if too_many or too_long else None
 
 
@@ -156,9 +156,9 @@ def sample(
     before: TimeEntry | None,
     queue_offsets: Sequence[int],
     log_offsets: Sequence[int],
-    stretch: Stretch = DEFAULT_STRETCH,
+    spacing: EntrySpacing = DEFAULT_SPACING,
 ) -> list[int]:
-    """Which of these messages, given in order, need an entry behind `before`: as few as `stretch` allows.
+    """Which of these messages, given in order, need an entry behind `before`: as few as `spacing` allows.
 
     The last message of a range begins within `bytes_max`; it may end beyond.
     """
@@ -169,8 +169,8 @@ def sample(
     log_offset = log_offsets[0] if before is None else before.log_offset
     while True:
         reach = min(
-            bisect_right(queue_offsets, queue_offset + stretch.messages_max),
-            bisect_right(log_offsets, log_offset + stretch.bytes_max),
+            bisect_right(queue_offsets, queue_offset + spacing.messages_max),
+            bisect_right(log_offsets, log_offset + spacing.bytes_max),
         )
         if reach == len(queue_offsets):
             return chosen

@@ -47,8 +47,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import BORN_HOST_V6
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.names import QueueName
-from tiermq.tier.queue import units
-from tiermq.tier.queue.segments import END, StoredSegment
+from tiermq.tier.queue.segments import StoredSegment
 from tiermq.tier.queue.units import Unit, iter_units, log_offset_at, unit_at
 
 CODA = struct.Struct(
@@ -71,9 +70,19 @@ def is_coda(data: ReadableBuffer, at: int = 0) -> bool:
     return at + SIZE_AND_MAGIC.size <= len(data) and SIZE_AND_MAGIC.unpack_from(data, at)[1] == MAGIC_BLANK
 
 
+def is_whole_coda(data: ReadableBuffer) -> bool:
+    """Whether `data` begins with all of an end mark; one that claims another size than its own is damage."""
+    return len(data) >= CODA_BYTES and SIZE_AND_MAGIC.unpack_from(data) == (CODA_BYTES, MAGIC_BLANK)
+
+
 def behind_coda(data: ReadableBuffer, at: int = 0) -> int:
     """Where the record begins of a unit that points to position `at`: there, or behind an end mark."""
     return at + CODA_BYTES if is_coda(data, at) else at
+
+
+def bytes_to_read(unit: Unit) -> int:
+    """How many bytes from a unit's offset on hold its record, also where that is behind an end mark."""
+    return unit.size + CODA_BYTES
 
 
 # One record
@@ -194,18 +203,6 @@ def derive_units(data: ReadableBuffer, log_offset: int, queue_offset: int) -> by
         position += head.size
     whole = check_window(bytes(units), data, log_offset, queue_offset)
     return bytes(units[: whole * UNIT_BYTES])
-
-
-def read_window(
-    read: ReadLog, start: int, end: int, window_bytes: int = 0, record_max: int = END
-) -> bytes | memoryview:
-    """Bytes of the log that begin with a whole record, if there is one before `end`; a huge one up to `record_max`."""
-    data = read(start, min(window_bytes or units.RUN_BYTES, end - start))
-    if len(data) < end - start:
-        head = read_head(data)
-        if head.kind is HeadKind.HALF and len(data) < head.size <= min(end - start, record_max):
-            return read(start, head.size)
-    return data
 
 
 class CollectedRecords(Protocol):

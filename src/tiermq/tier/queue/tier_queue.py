@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptRecord, SegmentMissing, TierError
@@ -16,7 +17,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
-from tiermq.tier.queue.records import CODA_BYTES, RecordBatch, peek_store_ms, record_of
+from tiermq.tier.queue.records import RecordBatch, bytes_to_read, peek_store_ms, record_of
 from tiermq.tier.queue.segments import END, UNREADABLE, SegmentList, StoredSegment, end_of
 from tiermq.tier.queue.units import (
     CHUNK_UNITS,
@@ -79,9 +80,9 @@ class TierQueue:
         sums = segment.sums.cut(segment.size) if isinstance(segment, Segment) and segment.sums is not None else None
         if sums is None:
             return memoryview(self.driver.read(segment.key, position, length))
-        start, span = sums.span(position, length)
-        data = self.driver.read(segment.key, start, span)
-        return sums.checked(str(segment.key), data, start, position, length, DAMAGE_ADVICE)
+        return sums.read_checked(
+            str(segment.key), partial(self.driver.read, segment.key), position, length, DAMAGE_ADVICE
+        )
 
     # Units
 
@@ -207,13 +208,13 @@ class TierQueue:
             if unit.is_blank:
                 yield MessageRow(unit.queue_offset)
                 continue
-            if not start <= unit.log_offset <= unit.end + CODA_BYTES <= start + len(window):
+            if not start <= unit.log_offset <= unit.log_offset + bytes_to_read(unit) <= start + len(window):
                 window, start, why = self._window(unit)
             yield MessageRow(unit.queue_offset, error=why) if why else self.row(unit, window, start)
 
     def _window(self, unit: Unit) -> tuple[memoryview, int, str]:
         """Bytes of the log from a unit's record on, where they begin, and why there are none."""
-        wanted = unit.size + CODA_BYTES
+        wanted = bytes_to_read(unit)
         for length in (max(wanted, RECORDS_READ_BYTES), wanted):  # Damage further on does not matter.
             try:
                 return self.read_records(unit.log_offset, length), unit.log_offset, ""
@@ -224,7 +225,7 @@ class TierQueue:
     def message(self, unit: Unit) -> MessageRow:
         """The message of one unit, read alone."""
         try:
-            return self.row(unit, self.read_records(unit.log_offset, unit.size + CODA_BYTES), unit.log_offset)
+            return self.row(unit, self.read_records(unit.log_offset, bytes_to_read(unit)), unit.log_offset)
         except UNREADABLE as error:
             return MessageRow(unit.queue_offset, error=str(error))
 

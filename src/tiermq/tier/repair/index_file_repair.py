@@ -2,9 +2,9 @@
 
 It covers the coverage of its companion, less that of the companion of the file before it: for each queue a range of
 log offsets. Without companions (RocketMQ writes none, or they are lost) it is everything that no file before it covers;
-keys that are then in two files are found once, as every answer is one by place. The new file has the name, the base and
-the begin time of the old one, as many slots, and the same companion; it may have another size, unless others follow it
-that are named by where it ends.
+keys that are then in two files are found once, as every answer is one by location. The new file has the name, the base
+and the begin time of the old one, as many slots, and the same companion; it may have another size, unless others follow
+it that are named by where it ends.
 """
 
 from __future__ import annotations
@@ -189,10 +189,10 @@ def _batches(driver: TierDriver, each: Range) -> Iterator[RecordBatch]:
     facts = read_facts(driver, each.queue)
     queue = facts.queue(driver)
     parts = SegmentList(facts.logs).ranges(each.start, each.stop if each.stop >= 0 else END)
-    for stretch in walk_log(driver, each.queue, [info for info, _, _ in parts]):
-        if isinstance(stretch, SoundRun):
-            data = queue.read_records(stretch.start, stretch.stop - stretch.start)
-            yield RecordBatch.of_bytes(data, stretch.units, stretch.queue_offset)
+    for part in walk_log(driver, each.queue, [info for info, _, _ in parts]):
+        if isinstance(part, SoundRun):
+            data = queue.read_records(part.start, part.stop - part.start)
+            yield RecordBatch.of_bytes(data, part.units, part.queue_offset)
 
 
 def write_index(driver: TierDriver, made: RebuiltIndex, aside: str) -> list[str]:
@@ -253,8 +253,8 @@ def build_missing(driver: TierDriver, index: QueueKey, requests: Sequence[IndexR
         made = IndexWriteFile.create(OsFileAccess(), directory, begin_ms, slots, capacity)
         try:
             for each in requests:
-                place = (each.topic_id, each.queue_id, each.tier_offset, each.size, each.store_ms)
-                if not made.put(hashes_of(each), *place):
+                values = (each.topic_id, each.queue_id, each.tier_offset, each.size, each.store_ms)
+                if not made.put(hashes_of(each), *values):
                     raise CannotIndex(f"{len(requests)} messages have more keys than were counted")
             data, facts = made.compact(), made.facts()
         finally:

@@ -30,7 +30,7 @@ from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType, broker_directory
 from tiermq.tier.repair.queue_facts import QueueFacts, has_known_checksum
-from tiermq.tier.restore.queue_discovery import survey_index, survey_queue
+from tiermq.tier.restore.queue_discovery import discover_index, discover_queue
 from tiermq.tier.verify.queue_verifier import QueueVerifier
 from tiermq.tier.verify.verify_plan import QueueTask
 from tiermq.tier.verify.verify_report import VerifyReport
@@ -49,26 +49,26 @@ def rebuild_manifest(
     """The manifest that the queue should have; epoch, writer and time are those of the old one."""
     base = facts.manifest or _with_topic(driver, QueueManifest(facts.key), metadata)
     if facts.key.topic == INDEX_TOPIC:
-        found, _ = survey_index(driver, facts.index, facts.manifest)
+        found, _ = discover_index(driver, facts.index, facts.manifest)
         return replace(base, segments=tuple(sorted(found, key=lambda row: row.key)))
-    survey = survey_queue(driver, facts.key, [*facts.logs, *facts.units], None, clock.now_ms())
+    discovered = discover_queue(driver, facts.key, [*facts.logs, *facts.units], None, clock.now_ms())
     is_sound = _is_sound(driver, facts)
     known = {row.key: row for row in facts.rows}
     infos = {info.key: info for info in (*facts.logs, *facts.units)}
     segments = [
         _with_old(driver, facts, row, known.get(row.key), infos[row.key], is_sound)
-        for row in survey.segments
+        for row in discovered.segments
         if row.key in infos  # A discovery ends with an open segment for the next writer, which may not exist yet.
     ]
     deleted = [row for row in facts.rows if row.status is SegmentStatus.DELETED and row.key in infos]
-    gaps = {(gap.from_offset, gap.to_offset): gap for gap in (*survey.gaps, *blanked, *facts.gaps)}
+    gaps = {(gap.from_offset, gap.to_offset): gap for gap in (*discovered.gaps, *blanked, *facts.gaps)}
     rows = {row.key: row for row in (*segments, *deleted)}
     return replace(
         base,
-        min_offset=max(survey.queue.min_offset, facts.manifest.min_offset if facts.manifest else -1),
-        max_offset=survey.queue.max_offset,
+        min_offset=max(discovered.queue.min_offset, facts.manifest.min_offset if facts.manifest else -1),
+        max_offset=discovered.queue.max_offset,
         segments=tuple(sorted(rows.values(), key=lambda row: row.key)),
-        time_index=tuple(survey.time_entries),
+        time_index=tuple(discovered.time_entries),
         gaps=tuple(sorted(_outermost(gaps.values()), key=lambda gap: gap.from_offset)),
     )
 

@@ -23,7 +23,7 @@ from tiermq.tier.metadata.manifest import QueueManifest, manifest_name
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.queue.log_walk import LogWalk
+from tiermq.tier.queue.log_walk import LogWalk, read_in
 from tiermq.tier.queue.records import derive_units
 from tiermq.tier.queue.segments import UNREADABLE, SegmentList, StoredSegment, end_of, of_type
 from tiermq.tier.queue.tier_queue import TierQueue
@@ -57,35 +57,35 @@ class Damage(NamedTuple):
     is_hole: bool = False
 
 
-Stretch: TypeAlias = SoundRun | Damage
+LogPart: TypeAlias = SoundRun | Damage
 
 
-def walk_log(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment]) -> Iterator[Stretch]:
+def walk_log(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment]) -> Iterator[LogPart]:
     """All of the log, in order, damage joined where it touches. Raises what the driver raises when it is away."""
     pending: Damage | None = None
-    for stretch in _stretches(driver, queue, logs):
-        if isinstance(stretch, Damage):
-            if pending is not None and pending.stop == stretch.start and pending.is_hole == stretch.is_hole:
-                stretch = Damage(pending.start, stretch.stop, stretch.is_hole)
+    for part in _log_parts(driver, queue, logs):
+        if isinstance(part, Damage):
+            if pending is not None and pending.stop == part.start and pending.is_hole == part.is_hole:
+                part = Damage(pending.start, part.stop, part.is_hole)
             elif pending is not None:
                 yield pending
-            pending = stretch
+            pending = part
             continue
         if pending is not None:
             yield pending
             pending = None
-        yield stretch
+        yield part
     if pending is not None:
         yield pending
 
 
-def _stretches(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment]) -> Iterator[Stretch]:
+def _log_parts(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment]) -> Iterator[LogPart]:
     end = logs[0].key.base if logs else 0
     for info in logs:
         if info.key.base > end:
             yield Damage(end, info.key.base, is_hole=True)
-        yield from LogWalk[Stretch](
-            partial(_read, driver, info),
+        yield from LogWalk[LogPart](
+            read_in(driver, info.key),
             max(end, info.key.base),
             end_of(info),
             partial(_sound_run, queue),
@@ -94,10 +94,6 @@ def _stretches(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment
             record_max=BELIEVED_BYTES_MAX,
         )
         end = max(end, end_of(info))
-
-
-def _read(driver: TierDriver, info: StoredSegment, at: int, length: int) -> memoryview:
-    return driver.read(info.key, at - info.key.base, length)
 
 
 def _sound_run(queue: QueueKey, window: memoryview, at: int) -> tuple[int, SoundRun] | None:
@@ -177,31 +173,31 @@ def _deleted(metadata: MetadataStore, key: QueueKey) -> list[Segment]:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSurvey:
+class LogScan:
     """The log as runs and damage, in order, and the bases of the segments with wrong checksums."""
 
-    stretches: tuple[Stretch, ...]
+    parts: tuple[LogPart, ...]
     doubted: frozenset[int]
     logs: tuple[SegmentInfo, ...]
 
     @property
     def sound(self) -> list[SoundRun]:
-        return [stretch for stretch in self.stretches if isinstance(stretch, SoundRun)]
+        return [part for part in self.parts if isinstance(part, SoundRun)]
 
     @property
     def damages(self) -> list[Damage]:
-        return [stretch for stretch in self.stretches if isinstance(stretch, Damage)]
+        return [part for part in self.parts if isinstance(part, Damage)]
 
-    def is_doubted(self, place: int) -> bool:
-        info = SegmentList(self.logs).find(place)
+    def is_doubted(self, log_offset: int) -> bool:
+        info = SegmentList(self.logs).find(log_offset)
         return info is not None and info.key.base in self.doubted
 
 
-def survey_log(driver: TierDriver, facts: QueueFacts) -> LogSurvey:
+def scan_log(driver: TierDriver, facts: QueueFacts) -> LogScan:
     """Read all of the log. Raises what the driver raises when the tier is away."""
-    stretches = _settled(driver, facts, list(walk_log(driver, facts.key, facts.logs)))
+    parts = _settled(driver, facts, list(walk_log(driver, facts.key, facts.logs)))
     doubted = frozenset(info.key.base for info in facts.logs if not has_known_checksum(driver, facts, info))
-    return LogSurvey(tuple(stretches), doubted, facts.logs)
+    return LogScan(tuple(parts), doubted, facts.logs)
 
 
 def has_known_checksum(driver: TierDriver, facts: QueueFacts, info: SegmentInfo) -> bool:
@@ -222,23 +218,23 @@ def has_known_checksum(driver: TierDriver, facts: QueueFacts, info: SegmentInfo)
     return True
 
 
-def _settled(driver: TierDriver, facts: QueueFacts, stretches: Sequence[Stretch]) -> list[Stretch]:
+def _settled(driver: TierDriver, facts: QueueFacts, parts: Sequence[LogPart]) -> list[LogPart]:
     """Mark records with a damaged queue offset as damage, and join adjacent damage."""
-    found: list[Stretch] = []
-    for index, stretch in enumerate(stretches):
-        after = stretches[index + 1] if index + 1 < len(stretches) else None
-        if isinstance(stretch, SoundRun) and _has_wrong_number(driver, facts, found, stretch, after):
-            stretch = Damage(stretch.start, stretch.stop)
+    found: list[LogPart] = []
+    for index, part in enumerate(parts):
+        after = parts[index + 1] if index + 1 < len(parts) else None
+        if isinstance(part, SoundRun) and _has_wrong_number(driver, facts, found, part, after):
+            part = Damage(part.start, part.stop)
         last = found[-1] if found else None
-        if isinstance(stretch, Damage) and isinstance(last, Damage) and last.stop == stretch.start:
-            found[-1] = Damage(last.start, stretch.stop, last.is_hole and stretch.is_hole)
+        if isinstance(part, Damage) and isinstance(last, Damage) and last.stop == part.start:
+            found[-1] = Damage(last.start, part.stop, last.is_hole and part.is_hole)
         else:
-            found.append(stretch)
+            found.append(part)
     return found
 
 
 def _has_wrong_number(
-    driver: TierDriver, facts: QueueFacts, before: Sequence[Stretch], run: SoundRun, after: Stretch | None
+    driver: TierDriver, facts: QueueFacts, before: Sequence[LogPart], run: SoundRun, after: LogPart | None
 ) -> bool:
     """Only a single record out of order is suspect: two consecutive ones are a repeated upload."""
     if len(run.units) != UNIT_BYTES:

@@ -30,7 +30,7 @@ from tiermq.tier.names import SegmentKey, SegmentType
 from tiermq.tier.queue.segments import UNREADABLE, SegmentList, end_of
 from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_offset_at, offset_runs, unit_at
-from tiermq.tier.repair.queue_facts import Damage, LogSurvey, QueueFacts, SoundRun, survey_log
+from tiermq.tier.repair.queue_facts import Damage, LogScan, QueueFacts, SoundRun, scan_log
 
 BATCH_COUNT, BATCH_BYTES = 4_096, 4 * 1024 * 1024
 
@@ -79,46 +79,46 @@ class Patch:
 
 
 def find_lost(
-    driver: TierDriver, facts: QueueFacts, survey: LogSurvey, sources: Sequence[RecordSource] = ()
+    driver: TierDriver, facts: QueueFacts, scan: LogScan, sources: Sequence[RecordSource] = ()
 ) -> tuple[list[Lost], list[str]]:
     """The messages that the log has lost, and what of it cannot even be named."""
     lost: list[Lost] = []
     unknown: list[str] = []
     before: SoundRun | None = None
     damages: list[Damage] = []
-    for stretch in survey.stretches:
-        if isinstance(stretch, Damage):
-            damages.append(stretch)
+    for part in scan.parts:
+        if isinstance(part, Damage):
+            damages.append(part)
             continue
         if damages:
-            _name(driver, facts, damages, before, stretch.queue_offset, lost, unknown)
+            _name(driver, facts, damages, before, part.queue_offset, lost, unknown)
             damages = []
-        if survey.is_doubted(stretch.start):
-            lost += _differing(driver, facts, stretch, sources)
-        before = stretch
+        if scan.is_doubted(part.start):
+            lost += _differing(driver, facts, part, sources)
+        before = part
     _name_tail(driver, facts, damages, before, lost, unknown)
-    unknown += _unexplained(survey, lost, sources)
+    unknown += _unexplained(scan, lost, sources)
     return lost, unknown
 
 
 def _differing(driver: TierDriver, facts: QueueFacts, run: SoundRun, sources: Sequence[RecordSource]) -> Iterator[Lost]:
     """Records that pass for sound, in a segment with another checksum, and are not those of a local store."""
     queue = facts.queue(driver)
-    for offset, place, size, _ in iter_units(run.units, run.queue_offset):
-        stored = queue.read_records(place, size)
+    for offset, log_offset, size, _ in iter_units(run.units, run.queue_offset):
+        stored = queue.read_records(log_offset, size)
         for source in sources:
-            found = source.collect_for_tier(facts.key.topic, facts.key.queue_id, offset, 1, size, place)
+            found = source.collect_for_tier(facts.key.topic, facts.key.queue_id, offset, 1, size, log_offset)
             if found.count == 1 and len(found.data) == size:
                 if found.data != stored:
-                    yield Lost(place, place + size, offset, offset + 1)
+                    yield Lost(log_offset, log_offset + size, offset, offset + 1)
                 break
 
 
-def _unexplained(survey: LogSurvey, lost: Sequence[Lost], sources: Sequence[RecordSource]) -> Iterator[str]:
+def _unexplained(scan: LogScan, lost: Sequence[Lost], sources: Sequence[RecordSource]) -> Iterator[str]:
     """Segments that changed in bytes that no checksum of a record covers, at an unknown position."""
-    for info in survey.logs:
+    for info in scan.logs:
         base, end = info.key.base, info.key.base + info.size
-        if base in survey.doubted and not any(base <= each.start < end for each in lost):
+        if base in scan.doubted and not any(base <= each.start < end for each in lost):
             why = "is not in the local store" if sources else "is unknown without a local store"
             yield f"{info.key.path}: it has lost bytes that no record's own checksum covers, and what they were {why}"
 
@@ -134,7 +134,7 @@ def _name(
 ) -> None:
     """Damage before a sound record: the messages between those around it."""
     start, stop = damages[0].start, damages[-1].stop
-    first = before.next_offset if before is not None else _offset_of_place(driver, facts, start, next_offset)
+    first = before.next_offset if before is not None else _queue_offset_at(driver, facts, start, next_offset)
     if first is None:
         unknown.append(f"log offsets {start} to {stop}: the first lost message is unknown")
     elif first < next_offset:
@@ -156,7 +156,7 @@ def _name_tail(
         rows = facts.rows_of(SegmentType.COMMIT_LOG)
         start = rows[0].key.base if rows else 0
     units_end = _units_end(facts)
-    first = before.next_offset if before is not None else _offset_of_place(driver, facts, start, units_end)
+    first = before.next_offset if before is not None else _queue_offset_at(driver, facts, start, units_end)
     if first is None and units_end:
         unknown.append(f"log offsets from {start} on: the first lost message is unknown")
     elif first is not None and first < units_end:
@@ -170,14 +170,14 @@ def _units_end(facts: QueueFacts) -> int:
     return max(known, default=0) // UNIT_BYTES
 
 
-def _offset_of_place(driver: TierDriver, facts: QueueFacts, place: int, before: int) -> int | None:
+def _queue_offset_at(driver: TierDriver, facts: QueueFacts, log_offset: int, before: int) -> int | None:
     """The number of the message at a log offset: from a row that begins there, else from the units."""
     for row in facts.rows_of(SegmentType.COMMIT_LOG):
-        if row.key.base == place and row.begin_offset >= 0:
+        if row.key.base == log_offset and row.begin_offset >= 0:
             return row.begin_offset
     chunks = facts.queue(driver).unit_chunks(None, before, skip=lambda _error: None)
     found = (unit for first, data in chunks for unit in iter_units(data, first))
-    return next((u.queue_offset for u in found if u.log_offset == place and not u.is_blank), None)
+    return next((u.queue_offset for u in found if u.log_offset == log_offset and not u.is_blank), None)
 
 
 def find_patches(
@@ -224,14 +224,14 @@ def _records_of(source: RecordSource, facts: QueueFacts, lost: Lost) -> Iterator
 
 
 def _collect(source: RecordSource, topic: str, queue_id: int, lost: Lost) -> Iterator[bytes]:
-    offset, place = lost.from_offset, lost.start
+    offset, log_offset = lost.from_offset, lost.start
     while offset < lost.to_offset:
         count = min(BATCH_COUNT, lost.to_offset - offset)
-        found = source.collect_for_tier(topic, queue_id, offset, count, BATCH_BYTES, place)
+        found = source.collect_for_tier(topic, queue_id, offset, count, BATCH_BYTES, log_offset)
         if found.count == 0:
             return
         yield found.data
-        offset, place = offset + found.count, place + len(found.data)
+        offset, log_offset = offset + found.count, log_offset + len(found.data)
 
 
 class PatchedSegment:
@@ -296,12 +296,12 @@ def _cut_at_bases(patch: Patch, facts: QueueFacts) -> Iterator[Patch]:
     bases = {row.key.base for row in facts.rows_of(SegmentType.COMMIT_LOG)} | {info.key.base for info in facts.logs}
     inside = sorted(base for base in bases if patch.lost.start < base < patch.stop)
     start, first = patch.lost.start, patch.lost.from_offset
-    place, offset = start, first
+    log_offset, offset = start, first
     for record in _sizes(patch) if inside else ():
-        if place in inside and place > start:
-            yield _piece(patch, start, place, first, offset)
-            start, first = place, offset
-        place, offset = place + record, offset + 1
+        if log_offset in inside and log_offset > start:
+            yield _piece(patch, start, log_offset, first, offset)
+            start, first = log_offset, offset
+        log_offset, offset = log_offset + record, offset + 1
     yield _piece(patch, start, patch.stop, first, patch.lost.to_offset)
 
 
@@ -340,8 +340,8 @@ class RebuiltUnits:
 
 def rebuild_units(driver: TierDriver, facts: QueueFacts) -> RebuiltUnits | None:
     """The units that the queue should have; None when there is neither log nor units."""
-    survey = survey_log(driver, facts)
-    sound = survey.sound
+    scan = scan_log(driver, facts)
+    sound = scan.sound
     offsets = [info.key.base // UNIT_BYTES for info in facts.units] + [run.queue_offset for run in sound]
     offsets += [row.key.base // UNIT_BYTES for row in facts.rows_of(SegmentType.CONSUME_QUEUE)]
     if not offsets:
@@ -357,11 +357,11 @@ def rebuild_units(driver: TierDriver, facts: QueueFacts) -> RebuiltUnits | None:
     for run in sound:
         at = (run.queue_offset - begin) * UNIT_BYTES
         made.data[at : at + len(run.units)] = run.units
-    _settle(driver, facts, made, old, survey)
+    _settle(driver, facts, made, old, scan)
     return made
 
 
-def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: bytearray, survey: LogSurvey) -> None:
+def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: bytearray, scan: LogScan) -> None:
     """Decide wherever the log and the old units differ."""
     nothing = bytes(UNIT_BYTES)
     queue = facts.queue(driver)
@@ -372,16 +372,16 @@ def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: byte
             continue
         queue_offset = made.begin + at // UNIT_BYTES
         unit = unit_at(stored, 0, queue_offset)
-        _, place, size, _ = unit
+        _, log_offset, size, _ = unit
         if derived != nothing:
-            is_elsewhere = stored != nothing and place != log_offset_at(derived, 0)
-            is_witness = stored[:12] == derived[:12] and survey.is_doubted(place)
+            is_elsewhere = stored != nothing and log_offset != log_offset_at(derived, 0)
+            is_witness = stored[:12] == derived[:12] and scan.is_doubted(log_offset)
             if is_witness or (is_elsewhere and queue.leads(unit)):
                 made.data[at : at + UNIT_BYTES] = stored
             continue
-        if unit.is_blank or (unit.is_sound and place < log_begin):  # The second has expired.
+        if unit.is_blank or (unit.is_sound and log_offset < log_begin):  # The second has expired.
             made.data[at : at + UNIT_BYTES] = stored
-        elif stored != nothing and size > 0 and _is_lost(place, size, facts, survey.damages):
+        elif stored != nothing and size > 0 and _is_lost(log_offset, size, facts, scan.damages):
             made.lost.append(queue_offset)
             made.data[at : at + UNIT_BYTES] = stored
         else:
@@ -389,9 +389,11 @@ def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: byte
             made.data[at : at + UNIT_BYTES] = PRE_BLANK
 
 
-def _is_lost(place: int, size: int, facts: QueueFacts, damages: Sequence[Damage]) -> bool:
+def _is_lost(log_offset: int, size: int, facts: QueueFacts, damages: Sequence[Damage]) -> bool:
     """Whether a unit leads to where the log has lost something."""
-    return place + size > SegmentList(facts.logs).end or any(damage.start <= place < damage.stop for damage in damages)
+    return log_offset + size > SegmentList(facts.logs).end or any(
+        damage.start <= log_offset < damage.stop for damage in damages
+    )
 
 
 def _stored_units(driver: TierDriver, facts: QueueFacts, begin: int, end: int) -> bytearray:

@@ -36,7 +36,7 @@ from tiermq.tier.repair.index_file_repair import (
     write_index,
     write_missing,
 )
-from tiermq.tier.repair.queue_facts import QueueFacts, read_facts, survey_log
+from tiermq.tier.repair.queue_facts import QueueFacts, read_facts, scan_log
 from tiermq.tier.repair.queue_repair import RecordSource
 from tiermq.tier.repair.repair_plan import (
     RepairAction,
@@ -117,8 +117,8 @@ def _mend_log(
     if not _mend_bundles(context, action, changes):
         return
     facts = read_facts(context.driver, action.queue, context.metadata)
-    survey = survey_log(context.driver, facts)
-    lost, unknown = queue_repair.find_lost(context.driver, facts, survey, context.sources)
+    scan = scan_log(context.driver, facts)
+    lost, unknown = queue_repair.find_lost(context.driver, facts, scan, context.sources)
     patches, impossible = queue_repair.find_patches(facts, lost, context.sources)
     failed += unknown + impossible
     if context.is_dry_run:

@@ -24,16 +24,17 @@ from dataclasses import dataclass, field, replace
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.index.index_item import HEADER, HEADER_BYTES, ITEM_BYTES, MAGIC_END, SLOT_BYTES, IndexHeader
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.metadata_values import (
-    DEFAULT_STRETCH,
+    DEFAULT_SPACING,
     NEVER_MS,
     UNKNOWN_OFFSET,
+    EntrySpacing,
     Gap,
     Queue,
     Segment,
     SegmentStatus,
-    Stretch,
     TimeEntry,
     sample,
 )
@@ -127,32 +128,11 @@ def _clip(choice: Choice) -> None:
 
 
 # The uploaded index files of a broker: their time ranges, and the topic ids that their entries carry.
-#
-#     0      4          12         20      24      28
-#     +------+----------+----------+-------+-------+-----------------+------------------------+
-#     | magic| begin ms | end ms   | slots | items | slots, 8 B each | items, 28 B each       |
-#     +------+----------+----------+-------+-------+-----------------+------------------------+
-#
-# An item has the topic's id at byte 4. How many slots there are is not in the header; it follows from the size.
-# The full format belongs to `tier.index`, which this package may not import; a test compares the two.
 
-HEADER = struct.Struct(
-    ">"
-    "I"  # magic
-    "q"  # begin_ms    creation of the file
-    "q"  # end_ms      newest store time in it
-    "i"  # slot_count  in use
-    "i"  # item_count
-)
-HEADER_BYTES = HEADER.size
-assert HEADER_BYTES == 28
-MAGIC_END = 0xBCC50285
-SLOT_BYTES = 8
-ITEM_BYTES = 28
 ITEMS_READ_BYTES = 150_000 * ITEM_BYTES
 
 
-def survey_index(
+def discover_index(
     driver: TierDriver, infos: Sequence[SegmentInfo], manifest: QueueManifest | None
 ) -> tuple[list[Segment], list[Remark]]:
     """The index segments with the times from their headers, and what is wrong with them."""
@@ -190,13 +170,14 @@ def _read_header(driver: TierDriver, segment: Segment) -> tuple[int, int, int] |
     """(begin_ms, end_ms, item_count), or what is wrong."""
     if segment.size < HEADER_BYTES:
         return f"an index file has at least {HEADER_BYTES} bytes, found {segment.size}"
-    magic, begin_ms, end_ms, _, item_count = HEADER.unpack(driver.read(segment.key, 0, HEADER_BYTES))
-    slots_bytes = segment.size - HEADER_BYTES - item_count * ITEM_BYTES
-    if magic != MAGIC_END:
-        return f"expected magic {MAGIC_END:#010x}, found {magic:#010x}"
-    if item_count < 0 or slots_bytes <= 0 or slots_bytes % SLOT_BYTES:
-        return f"{item_count} items do not fit its {segment.size} bytes"
-    return begin_ms, max(begin_ms, end_ms), item_count
+    header = IndexHeader._make(HEADER.unpack(driver.read(segment.key, 0, HEADER_BYTES)))
+    # How many slots there are is not in the header; it follows from the size.
+    slots_bytes = segment.size - HEADER_BYTES - header.item_count * ITEM_BYTES
+    if header.magic != MAGIC_END:
+        return f"expected magic {MAGIC_END & 0xFFFFFFFF:#010x}, found {header.magic & 0xFFFFFFFF:#010x}"
+    if header.item_count < 0 or slots_bytes <= 0 or slots_bytes % SLOT_BYTES:
+        return f"{header.item_count} items do not fit its {segment.size} bytes"
+    return header.begin_ms, max(header.begin_ms, header.end_ms), header.item_count
 
 
 # What a walk over a queue's units finds out: which records begin and end each segment, which belong into the time
@@ -207,9 +188,9 @@ class UnitFindings:
     """The collected findings of one queue; used by one thread."""
 
     def __init__(
-        self, logs: Sequence[Segment], units: Sequence[Segment], last_entry: TimeEntry | None, stretch: Stretch
+        self, logs: Sequence[Segment], units: Sequence[Segment], last_entry: TimeEntry | None, spacing: EntrySpacing
     ) -> None:
-        self._logs, self._units, self._stretch = logs, units, stretch
+        self._logs, self._units, self._spacing = logs, units, spacing
         self._last_entry = last_entry
         self.log_ends: list[tuple[Unit, Unit] | None] = [None] * len(logs)
         self.unit_ends: list[tuple[Unit, Unit] | None] = [None] * len(units)
@@ -234,15 +215,15 @@ class UnitFindings:
         for index, units in enumerate(self._units):
             found = chunk.in_queue(units.key.base // UNIT_BYTES, units.end // UNIT_BYTES)
             self.unit_ends[index] = _extended(self.unit_ends[index], chunk, found)
-        for index in sample(self._last_entry, chunk.queue_offsets, chunk.log_offsets, self._stretch):
-            place = chunk.unit(index)
-            self.samples.append(place)
-            self._last_entry = TimeEntry(place.queue_offset, 0, place.log_offset)
+        for index in sample(self._last_entry, chunk.queue_offsets, chunk.log_offsets, self._spacing):
+            unit = chunk.unit(index)
+            self.samples.append(unit)
+            self._last_entry = TimeEntry(unit.queue_offset, 0, unit.log_offset)
 
     def wanted_records(self) -> list[Unit]:
         """The records whose times are wanted, in the order of the queue."""
-        ends = (place for pair in (*self.log_ends, *self.unit_ends) if pair for place in pair)
-        wanted = {place.queue_offset: place for place in (*ends, *self.samples)}
+        ends = (unit for pair in (*self.log_ends, *self.unit_ends) if pair for unit in pair)
+        wanted = {unit.queue_offset: unit for unit in (*ends, *self.samples)}
         return [wanted[queue_offset] for queue_offset in sorted(wanted)]
 
     def good_end(self, end: int) -> int:
@@ -275,7 +256,7 @@ DAMAGE_REASON = "the units are damaged"
 
 
 @dataclass(slots=True)
-class QueueSurvey:
+class DiscoveredQueue:
     """What was found of a queue."""
 
     queue: Queue
@@ -285,19 +266,19 @@ class QueueSurvey:
     remarks: list[Remark] = field(default_factory=list)
 
 
-def survey_queue(
+def discover_queue(
     driver: TierDriver,
     key: QueueKey,
     infos: Sequence[SegmentInfo],
     manifest: QueueManifest | None,
     now_ms: int,
-    stretch: Stretch = DEFAULT_STRETCH,
-) -> QueueSurvey:
+    spacing: EntrySpacing = DEFAULT_SPACING,
+) -> DiscoveredQueue:
     """Discover one queue. Raises what the driver raises when it cannot be read; damage is in the remarks."""
-    return _Surveyor(driver, key, infos, manifest, now_ms, stretch).survey()
+    return _QueueDiscovery(driver, key, infos, manifest, now_ms, spacing).run()
 
 
-class _Surveyor:
+class _QueueDiscovery:
     """The state of one discovery; used once, by one thread."""
 
     def __init__(
@@ -307,7 +288,7 @@ class _Surveyor:
         infos: Sequence[SegmentInfo],
         manifest: QueueManifest | None,
         now_ms: int,
-        stretch: Stretch,
+        spacing: EntrySpacing,
     ) -> None:
         self.driver, self.key, self.manifest, self.now_ms = driver, key, manifest, now_ms
         logs = choose_segments(of_type(infos, SegmentType.COMMIT_LOG), manifest, SegmentType.COMMIT_LOG)
@@ -323,9 +304,9 @@ class _Surveyor:
             self.logs = self.logs or self._begun(SegmentType.COMMIT_LOG)
             self.units = self.units or self._begun(SegmentType.CONSUME_QUEUE) or self._first_units()
         self.entries = list(self.believed.time_index) if self.believed else []
-        self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, stretch)
+        self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, spacing)
 
-    def survey(self) -> QueueSurvey:
+    def run(self) -> DiscoveredQueue:
         begin = self.units[0].key.base // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         end = self.units[-1].end // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         scan_from = max(begin, self.believed.max_offset) if self.believed else begin
@@ -336,7 +317,7 @@ class _Surveyor:
         self._walk_log_tails(end)
         min_offset, max_offset = self._offsets(begin, end)
         self._remark_on_the_whole(scan_from, max_offset)
-        return QueueSurvey(
+        return DiscoveredQueue(
             Queue(self.key, min_offset, max_offset, self.manifest.epoch if self.manifest else 0, self.now_ms),
             self._open_ended(self.logs) + self._open_ended(self.units) + self.deleted,
             [entry for entry in self.entries if min_offset <= entry.queue_offset < max_offset],
@@ -421,15 +402,15 @@ class _Surveyor:
                 self.units[index] = segment.cut(size)
         return good_end
 
-    def _read_times(self, places: Sequence[Unit]) -> dict[int, int]:
+    def _read_times(self, wanted: Sequence[Unit]) -> dict[int, int]:
         """Store times by queue offset; a record that is not the one of its unit is remarked upon and has none."""
         times = {}
         logs = SegmentList(self.logs)
-        for place in places:
-            log = logs.find(place.log_offset)
+        for unit in wanted:
+            log = logs.find(unit.log_offset)
             assert log is not None, "A good unit leads into a segment."
             try:
-                times[place.queue_offset] = peek_store_ms(self.driver, log, place)
+                times[unit.queue_offset] = peek_store_ms(self.driver, log, unit)
             except CorruptSegment as error:
                 self._say(Finding.DAMAGED_RECORD, log.key.path, str(error))
         return times
@@ -450,9 +431,9 @@ class _Surveyor:
                     )
                 segments[index] = segment
         self.entries += [
-            TimeEntry(place.queue_offset, times[place.queue_offset], place.log_offset)
-            for place in self.found.samples
-            if place.queue_offset in times
+            TimeEntry(unit.queue_offset, times[unit.queue_offset], unit.log_offset)
+            for unit in self.found.samples
+            if unit.queue_offset in times
         ]
 
     def _walk_log_tails(self, end: int) -> None:

@@ -26,7 +26,7 @@ from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus, Topic
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, broker_of_state
 from tiermq.tier.queue.segments import TierListing, TierScope, list_tier
-from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_index, survey_queue, topic_ids_in_index
+from tiermq.tier.restore.queue_discovery import DiscoveredQueue, discover_index, discover_queue, topic_ids_in_index
 from tiermq.tier.restore.restore_report import Finding, Remark, RestoreProgress, RestoreReport
 
 DEFAULT_THREADS = 8
@@ -90,20 +90,20 @@ class Discovery:
         known = (self.infos.keys() | self.read.manifests.keys()) - set(left_out)
         return sorted(key for key in known if key.topic != INDEX_TOPIC)
 
-    def survey(
+    def discover(
         self,
         driver: TierDriver,
         queues: Sequence[QueueKey],
         now_ms: int,
         threads: int = DEFAULT_THREADS,
         progress: Callable[[int, int, QueueKey], None] = lambda _done, _total, _key: None,
-    ) -> list[QueueSurvey]:
+    ) -> list[DiscoveredQueue]:
         """Discover these queues, in parallel: most of it is waiting. Raises what the driver raises."""
-        found: dict[QueueKey, QueueSurvey] = {}
+        found: dict[QueueKey, DiscoveredQueue] = {}
         with ThreadPoolExecutor(max_workers=max(threads, 1), thread_name_prefix="tier-discovery") as pool:
             jobs = {
                 pool.submit(
-                    survey_queue, driver, key, self.infos.get(key, ()), self.read.manifests.get(key), now_ms
+                    discover_queue, driver, key, self.infos.get(key, ()), self.read.manifests.get(key), now_ms
                 ): key
                 for key in queues
             }
@@ -125,20 +125,20 @@ class Discovery:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSurvey:
+class DiscoveredTopics:
     """The topics, and the last id that must not be assigned again."""
 
     topics: list[Topic]
     serial_number: int
 
 
-def survey_topics(
+def discover_topics(
     driver: TierDriver,
     names: Collection[str],
     manifests: Collection[QueueManifest],
     index_segments: Sequence[Segment],
     now_ms: int,
-) -> tuple[TopicSurvey, list[Remark]]:
+) -> tuple[DiscoveredTopics, list[Remark]]:
     """Every name gets its topic. Index entries are read only when some topic's id is not known."""
     remarks: list[Remark] = []
     remembered = _remembered(manifests, remarks)
@@ -159,7 +159,7 @@ def survey_topics(
         serial_number += 1
         topics.append(Topic(serial_number, name, updated_ms=now_ms))
         remarks.append(Remark(Finding.TOPIC_ID_ASSIGNED, f"topic {name}", f"id {serial_number}"))
-    return TopicSurvey(sorted(topics, key=lambda topic: topic.id), serial_number), remarks
+    return DiscoveredTopics(sorted(topics, key=lambda topic: topic.id), serial_number), remarks
 
 
 def _remembered(manifests: Iterable[QueueManifest], remarks: list[Remark]) -> dict[str, Topic]:
@@ -230,8 +230,8 @@ def restore(
         if progress is not None:
             progress(RestoreProgress(done, total, key.logical_path))
 
-    surveys = found.survey(driver, queues, now_ms, threads, report_progress)
-    return _write(driver, store, home, found, surveys, remarks, now_ms)
+    discoveries = found.discover(driver, queues, now_ms, threads, report_progress)
+    return _write(driver, store, home, found, discoveries, remarks, now_ms)
 
 
 def _one_broker(url: str, homes: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
@@ -265,38 +265,38 @@ def _write(
     store: MetadataStore,
     home: tuple[str, str],
     found: Discovery,
-    surveys: Sequence[QueueSurvey],
+    discoveries: Sequence[DiscoveredQueue],
     remarks: list[Remark],
     now_ms: int,
 ) -> RestoreReport:
-    report = RestoreReport(*home, queue_count=len(surveys), remarks=remarks)
-    segments = [segment for survey in surveys for segment in survey.segments]
+    report = RestoreReport(*home, queue_count=len(discoveries), remarks=remarks)
+    segments = [segment for discovered in discoveries for segment in discovered.segments]
     index_segments: list[Segment] = []
     for key, infos in sorted(found.infos.items()):
         if key.topic == INDEX_TOPIC and key not in found.read.newer:
-            index_rows, index_remarks = survey_index(driver, infos, found.read.manifests.get(key))
+            index_rows, index_remarks = discover_index(driver, infos, found.read.manifests.get(key))
             index_segments += index_rows
             report.remarks += index_remarks
-    names = {survey.queue.key.topic for survey in surveys}
-    topics, topic_remarks = survey_topics(driver, names, found.read.manifests.values(), index_segments, now_ms)
+    names = {discovered.queue.key.topic for discovered in discoveries}
+    topics, topic_remarks = discover_topics(driver, names, found.read.manifests.values(), index_segments, now_ms)
     report.remarks += topic_remarks
     with store.transaction():
         store.record_names(*home)
         for topic in topics.topics:
             store.put_topic(topic)
         store.raise_topic_serial_number(topics.serial_number)
-        for survey in surveys:
-            report.remarks += survey.remarks
-            store.put_queue(survey.queue)
-            store.add_time_entries(survey.queue.key, survey.time_entries)
-            for gap in survey.gaps:
-                store.add_gap(survey.queue.key, gap)
+        for discovered in discoveries:
+            report.remarks += discovered.remarks
+            store.put_queue(discovered.queue)
+            store.add_time_entries(discovered.queue.key, discovered.time_entries)
+            for gap in discovered.gaps:
+                store.add_gap(discovered.queue.key, gap)
         for segment in segments + index_segments:
             store.put_segment(segment)
     live = [segment for segment in segments + index_segments if segment.status is not SegmentStatus.DELETED]
     report.topic_count = len(topics.topics)
     report.segment_count, report.size_bytes = len(live), sum(segment.size for segment in live)
-    report.message_count = sum(survey.queue.max_offset - survey.queue.min_offset for survey in surveys)
+    report.message_count = sum(discovered.queue.max_offset - discovered.queue.min_offset for discovered in discoveries)
     report.epoch_max = _epoch_max(driver, home, found.read.manifests.values(), report)
     return report
 

@@ -86,6 +86,10 @@ class CheckedSegment:
         """The next bytes, up to `length`; none at the end, or where the tier does not give them, which is reported."""
         return self.window(self._position, length)
 
+    def read_log(self, offset: int, length: int) -> memoryview:
+        """The window at an offset of the segment's file."""
+        return self.window(offset - self.info.key.base, length)
+
     def window(self, position: int, length: int) -> memoryview:
         """Bytes from `position` on, which was read before or comes next: up to `length`, always some that are new.
 

@@ -180,24 +180,24 @@ class IndexVerifier:
             return memoryview(b"")  # Reported by the verification of the queue.
 
     def _compare(self, topic: str, item: IndexItem, record: memoryview) -> None:
-        place = f"topic {topic}, queue {item.queue_id}, log offset {item.tier_offset}"
+        item_text = f"topic {topic}, queue {item.queue_id}, log offset {item.tier_offset}"
         head = read_head(record)
         if head.kind is not HeadKind.OK or (head.physical_offset, head.size) != (item.tier_offset, item.size):
-            self._item_flaw(f"{place}: expected a record of {item.size} bytes, found {head.reason or 'another'}")
+            self._item_flaw(f"{item_text}: expected a record of {item.size} bytes, found {head.reason or 'another'}")
             return
         if (head.queue_id, head.topic) != (item.queue_id, topic.encode()):
-            self._item_flaw(f"{place}: its record is of another queue")
+            self._item_flaw(f"{item_text}: its record is of another queue")
             return
         self._newest_ms = max(self._newest_ms, head.store_timestamp_ms)
         try:
             hashes = {index_hash(topic, key) for key in _keys(record, head)}
         except CorruptRecord as error:
-            self._item_flaw(f"{place}: {error}")
+            self._item_flaw(f"{item_text}: {error}")
             return
         if item.key_hash not in hashes:
-            self._item_flaw(f"{place}: no key of its message has the hash {item.key_hash}")
+            self._item_flaw(f"{item_text}: no key of its message has the hash {item.key_hash}")
         elif not item.earliest_ms(self._begin_ms) <= head.store_timestamp_ms <= item.latest_ms(self._begin_ms):
-            self._item_flaw(f"{place}: stored at {head.store_timestamp_ms}, the item has {item.seconds} s")
+            self._item_flaw(f"{item_text}: stored at {head.store_timestamp_ms}, the item has {item.seconds} s")
 
     def _flaw(self, text: str) -> None:
         self._report.problem(Problem.INDEX_STRUCTURE, self._info.key.path, text)

@@ -1,7 +1,7 @@
 """One queue of a tier, read to its last byte: its records, its units, and both against each other.
 
 Records and units are walked side by side, as both are in the order of the log. Where a unit stands before its record,
-the kernel checks runs of them at once (place, size, own offset, queue number, checksum of the body, topic, tag); only
+the kernel checks runs of them at once (offset, size, own offset, queue number, checksum of the body, topic, tag); only
 where that fails, or between records of units, they are checked one by one:
 
     unit, sound record here          checked, both move on
@@ -25,7 +25,8 @@ from tiermq.message.properties import TAGS, get_text_property
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.queue.records import CODA_BYTES, is_coda
+from tiermq.tier.queue.log_walk import LogWindow
+from tiermq.tier.queue.records import CODA_BYTES, bytes_to_read, is_coda, is_whole_coda
 from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import Unit, UnitCursor, chunks_of, log_offset_at
 from tiermq.tier.verify.checked_segment import VERIFY_READ_BYTES, CheckedSegment
@@ -65,7 +66,9 @@ class QueueVerifier:
         if self._task.is_first:
             self._pass_expired()
         for info, start, stop in self._task.log_ranges():
-            self._walk(self._open(info, start, stop), info.key.base + start, info.key.base + stop, info)
+            segment, base = self._open(info, start, stop), info.key.base
+            log = LogWindow(segment.read_log, base + start, base + stop, VERIFY_READ_BYTES)
+            self._walk(segment, log, info is self._logs[-1])
         self._pass_rest()
         self._report.count("units", self._cursor.passed)
         pieces = [piece for segment in self._opened for piece in segment.pieces]
@@ -89,41 +92,31 @@ class QueueVerifier:
 
     # The walk
 
-    def _walk(self, segment: CheckedSegment, at: int, end: int, info: SegmentInfo) -> None:
-        is_last = info is self._logs[-1]
-        window = memoryview(b"")
-        while at < end and not segment.is_broken:
-            used = MORE if len(window) < min(CODA_BYTES, end - at) else self._step(window, at, segment.left, is_last)
+    def _walk(self, segment: CheckedSegment, log: LogWindow, is_last: bool) -> None:
+        while log.at < log.end and not segment.is_broken:
+            used = MORE if len(log.data) < min(CODA_BYTES, log.end - log.at) else self._step(log, is_last)
             if used == MORE:
-                wanted = max(VERIFY_READ_BYTES, self._wanted(window, at), len(window) + 1)
-                window = memoryview(b"")  # Let go of it first, so that its memory is used again.
-                window = segment.window(at - info.key.base, wanted)
-                continue
-            used = min(used, end - at)
-            while used > len(window) and not segment.is_broken:  # What is skipped is read all the same.
-                used, at = used - len(window), at + len(window)
-                window = segment.read(VERIFY_READ_BYTES)
-            window, at = window[used:], at + used
-        self._end_unreferenced(at)
+                log.more(self._wanted(log))
+            else:
+                log.advance(min(used, log.end - log.at))  # What is skipped is read all the same, for the checksum.
+        self._end_unreferenced(log.at)
 
-    def _step(self, window: memoryview, at: int, left: int, is_last: bool) -> int:
-        """Go over some bytes of the log at offset `at`: how many, perhaps none because only a unit was passed; or MORE.
+    def _step(self, log: LogWindow, is_last: bool) -> int:
+        """Go over some bytes of the log: how many, perhaps none because only a unit was passed; or MORE.
 
         More are read only where some are left.
         """
-        if len(window) >= CODA_BYTES and is_coda(window):
-            return self._step_over_coda(window, at, left)
         unit = self._cursor.peek()
-        if unit is not None and unit.log_offset == at:
-            self._end_unreferenced(at)
-            if unit.size > len(window) + left:
-                return self._look(unit, window, at)
-            return self._run(unit, window, at)
-        return self._without_unit(unit, window, at, left, is_last)
+        if len(log.data) >= CODA_BYTES and is_coda(log.data):
+            return self._step_over_coda(unit, log)
+        if unit is not None and unit.log_offset == log.at:
+            self._end_unreferenced(log.at)
+            return self._look(unit, log) if unit.size > len(log.data) + log.left else self._run(unit, log)
+        return self._without_unit(unit, log, is_last)
 
-    def _run(self, first: Unit, window: memoryview, at: int) -> int:
+    def _run(self, first: Unit, log: LogWindow) -> int:
         """Check consecutive records at the offsets of their units."""
-        units = self._cursor.window
+        units, window, at = self._cursor.window, log.data, log.at
         good, size, oldest_ms, newest_ms, ended = check_records(
             units, window, at, first.queue_offset, self._topic, self._key.queue_id
         )
@@ -131,105 +124,95 @@ class QueueVerifier:
             self._check_entries(first.queue_offset, units[: good * UNIT_BYTES], window, at)
             before = self._times or (oldest_ms, newest_ms)
             self._times = min(before[0], oldest_ms), max(before[1], newest_ms)
-            self._report.count("records", good)
-            if self._key_sums is not None:
-                self._key_sums.add_records(units[: good * UNIT_BYTES], window[:size], first.queue_offset)
-            self._cursor.advance(good)
-            return size
-        if ended is Disagreement.ROOM:
+        elif ended is Disagreement.ROOM:
             return MORE
-        if check_window(units[:UNIT_BYTES], window, at, first.queue_offset) == 0:
-            return self._look(first, window, at)
-        self._check_identity(first, window)
+        elif check_window(units[:UNIT_BYTES], window, at, first.queue_offset) == 0:
+            return self._look(first, log)
+        else:
+            self._check_identity(first, window)
+            good, size = 1, first.size
         if self._key_sums is not None:
-            self._key_sums.add_records(units[:UNIT_BYTES], window[: first.size], first.queue_offset)
-        self._report.count("records")
-        self._cursor.advance(1)
-        return first.size
+            self._key_sums.add_records(units[: good * UNIT_BYTES], window[:size], first.queue_offset)
+        self._report.count("records", good)
+        self._cursor.advance(good)
+        return size
 
-    def _look(self, unit: Unit, window: memoryview, at: int) -> int:
+    def _look(self, unit: Unit, log: LogWindow) -> int:
         """A unit points here, and something is wrong: with the record, or with the unit."""
         self._cursor.advance(1)
-        head = read_head(window)
-        if head.kind is HeadKind.OK and _is_sound(window, head, at):
+        head = read_head(log.data)
+        if head.kind is HeadKind.OK and _is_sound(log.data, head, log.at):
             said = f"{unit.size} bytes, found a record of {head.size} bytes with queue offset {head.queue_offset}"
             self._problem(Problem.UNIT_DISAGREES, unit, f"expected {said}")
             self._report.count("records")
             return head.size
-        self._problem(Problem.DAMAGED_RECORD, unit, _what_is_wrong(window, unit, at))
+        self._problem(Problem.DAMAGED_RECORD, unit, _what_is_wrong(log.data, unit, log.at))
         if head.kind is HeadKind.OK:
             return head.size
         # The unit counts where the next unit, or the end, is found behind its record.
         following = self._cursor.peek()
-        is_plausible = 0 < unit.size <= len(window) and (following is None or following.log_offset >= unit.end)
-        return unit.size if is_plausible else max(1, (following.log_offset if following else 0) - at)
+        is_plausible = 0 < unit.size <= len(log.data) and (following is None or following.log_offset >= unit.end)
+        return unit.size if is_plausible else max(1, (following.log_offset if following else 0) - log.at)
 
-    def _without_unit(self, unit: Unit | None, window: memoryview, at: int, left: int, is_last: bool) -> int:
+    def _without_unit(self, unit: Unit | None, log: LogWindow, is_last: bool) -> int:
         """Bytes to which no unit points, or not the next one."""
-        head = read_head(window)
-        if head.kind is HeadKind.HALF and left and head.size <= len(window) + left:
+        head = read_head(log.data)
+        if head.kind is HeadKind.HALF and log.left and head.size <= len(log.data) + log.left:
             return MORE
-        is_record = head.kind is HeadKind.OK and head.physical_offset == at
+        is_record = head.kind is HeadKind.OK and head.physical_offset == log.at
         if unit is not None and not self._is_true(unit):
             self._cursor.advance(1)
             if is_record and head.queue_offset == unit.queue_offset:
-                self._problem(Problem.UNIT_DISAGREES, unit, f"its record is at {at}, the unit has {unit.log_offset}")
+                text = f"its record is at {log.at}, the unit has {unit.log_offset}"
+                self._problem(Problem.UNIT_DISAGREES, unit, text)
                 self._report.count("records")
                 return head.size
             self._problem(Problem.UNIT_WITHOUT_RECORD, unit, f"it has offset {unit.log_offset} and {unit.size} bytes")
             return 0
-        if is_record:
-            return self._unreferenced_record(unit, head)
-        return self._no_record(unit, head, window, at, left, is_last)
-
-    def _unreferenced_record(self, unit: Unit | None, head: RecordHead) -> int:
+        if not is_record:
+            return self._no_record(unit, head.reason or "a record with another physical offset", log, is_last)
         if unit is None:
             self._report.count("records")
         self._unreferenced += head.size
         return head.size
 
-    def _no_record(
-        self, unit: Unit | None, head: RecordHead, window: memoryview, at: int, left: int, is_last: bool
-    ) -> int:
+    def _no_record(self, unit: Unit | None, reason: str, log: LogWindow, is_last: bool) -> int:
         """Bytes that are no record: up to the next unit's record, or to the end."""
-        end = at + len(window) + left
-        behind = min(unit.log_offset, end) if unit is not None else end
+        behind = min(unit.log_offset, log.end) if unit is not None else log.end
         where = f"{self._key.directory}/COMMIT_LOG"
-        text = f"log offsets {at} to {behind}: {head.reason or 'a record with another physical offset'}"
+        text = f"log offsets {log.at} to {behind}: {reason}"
         if unit is not None:
             self._report.note(Note.UNREFERENCED, where, text)
         elif is_last:
-            self._end_unreferenced(at)
+            self._end_unreferenced(log.at)
             self._report.note(Note.TORN_TAIL, where, text)
         else:
             self._report.problem(Problem.DAMAGED_RECORD, where, text)
-        return behind - at
+        return behind - log.at
 
-    def _step_over_coda(self, window: memoryview, at: int, left: int) -> int:
+    def _step_over_coda(self, unit: Unit | None, log: LogWindow) -> int:
         """The mark that ends a sealed segment; a unit may point to it instead of the record behind it."""
-        unit = self._cursor.peek()
-        size = SIZE_AND_MAGIC.unpack_from(window)[0]
-        if size != CODA_BYTES:
-            return self._no_record(unit, RecordHead(HeadKind.CORRUPT, 0, f"an end mark of {size} bytes"), window, at,
-                                   left, is_last=False)  # fmt: skip
-        if unit is None or unit.log_offset != at:
+        if not is_whole_coda(log.data):
+            return self._no_record(unit, f"an end mark of {_claimed_bytes(log)} bytes", log, is_last=False)
+        if unit is None or unit.log_offset != log.at:
             return CODA_BYTES
-        if unit.size + CODA_BYTES > len(window):
-            return MORE if unit.size + CODA_BYTES <= len(window) + left else self._look(unit, window, at)
-        record = window[CODA_BYTES : CODA_BYTES + unit.size]
+        wanted = bytes_to_read(unit)
+        if len(log.data) < wanted <= len(log.data) + log.left:
+            return MORE
+        record = log.data[CODA_BYTES:wanted]
         head = read_head(record)
-        if head.kind is HeadKind.OK and _is_sound(record, head, at + CODA_BYTES) and head.size == unit.size:
-            self._cursor.advance(1)
-            self._report.count("records")
-            return CODA_BYTES + unit.size
-        return self._look(unit, window, at)
+        is_own = head.kind is HeadKind.OK and head.size == unit.size and _is_sound(record, head, log.at + CODA_BYTES)
+        if not is_own:
+            return self._look(unit, log)
+        self._cursor.advance(1)
+        self._report.count("records")
+        return wanted
 
-    def _wanted(self, window: memoryview, at: int) -> int:
+    def _wanted(self, log: LogWindow) -> int:
         """How many bytes the next step needs at least."""
         unit = self._cursor.peek()
-        here = unit.size + CODA_BYTES if unit is not None and unit.log_offset == at else 0
-        said = int(SIZE_AND_MAGIC.unpack_from(window)[0]) if len(window) >= SIZE_AND_MAGIC.size else 0
-        return max(here, said)
+        here = bytes_to_read(unit) if unit is not None and unit.log_offset == log.at else 0
+        return max(here, _claimed_bytes(log))
 
     # What a record must be
 
@@ -256,11 +239,11 @@ class QueueVerifier:
             index = entry.queue_offset - offset
             if index * UNIT_BYTES >= len(units):
                 return
-            place = log_offset_at(units, index)
-            store_ms = read_head(window, place - at).store_timestamp_ms
+            log_offset = log_offset_at(units, index)
+            store_ms = read_head(window, log_offset - at).store_timestamp_ms
             # An entry holds the earliest time of its commit: one earlier than its record's costs a search nothing.
-            if entry.store_ms > store_ms or entry.log_offset != place:
-                found = f"{entry}, its record was stored at {store_ms} and is at {place}"
+            if entry.store_ms > store_ms or entry.log_offset != log_offset:
+                found = f"{entry}, its record was stored at {store_ms} and is at {log_offset}"
                 self._report.problem(Problem.TIME_INDEX, self._key.directory, found)
 
     def _is_true(self, unit: Unit) -> bool:
@@ -324,6 +307,11 @@ class QueueVerifier:
     def _problem(self, kind: Problem, unit: Unit, text: str) -> None:
         where = f"{self._key.directory}/COMMIT_LOG"
         self._report.problem(kind, where, f"queue offset {unit.queue_offset}, log offset {unit.log_offset}: {text}")
+
+
+def _claimed_bytes(log: LogWindow) -> int:
+    """The size that the next record, or end mark, claims; 0: too few bytes."""
+    return int(SIZE_AND_MAGIC.unpack_from(log.data)[0]) if len(log.data) >= SIZE_AND_MAGIC.size else 0
 
 
 def _is_sound(window: memoryview, head: RecordHead, at: int) -> bool:

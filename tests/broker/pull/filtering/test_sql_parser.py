@@ -78,7 +78,7 @@ def answer(expression: str, **properties: str) -> object:
         ("TAGS = 'A' AND KEYS = 'k'", {"TAGS": "A", "KEYS": "k"}, True),
     ],
 )
-def test_what_an_expression_says_of_a_message(expression: str, properties: dict[str, str], expected: object) -> None:
+def test_what_an_expression_reports_of_a_message(expression: str, properties: dict[str, str], expected: object) -> None:
     assert answer(expression, **properties) == expected
 
 
@@ -166,7 +166,7 @@ def conditions(draw: st.DrawFn, depth: int = 3) -> tuple[str, str]:
 
 
 @given(conditions(), st.fixed_dictionaries({"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}))
-def test_expressions_over_numbers_say_what_python_says(both: tuple[str, str], values: dict[str, int]) -> None:
+def test_expressions_over_numbers_say_what_python_reports(both: tuple[str, str], values: dict[str, int]) -> None:
     expression, python = both
     properties = {name: str(value) for name, value in values.items()}
     assert answer(expression, **properties) is eval(python, {"p": values})
@@ -214,7 +214,7 @@ def words(expression: str) -> list[tuple[str, str]]:
     return [(token.kind.name, token.text) for token in list(tokenize(expression))[:-1]]
 
 
-def test_every_kind_of_word_is_told_apart() -> None:
+def test_every_kind_of_word_is_distinguished() -> None:
     assert words("a_$1 >= 10L and .5e3 <> 'it''s' Or (not x)") == [
         ("NAME", "a_$1"),
         ("SIGN", ">="),

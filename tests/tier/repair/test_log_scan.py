@@ -8,16 +8,16 @@ from pathlib import Path
 from tier.flat.flat_world import batch
 from tier.tier_world import TierWorld, record
 from tier.verify_world import QUEUE, bare, bytes_of, log_key, sound_world, unit_key
-from tiermq.tier.repair.queue_facts import Damage, read_facts, survey_log
+from tiermq.tier.repair.queue_facts import Damage, read_facts, scan_log
 
 
 def test_a_record_with_a_wrong_number_is_damage_and_not_another_message(tmp_path: Path) -> None:
     world = sound_world(tmp_path)
     for position, key in ((0, log_key(world)), (0, log_key(world, 1))):
         struct.pack_into(">q", bytes_of(world, key), position + 20, 5)
-    survey = survey_log(world.driver, read_facts(world.driver, QUEUE))
-    assert [damage.start for damage in survey.damages] == [0, log_key(world, 1).base]
-    assert survey.doubted == {0, log_key(world, 1).base}
+    scan = scan_log(world.driver, read_facts(world.driver, QUEUE))
+    assert [damage.start for damage in scan.damages] == [0, log_key(world, 1).base]
+    assert scan.doubted == {0, log_key(world, 1).base}
     world.close()
 
 
@@ -25,12 +25,12 @@ def test_a_segment_without_its_checksum_is_doubted_and_the_others_are_not(tmp_pa
     world = sound_world(tmp_path)
     data = bytes_of(world, log_key(world, 1))
     data[data.index(b"UNIQ_KEY\x01") + 10] ^= 1
-    survey = survey_log(world.driver, read_facts(world.driver, QUEUE))
-    assert (survey.doubted, survey.damages) == (frozenset({log_key(world, 1).base}), [])
-    assert survey.is_doubted(log_key(world, 1).base + 5)
-    assert not survey.is_doubted(log_key(world, 1).base - 5)
+    scan = scan_log(world.driver, read_facts(world.driver, QUEUE))
+    assert (scan.doubted, scan.damages) == (frozenset({log_key(world, 1).base}), [])
+    assert scan.is_doubted(log_key(world, 1).base + 5)
+    assert not scan.is_doubted(log_key(world, 1).base - 5)
     bare(world)
-    assert survey_log(world.driver, read_facts(world.driver, QUEUE)).doubted == frozenset()
+    assert scan_log(world.driver, read_facts(world.driver, QUEUE)).doubted == frozenset()
     world.close()
 
 
@@ -42,8 +42,8 @@ def test_a_repeated_upload_is_no_wrong_number(tmp_path: Path) -> None:
     first, second = batch(3, 1, start, records=doubled), batch(3, 1, start + len(doubled[0]), records=doubled)
     world.driver.write(log_key(world), start, [first.data, second.data])
     world.driver.write(unit_key(world), 60, [second.units])
-    survey = survey_log(world.driver, read_facts(world.driver, QUEUE))
-    assert not any(isinstance(stretch, Damage) for stretch in survey.stretches)
+    scan = scan_log(world.driver, read_facts(world.driver, QUEUE))
+    assert not any(isinstance(part, Damage) for part in scan.parts)
     world.close()
 
 
