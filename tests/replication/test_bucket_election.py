@@ -248,6 +248,15 @@ def test_a_copy_of_a_running_masters_directory_never_takes_its_lease(node: Make,
     assert copy.step(100.0) is Role.NONE, "it lacks what the original has acknowledged since"
 
 
+def test_a_renewal_that_was_on_its_way_when_its_process_ended_is_no_second_process(node: Make) -> None:
+    first, _second = pair(node)
+    again = node("first")
+    again.epoch = 1
+    first.step(3.1)  # It lands, and the process ends.
+    assert again.step(1.0) is Role.NONE
+    assert again.step(10.1) is Role.MASTER
+
+
 def test_the_original_of_a_copy_that_was_the_master_is_another_replica(node: Make, tmp_path: Path) -> None:
     first, _second = pair(node)
     shutil.copytree(tmp_path / "first", tmp_path / "copy")

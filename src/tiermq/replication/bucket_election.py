@@ -125,7 +125,7 @@ class BucketElection(Service):
         self._release_for: int | None = None
         self._rests_until_s = 0.0
         self._accepted_s = -math.inf
-        self._has_twin = False
+        self._twin_renewals = 0  # By another process of this replica; one may have been on its way when that ended.
         self._is_clean = True
         self._is_settled = False
         self._claim = secrets.token_hex(12)
@@ -321,8 +321,10 @@ class BucketElection(Service):
             return
         self._seen_s = now_s
         is_renewed = (before.epoch, before.holder, before.claim) == (lease.epoch, lease.holder, lease.claim)
+        if lease.holder != self.own:
+            self._twin_renewals = 0
         if lease.holder and lease.claim != self._claim and is_renewed:
-            self._has_twin = lease.holder == self.own
+            self._twin_renewals += lease.holder == self.own
             if self._accepted_s < now_s - self.times.renew_s:  # Not a renewal from before that was read now.
                 self._accepted_s = -math.inf
 
@@ -347,7 +349,7 @@ class BucketElection(Service):
             return
         if known is not None:
             self._take_token(known.token)
-        self.why_not = TWIN if self._has_twin else self._why_not_take(lease, ends, now_s)
+        self.why_not = TWIN if self._twin_renewals > 1 else self._why_not_take(lease, ends, now_s)
         if not self.why_not and (now_s >= self._rests_until_s or lease.successor == self.own):
             self._take(candidate, lease, max(lease.epoch, ends.epoch) + 1, ends.confirmed)
             return
