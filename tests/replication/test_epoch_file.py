@@ -145,7 +145,9 @@ def followed(slave: Log, master: Log, count: int) -> None:
     """What a slave does that connects to a master, and gets up to `count` bytes."""
     common = consistent_end(slave.entries, len(slave.data), master.entries, len(master.data))
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(slave.data, master.data, strict=False))
-    assert common == sum(1 for _ in same), (slave, master)
+    assert (common or 0) == sum(1 for _ in same), (slave, master)
+    if common is None:
+        return  # Not a byte in common: it is refused.
     del slave.data[common:]
     slave.entries[:] = [each for each in slave.entries if each.start < common]
     for at in range(common, min(common + count, len(master.data) + 1)):

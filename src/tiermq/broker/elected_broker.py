@@ -115,7 +115,7 @@ class ElectedBroker:
         self._cut_at: int | None = None
         self._is_stopping = False
         self._open_failures = 0
-        self._handover = threading.Lock()
+        self._is_handing_over = False
         self._ends = LogEnds(0, 0)
         self._reserved = contextlib.ExitStack()
         self._config = self._reserve(config)
@@ -229,12 +229,14 @@ class ElectedBroker:
         return [each.path for each in cut_tails(self._root)]
 
     def demote(self, successor: int, timeout_s: float) -> None:
-        if not self._handover.acquire(blocking=False):
-            raise RequestRefused("expected one handover at a time, found another one under way: wait for its end")
+        with self._changed:
+            if self._is_handing_over:
+                raise RequestRefused("expected one handover at a time, found another one under way: wait for its end")
+            self._is_handing_over = True
         try:
             self._hand_over(successor, timeout_s)
         finally:
-            self._handover.release()
+            self._is_handing_over = False
 
     def _hand_over(self, successor: int, timeout_s: float) -> None:
         broker, decision = self.broker, self._applied
