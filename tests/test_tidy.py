@@ -238,7 +238,7 @@ CALLED_BY_OTHERS = {
     "connection_lost", "connection_made", "data_received", "eof_received", "on_response_complete", "pause_writing",
     "resume_writing",
     # click calls a group and a type.
-    "convert", "format_commands", "get_command", "invoke", "list_commands",
+    "convert", "format_commands", "get_command", "invoke", "resolve_command",
     # PyYAML calls a loader; Spark's worker calls `traceback`.
     "construct_mapping", "print_exc",
     # The demo's child process, by the text of its program; its process id is for its tests.

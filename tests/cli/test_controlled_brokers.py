@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from broker.brokers import send_command
 from broker.consuming import messages_of, pull_fields
 from interop.controller_set import ControlledBroker, ControllerProcess, sync_state, until
+from interop.rocketmq import BROKER_NAME
 from interop.two_brokers import name_server_config
 from tiermq.cli.main import cli
 from tiermq.errors import RemotingError
@@ -73,6 +74,47 @@ def create_topic(broker: ControlledBroker) -> None:
     }  # fmt: skip
     with BlockingClient(host, int(port), timeout_s=60) as client:
         assert client.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)).code == 0
+
+
+def test_the_master_of_a_controllers_set_is_moved_by_tiermq_broker(tmp_path: Path) -> None:
+    with ExitStack() as world:
+        names = world.enter_context(NameServer(name_server_config()))
+        controller = ControllerProcess(f"file://{tmp_path}/state")
+        world.callback(controller.stop)
+        brokers = {
+            number: ControlledBroker(tmp_path / str(number), names.port, controller.address) for number in (1, 2)
+        }
+        for number, broker in brokers.items():
+            world.callback(broker.stop)
+            broker.start()
+            until(lambda: number in sync_state(controller.address)["in_sync"])  # noqa: B023 - it is waited for here
+        create_topic(brokers[1])
+        offsets = [send_until_acknowledged(brokers[1], b"%d" % number) for number in range(5)]
+        at = ["-n", f"127.0.0.1:{names.port}"]
+        moves = (
+            (["broker", "demote", brokers[1].address], 2),
+            (["broker", "promote", brokers[1].address], 1),
+            (["broker", "demote", BROKER_NAME, "--successor", "2"], 2),
+        )
+        for words, master in moves:
+            until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
+            moved = CliRunner().invoke(cli, [*words, *at])
+            assert moved.exit_code == 0, moved.output
+            assert sync_state(controller.address)["master"] == master
+            while (offset := send_until_acknowledged(brokers[master], b"x")) is None:
+                pass
+            offsets.append(offset)
+        assert offsets == list(range(8)), "nothing is lost, and the topic is known"
+        said = CliRunner().invoke(cli, ["broker", "status", brokers[2].address]).output
+        assert f"controller {controller.address}: replica 2 is the master" in said
+        brokers[1].stop(kill=True)
+        until(lambda: sync_state(controller.address)["in_sync"] == {2})
+        refused = CliRunner().invoke(cli, ["broker", "demote", brokers[2].address])
+        assert refused.exit_code == 1
+        assert "expected another replica in sync to take over" in refused.output
+        while (offset := send_until_acknowledged(brokers[2], b"x")) is None:
+            pass
+        assert offset == 8, "it is the master, and accepts messages"
 
 
 def test_a_killed_master_is_replaced_and_returns_as_a_slave_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:

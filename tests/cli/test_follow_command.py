@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from broker.brokers import SMALL, Producer, broker_config, running
+from servers.loopback import free_ports
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import Following
 from tiermq.broker.broker import Broker
@@ -20,6 +26,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.replication.ha_stream import HEADER, REPORT
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tier_view import view_tier
 
@@ -46,8 +53,9 @@ def pulled(address: str, offset: int) -> list[int]:
 
 
 def all_there(broker: Broker) -> Any:
+    """A TierMQ master writes its tables into the log while anyone copies it: the end may be a little further."""
     end = broker.parts.local.max_physical_offset
-    return lambda told: told["copiedTo"] == end and told["notUploaded"] == 0
+    return lambda told: told["copiedTo"] >= end and told["notUploaded"] == 0
 
 
 def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +76,8 @@ def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkey
             shadow.start()
             s3.kill()
             send(master, 3_000, 2_500)
-            shadow.progress(lambda told: told["copiedTo"] == master.parts.local.max_physical_offset)
+            sent = master.parts.local.max_physical_offset
+            shadow.progress(lambda told: told["copiedTo"] >= sent)
             s3.start()
             shadow.progress(all_there(master))
             assert pulled(shadow.ready["address"], 0) == list(range(8)), "it serves reads"
@@ -77,16 +86,80 @@ def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkey
             port = master.replication.master
             assert port is not None
             assert all(each.ack < port.slaves()[0].sent_to for each in port.slaves())
+            copied = shadow.progress(all_there(master))["copiedTo"]
             shadow.terminate()
         files = sorted((tmp_path / "shadow" / "commitlog").glob("0*"))
         assert 0 < len(files) < master.parts.local.max_physical_offset // LOG_BYTES, "bounded on disk"
-        end = master.parts.local.max_physical_offset
         for file in files:
-            length = min(end - int(file.name), LOG_BYTES)
+            length = min(copied - int(file.name), LOG_BYTES)
             theirs = tmp_path / "master" / "store" / "commitlog" / file.name
             assert file.read_bytes()[:length] == theirs.read_bytes()[:length]
         [queue] = [each for each in view_tier(open_driver("s3://history/x")).queues if each.key.topic == "T"]
         assert (queue.min_offset, queue.max_offset) == (0, 5_500)
+
+
+@contextmanager
+def silent_ha_port() -> Iterator[str]:
+    """The HA port of a master that sends one heartbeat on each connection, at the offset it was asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            kept = []
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    break
+                kept.append(connection)
+                (asked,) = REPORT.unpack(connection.recv(REPORT.size, socket.MSG_WAITALL))
+                connection.sendall(HEADER.pack(asked, 0))
+            for each in kept:
+                each.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_copy_that_is_behind_never_says_that_it_is_not(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    with silent_ha_port() as ha, ExitStack() as there:
+        master = there.enter_context(running(tmp_path / "master"))
+        send(master, 0, 10)
+        end = master.parts.local.max_physical_offset
+        words = ("--master", ha, "--master-address", master.address, "--tier", tier, "--metrics-port", "0")
+        with Following(tmp_path / "shadow", *words) as shadow:
+            told = shadow.progress(lambda told: told["problem"] is None)
+            assert (told["copiedTo"], told["behindBytes"], told["problem"]) == (0, end, None)
+            assert f"tiermq_follow_behind_bytes {end}\n" in metrics_of(shadow)
+            there.close()
+            told = shadow.progress(lambda told: told["problem"] is not None)
+            assert told["behindBytes"] is None, "its end is not known"
+            assert "how far behind this copy is, is not known" in told["problem"]
+            assert "tiermq_follow_behind_bytes NaN\n" in metrics_of(shadow)
+            shadow.kill()
+
+
+def test_no_report_has_0_bytes_behind_before_the_copy_is_there(tmp_path: Path) -> None:
+    with running(tmp_path / "master", config=broker_config(ha_listen_port=0)) as master:
+        send(master, 0, 10)
+        end = master.parts.local.max_physical_offset
+        words = ("--master", master.replication.ha_address, "--master-address", master.address)
+        seen: list[dict[str, Any]] = []
+        with Following(tmp_path / "shadow", *words, "--tier", (tmp_path / "tier").as_uri()) as shadow:
+            while not seen or seen[-1]["copiedTo"] < end:
+                seen.append(shadow.next_progress())
+        assert all(told["behindBytes"] is None or told["behindBytes"] >= end - told["copiedTo"] for told in seen)
+
+
+def metrics_of(shadow: Following) -> str:
+    with urlopen(f"http://{shadow.ready['metrics']}/metrics") as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 def refused(path: Path, *words: str) -> str:
@@ -98,6 +171,8 @@ def refused(path: Path, *words: str) -> str:
 
 def test_what_cannot_be_followed_is_refused_in_words(tmp_path: Path) -> None:
     assert "expected --master, or --namesrv" in refused(tmp_path / "a")
+    free, _ = free_ports(2)
+    assert "--master is the HA port" in refused(tmp_path / "p", "--master", f"127.0.0.1:{free + 1}")
     with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names:
         at = ("--namesrv", f"127.0.0.1:{names.port}", "--broker", "nobody")
         assert "expected a master of broker nobody at the name server, found none" in refused(tmp_path / "b", *at)

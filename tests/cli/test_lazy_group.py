@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tiermq.cli.main import Entry, LazyGroup
+from tiermq.cli.main import Entry, LazyGroup, cli
 from tiermq.errors import BadConfig
 
 
@@ -49,6 +49,15 @@ def test_an_unknown_command_is_named() -> None:
     result = CliRunner().invoke(group, ["worse"])
     assert result.exit_code == 2
     assert "No such command 'worse'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["consum"], "consume"), (["tier", "verfy"], "verify"), (["broker", "statsu"], "status")]
+)
+def test_a_misspelt_command_gets_a_suggestion(words: list[str], meant: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert f"No such command '{words[-1]}'. Did you mean {meant}?" in result.output
 
 
 @pytest.mark.parametrize(("module", "extra"), [("pyspark.sql", "spark"), ("pyarrow", "spark"), ("deltalake", "tables")])

@@ -8,7 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from broker.replication.pairs import slave
 from cli.wire_commands import shell
+from tiermq.cli.main import cli
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
 from waiting import until
 
 
@@ -86,3 +92,30 @@ def test_ctrl_c_ends_it_after_what_was_sent(tmp_path: Path) -> None:
             assert process.wait() == 0
             assert process.stderr is not None
             assert "sent 1 message in" in process.stderr.read()
+
+
+def test_a_broker_without_a_master_is_named_and_its_topic_is_not_called_missing(tmp_path: Path) -> None:
+    with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path="")) as names:
+        at = ["-n", f"127.0.0.1:{names.port}"]
+        for words in (["produce", "orders", "x"], ["consume", "orders"]):
+            nothing = CliRunner().invoke(cli, [*words, *at])
+            assert nothing.exit_code == 1
+            assert "no broker is registered at the name server" in nothing.output
+            assert "topic create" not in nothing.output
+        unknown = CliRunner().invoke(cli, ["broker", "status", "b1", *at])
+        assert "change roles are not registered for a moment" in unknown.output
+        with slave(tmp_path, None, namesrv_addr=f"127.0.0.1:{names.port}") as copy:
+            assert copy.registration is not None
+            assert copy.registration.wait_registered(60)
+            for words in (["produce", "orders", "x"], ["consume", "orders"]):
+                alone = CliRunner().invoke(cli, [*words, *at])
+                assert alone.exit_code == 1
+                assert f"{copy.config.broker_name} has no master at the moment" in alone.output
+
+
+def test_a_topic_that_is_read_only_is_called_so(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("topic", "create", "orders", "--perm", "r")
+        assert "found only queues to read" in at.run("produce", "orders", "x", code=1).stderr
+        at.run("topic", "create", "two", "--queues", "2")
+        assert "expected queue 5, found 2 others" in at.run("produce", "two", "x", "--queue", "5", code=1).stderr

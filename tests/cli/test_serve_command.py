@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 import waiting
-from broker.brokers import SMALL, send_command
+from broker.brokers import SMALL, running, send_command
 from servers.loopback import free_ports
 from tiermq import LocalStore, Message, TieredStore
 from tiermq.broker.settings_file import settings_in_properties
@@ -643,3 +643,12 @@ def test_a_served_broker_whose_lease_another_process_took_is_not_ready_and_names
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert holder in str(answer.remark)
         assert process.poll() is None
+
+
+def test_a_second_broker_on_a_directory_reports_the_directory_and_not_its_port(tmp_path: Path) -> None:
+    with running(tmp_path) as first:
+        words = ["--port", str(first.port), "--namesrv-port", str(first.port)]
+        command = [sys.executable, "-m", "tiermq.cli", "serve", str(tmp_path / "store"), *words]
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode == 2
+    assert "lock held by another process" in second.stderr

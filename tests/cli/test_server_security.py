@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,26 @@ def test_enforced_tls_and_accounts_keep_out_who_has_neither(tmp_path: Path) -> N
             assert user.request(RemotingCommand(LIST)).code == 0
             put = RemotingCommand(RequestCode.PUT_KV_CONFIG, ext={"namespace": "n", "key": "k", "value": "v"})
             assert user.request(put).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_broken_file_of_accounts_is_reported_although_no_request_comes(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    command = [sys.executable, "-m", "tiermq.cli", "namesrv", "--port", "0", "--json", "--acl", str(accounts)]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert json.loads(process.stdout.readline())["event"] == "ready"
+            accounts.write_text("accounts = 7")
+            assert "accounts: expected a list, found a number" in process.stderr.readline()
+            process.send_signal(signal.SIGHUP)
+            assert "stays in force" in process.stderr.readline(), "SIGHUP does not claim that it was read"
+        finally:
+            process.terminate()
 
 
 def test_without_options_tls_and_plain_peers_are_both_served(tmp_path: Path) -> None:

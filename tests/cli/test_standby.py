@@ -233,10 +233,14 @@ def test_an_empty_machine_takes_over_what_the_bucket_has(tmp_path: Path) -> None
         assert c.ready["role"] == "SLAVE"
         refused = cluster.run("broker", "promote", c.address, code=1)
         assert "is not in sync" in refused["said"] or "does not answer" in refused["said"]
+        assert "promote --accept-loss" in refused["said"], "the way out is named"
         promoted = cluster.run("broker", "promote", c.address, "--accept-loss")
         assert promoted["role"] == "master"
         assert promoted["restored"]["messages"] >= uploaded
         assert promoted["election"]["lost"]["fromOffset"] == 0
+        said = CliRunner().invoke(cli, ["broker", "status", c.address]).output
+        assert "with loss accepted: its own log lacked physical offsets 0 to" in said
+        assert f"restored from the tier: {promoted['restored']['messages']:,} messages of 1 queues" in said
         check(sending, messages(c.address))
         with BlockingClient("127.0.0.1", c.port) as client:
             answer = client.request(send_command("T", b"next"))

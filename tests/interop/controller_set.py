@@ -34,8 +34,9 @@ def until(is_so: Callable[[], object]) -> None:
 class ControllerProcess:
     """`tiermq controller` in a process of its own."""
 
-    def __init__(self, state: str, port: int = 0) -> None:
+    def __init__(self, state: str, port: int = 0, words: tuple[str, ...] = ()) -> None:
         command = [sys.executable, "-m", "tiermq.cli", "controller", "--state", state, "--port", str(port), "--json"]
+        command += words
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         ready = json.loads(self.process.stdout.readline())

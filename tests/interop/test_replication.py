@@ -30,6 +30,7 @@ from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.message.record import decode_records
+from tiermq.message.topic_name import TABLE_LOG_TOPIC
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
@@ -110,8 +111,8 @@ def log_bytes(store: Path, end: int) -> bytes:
     return b"".join(file.read_bytes() for file in files)[:end]
 
 
-def queue_bytes(store: Path, queue_id: int, units: int) -> bytes:
-    files = sorted((store / "consumequeue" / "T" / str(queue_id)).glob("0*"))
+def queue_bytes(store: Path, queue_id: int, units: int, topic: str = "T") -> bytes:
+    files = sorted((store / "consumequeue" / topic / str(queue_id)).glob("0*"))
     return b"".join(file.read_bytes() for file in files)[: units * 20]
 
 
@@ -198,7 +199,12 @@ def test_a_rocketmq_slave_follows_our_master_and_has_the_same_bytes(release: Dis
         send_many(client, COUNT // 2, first=COUNT // 2)
         master.parts.offsets.commit("CG", "T", 1, 42)
         slave.start()
+        until(lambda: slave_end(master) >= 0)
+        change_tables(client)
+        assert master.table_log is not None
+        master.table_log.note()  # From now on nothing changes.
         until(lambda: slave_end(master) == master.parts.local.max_physical_offset)
+        assert master.parts.local.max_offset(TABLE_LOG_TOPIC, 0) > 3
         end = master.parts.local.max_physical_offset
         assert end > 3 * LOG_BYTES
         status = decode_object(ask(client, RequestCode.GET_BROKER_HA_STATUS).body)
@@ -218,6 +224,19 @@ def test_a_rocketmq_slave_follows_our_master_and_has_the_same_bytes(release: Dis
         for queue in range(QUEUES):
             units = master.parts.local.max_offset("T", queue)
             assert queue_bytes(slave.store, queue, units) == queue_bytes(tmp_path / "ours", queue, units)
+        units = master.parts.local.max_offset(TABLE_LOG_TOPIC, 0)
+        of_tables = [queue_bytes(store, 0, units, TABLE_LOG_TOPIC) for store in (slave.store, tmp_path / "ours")]
+        assert of_tables[0] == of_tables[1], "it copies the table log like every topic"
+
+
+def change_tables(client: Client) -> None:
+    """What a master writes into its log, for replicas of TierMQ."""
+    topic: dict[str, Any] = {"topic": "U", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+    assert ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, **topic).code == ResponseCode.SUCCESS
+    group = json.dumps({"groupName": "CG2"}).encode()
+    assert ask(client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group).code == ResponseCode.SUCCESS
+    assert ask(client, RequestCode.DELETE_TOPIC_IN_BROKER, topic="U").code == ResponseCode.SUCCESS
 
 
 def _offset_at(client: Client, group: str, queue_id: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 from pathlib import Path
 
 from replication.streams import SlaveSocket, fill, log_of, master_store, serving, until
@@ -74,6 +75,27 @@ def test_an_idle_master_sends_heartbeats_with_the_next_offset(tmp_path: Path) ->
             slave.report(store.max_physical_offset)
             for _ in range(3):
                 assert slave.heartbeat() == store.max_physical_offset
+
+
+def test_a_master_that_is_woken_all_the_time_sends_heartbeats(tmp_path: Path) -> None:
+    with master_store(tmp_path) as store, serving(store, heartbeat_s=0.4) as master:
+        fill(store, 1)
+        with SlaveSocket(master.port) as slave:
+            slave.report(store.max_physical_offset)
+            assert slave.heartbeat() == store.max_physical_offset
+            over = threading.Event()
+
+            def wake() -> None:
+                while not over.wait(0.05):  # As the store does.
+                    master.wake()
+
+            waking = threading.Thread(target=wake)
+            waking.start()
+            try:
+                assert slave.heartbeat() == store.max_physical_offset
+            finally:
+                over.set()
+                waking.join()
 
 
 def test_nothing_is_sent_before_the_first_report(tmp_path: Path) -> None:
@@ -177,6 +199,24 @@ def test_two_connections_of_one_slave_confirm_nothing_that_needs_two_slaves(tmp_
         with SlaveSocket(master.port, source="127.0.0.2") as other:
             other.report(end)
             until(lambda: master.replicated_where() == end)
+
+
+def test_a_slave_that_has_half_of_a_record_confirms_what_is_before_it(tmp_path: Path) -> None:
+    rules = ReplicaRules(in_sync_replicas=2)
+    with master_store(tmp_path) as store, serving(store, rules=rules) as master:
+        store.require_replicas(master.replicated_where)
+        master.listeners.append(lambda _state: store.replicas_moved())
+        first = store.put(Message("T", b"first"))
+        second = store.put(Message("T", b"." * 1000))
+        with SlaveSocket(master.port) as slave:
+            slave.report(second.end_offset - 100)
+            until(lambda: master.state.confirmed == second.end_offset - 100)
+            until(lambda: store.max_offset("T", 0) == 1)
+            store.dispatch_now()
+            assert store.dispatched_where == first.end_offset
+            assert store.writeable, "nothing is damaged"
+            slave.report(second.end_offset)
+            until(lambda: store.max_offset("T", 0) == 2)
 
 
 def test_unconfirmed_messages_are_stored_and_not_visible(tmp_path: Path) -> None:

@@ -137,10 +137,15 @@ class Following(ServerProcess):
     def progress(self, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The report of progress for which that is true: the last one, or a later one."""
         while not (self._last and is_so(self._last)):
-            event = self.event()
-            if event["event"] == "progress":
-                self._last = event
+            self.next_progress()
         return self._last
+
+    def next_progress(self) -> dict[str, Any]:
+        """The next report of progress."""
+        while (event := self.event())["event"] != "progress":
+            pass
+        self._last = event
+        return event
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -46,18 +46,21 @@ from tiermq.broker.replication.replication import (
     NO_HA_SOCKET,
     Elected,
     HaSocket,
+    HaTls,
     Replication,
     Term,
     check_role,
     ha_socket,
 )
+from tiermq.broker.replication.table_log import NOTE_S, SETTLED, TableLog
+from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic.topic_table import TopicTable, with_retention
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
-from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreError
+from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClosed, StoreError
 from tiermq.message.topic_name import is_light_queue
 from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient, parse_name_servers
@@ -66,6 +69,7 @@ from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
+from tiermq.replication.ha_master import HaMaster
 from tiermq.settings import settings_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import broker_names, recorded_names
@@ -156,6 +160,7 @@ class Broker:
         ha: HaSocket = NO_HA_SOCKET,
         term: Term | None = None,
         settings_file: Path | None = None,
+        master_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
@@ -169,23 +174,21 @@ class Broker:
         """What the tier lacks of a store that was closed; None before, and without a tier."""
         clock = clock or SystemClock()
         directory = config_directory(store.config.root_path)
-        server = RemotingServer(
-            config.bind_address,
-            config.listen_port,
-            limits=limits,
-            tls=tls,
-            acl=acl,
-            clock=clock,
-            listening=() if listening is None else listening.sockets,
-        )
+        sockets = () if listening is None else listening.sockets
+        place = config.bind_address, config.listen_port
+        server = RemotingServer(*place, limits=limits, tls=tls, acl=acl, clock=clock, listening=sockets)
         topics = TopicTable(directory, config, clock, store.topics())
-        groups = GroupTable(directory, config, clock)
-        metrics = Registry()
+        groups, metrics = GroupTable(directory, config, clock), Registry()
         self._hooks = BrokerHooks()
         self._hooks.every(FLUSH_PERIOD_S, self._flush_tables)
         self._hooks.on_stop(self._last_flush)
+        offsets = ConsumerOffsets(directory, clock)
+        self.table_replay = TableReplay(local_half(store), topics, groups, offsets, clock)
+        self.table_replay.catch_up()  # Before anything reads what it brings.
         self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
-        self.replication = Replication(local_half(store), config, clock, ha, metrics, term)
+        secured = _ha_tls(config, tls, master_tls)
+        replica_tls = name_server_tls if master_tls is None else master_tls()
+        self.replication = Replication(local_half(store), config, clock, ha, metrics, term, secured)
         _begin_term(self.replication, term, topics, server, local_half(store))
         self.parts = BrokerContext(
             config=config,
@@ -195,7 +198,7 @@ class Broker:
             server=server,
             topics=topics,
             groups=groups,
-            offsets=ConsumerOffsets(directory, clock),
+            offsets=offsets,
             clients=ClientTable(config, clock, topics, groups, server),
             put_rates=Rates(clock),
             given_rates=Rates(clock),
@@ -205,6 +208,7 @@ class Broker:
             hooks=self._hooks,
             wait_registered=self._wait_registered,
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
+            ask_replica=functools.partial(BlockingClient, tls=replica_tls, credentials=credentials),
             settings_file=settings_file,
         )
         register_broker_metrics(self.parts, self._name_servers)
@@ -219,6 +223,8 @@ class Broker:
         """Of a slave: copies the master's tables."""
         self.tier_tables: TierTables | None = None
         """Of a read-only broker: copies them from the tier."""
+        self.table_log: TableLog | None = None
+        """Of a master with an HA port: changes of its tables, for replicas."""
         is_slave = self.replication.is_slave
         kinds = [kind for kind in PROCESSORS if not (is_slave and kind in MASTER_ONLY)]
         self.processors: list[object] = [kind(self.parts) for kind in kinds]
@@ -226,6 +232,31 @@ class Broker:
             self.parts.server.serve(processor)
         if is_slave:
             self._become_slave()
+        elif self.replication.master is not None:
+            self._log_tables(self.replication.master)
+
+    def _log_tables(self, master: HaMaster) -> None:
+        """Write the changes of tables into the log, for replicas."""
+        parts = self.parts
+        is_elected = self.replication.last_epoch > 0
+        self.table_log = log = TableLog(
+            parts.local, parts.topics, parts.groups, parts.offsets, master, parts.clock, is_elected=is_elected
+        )
+        [assignments] = (each for each in self.processors if isinstance(each, AssignmentProcessor))
+        if self.table_replay.modes is not None:
+            assignments.follow(self.table_replay.modes)
+        log.take_modes, log.take_delays = assignments.encoded_modes, self.delivery.delay_levels.delivered
+        parts.metrics.counter(
+            "tiermq_table_log_records_total", "changes of tables in the log", (), lambda: log.record_count
+        )
+        parts.server.settle_after(SETTLED, log.settle)
+        self._hooks.every(NOTE_S, self._note_tables)
+
+    def _note_tables(self) -> None:
+        """On the loop: let the pool write offsets that were committed since."""
+        may_answer = self.parts.server.may_answer
+        if self.table_log is not None and self.table_log.has_work and (may_answer is None or may_answer()):
+            self.parts.server.run_in_pool(self.table_log.note, _note_flush)
 
     def _become_slave(self) -> None:
         """Copy the master's tables, and refuse to change them."""
@@ -238,7 +269,17 @@ class Broker:
             self.tier_tables.look()  # Clients that come at once find the topics.
             self._hooks.run(self.tier_tables)
             return
-        self.metadata_sync = MetadataSync(self.parts, self.processors)
+        for table in (self.parts.topics, self.parts.groups):
+            table.is_followed = True
+        replay = self.table_replay
+        self.metadata_sync = MetadataSync(self.parts, self.processors, replay)
+        counters = {
+            "applied": ("changes of the master's tables, of its log", lambda: replay.applied_count),
+            "skipped": ("records of the table log that could not be used", lambda: replay.skipped.count),
+        }
+        for name, (text, read) in counters.items():
+            self.parts.metrics.counter(f"tiermq_table_log_{name}_total", text, (), read)
+        replay.follow()
         self.replication.sync_tables = self.metadata_sync.sync_now
         if self.replication.slave is not None:
             self.replication.slave.identify = functools.partial(master_identity, self.parts)
@@ -260,6 +301,7 @@ class Broker:
         settings_file: Path | None = None,
         accept_weaker: bool = False,
         elected: Elected | None = None,
+        master_tls: Callable[[], ssl.SSLContext] | None = None,
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
@@ -267,6 +309,7 @@ class Broker:
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
         `elected`: the role that an election gave, in place of `broker_role`. A slave does not open its tier.
+        `master_tls`: how an observer speaks TLS with its master, at both of its ports, in place of the other two.
 
         Raises OSError when the port cannot be had, BadConfig when the store has other names in its tier than `config`,
         and what opening the store raises.
@@ -290,15 +333,12 @@ class Broker:
             listening = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
             undo.callback(listening.close)
             port = listening.main.getsockname()[1]
-            host = store_host(config.broker_ip1, port)
-            is_guarded = acl is not None or (tls is not None and tls.mode is TlsMode.ENFORCING)
-            ha = ha_socket(config, role, port, is_guarded=is_guarded)
+            ha = ha_socket(config, role, port, is_guarded=_is_guarded(tls, acl))
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
-            opening = {**settings, "clock": clock, "store_host": host}
+            opening = {**settings, "clock": clock, "store_host": store_host(config.broker_ip1, port)}
             store = _opened_store(path, tier, config, role, elected, opening)
             undo.callback(store.close)
-            term = None if elected is None else elected.term(os.fspath(path))
             made = cls(
                 store,
                 config,
@@ -310,8 +350,9 @@ class Broker:
                 name_server_tls=name_server_tls,
                 listening=listening,
                 ha=ha,
-                term=term,
+                term=None if elected is None else elected.term(os.fspath(path)),
                 settings_file=settings_file,
+                master_tls=master_tls,
             )
             undo.pop_all()
         return made
@@ -441,6 +482,8 @@ class Broker:
             try:
                 kind = QueueType((topic.attributes if topic else {}).get(QUEUE_TYPE, QueueType.SIMPLE))
                 self.parts.local.set_queue_type(name, kind)
+            except StoreClosed:
+                return
             except (StoreError, ValueError) as error:
                 _log.error("topic %s: the store cannot create queues of this type: %s", name, error)
 
@@ -630,6 +673,21 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _is_guarded(tls: TlsSettings | None, acl: AccessCheck | None) -> bool:
+    """Whether strangers are kept from the port for clients."""
+    return acl is not None or (tls is not None and tls.mode is TlsMode.ENFORCING)
+
+
+def _ha_tls(config: BrokerConfig, tls: TlsSettings | None, client: Callable[[], ssl.SSLContext] | None) -> HaTls | None:
+    """How the HA port speaks TLS, if it does. `client`: of an observer, which has no port. Raises BadConfig."""
+    if not config.ha_tls_enable:
+        return None
+    settings = tls or TlsSettings(TlsMode.DISABLED)
+    if client is None:
+        settings.require_mutual("haTlsEnable")
+    return HaTls(settings.server_context, client or settings.peer_context)
 
 
 def _begin_term(

@@ -164,6 +164,9 @@ class BrokerConfig(Configuration):
     """Where that port listens. Empty: `bind_address`."""
     ha_allowed_addresses: str = ""
     """Addresses and networks of slaves, separated by commas. Empty: every machine that reaches the port."""
+    ha_tls_enable: bool = False
+    """Whether that port speaks TLS only, between brokers that check each other's certificates; of a slave: whether its
+    master's does. Brokers of RocketMQ have no TLS there."""
     broker_ip2: str = ""
     """The address at which slaves find that port. Empty: `broker_ip1`."""
     ha_master_address: str = ""

@@ -133,6 +133,8 @@ class BrokerContext:
     """Waits in the pool until the name servers have accepted topic changes; False after a timeout."""
     ask_name_server: Callable[[str, int], BlockingClient] = BlockingClient
     """Connects to a name server at a host and port, with the broker's TLS and signature."""
+    ask_replica: Callable[[str, int], BlockingClient] = BlockingClient
+    """The same to another replica of this broker, or to its master."""
     settings_file: Path | None = None
     """The file that the broker was started with: changed settings are written there."""
 

@@ -257,11 +257,11 @@ class ElectedBroker:
             chosen = self._with_tables(broker, [successor] if successor else sorted(others))
             if chosen not in master.sync.recorded:
                 raise RequestRefused("the replica that was to take over is gone")
+            self.election.resign(chosen)
         except RequestRefused as error:
             broker.replication.is_handing_over = False
             broker.parts.local.set_draining("")
             raise RequestRefused(f"{error}: this broker remains the master") from error
-        self.election.resign(chosen)
         deadline_s = self._clock.monotonic() + RELEASE_S
         while self.election.decision.role is Role.MASTER and self._clock.monotonic() < deadline_s:
             time.sleep(DRAIN_LOOK_S)
@@ -282,13 +282,15 @@ class ElectedBroker:
 
     def _with_tables(self, broker: Broker, candidates: Sequence[int]) -> int:
         """The first of these replicas that has copied the tables of this master now. Raises RequestRefused."""
-        known = self.election.status().get("replicas")
-        addresses = known if isinstance(known, dict) else {}
+        addresses = self.election.addresses()
         problems = []
         for each in candidates:
+            if not addresses.get(each):
+                problems.append(f"replica {each}: its address is not known")
+                continue
             try:
-                [(host, port)] = parse_name_servers(str(addresses.get(str(each)) or ""))
-                with broker.parts.ask_name_server(host, port) as client:
+                [(host, port)] = parse_name_servers(addresses[each])
+                with broker.parts.ask_replica(host, port) as client:
                     answer = client.request(RemotingCommand(RequestCode.SYNC_BROKER_TABLES), timeout_s=TABLES_TIMEOUT_S)
                 if answer.code == ResponseCode.SUCCESS:
                     return each

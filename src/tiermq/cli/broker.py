@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.conventions import SuggestingGroup
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.errors import RemotingError
 from tiermq.remoting.codes import RequestCode
@@ -23,7 +24,7 @@ ROLE_LOOK_S = 0.05
 ASK_S = 3.0
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def broker() -> None:
     """Show and change the roles of the replicas of a broker.
 
@@ -130,7 +131,8 @@ async def _statuses(cluster: ClusterClient, name: str) -> list[dict[str, Any]]:
         known = decode_object(answer.body).get("brokerAddrTable") or {}
         if name not in known:
             raise RemotingError(
-                f"expected broker {name} at the name server, found {', '.join(sorted(known)) or 'none'}"
+                f"expected broker {name} at the name server, found {', '.join(sorted(known)) or 'none'}. Replicas that "
+                "change roles are not registered for a moment: try again, or name one by HOST:PORT"
             )
         addresses = [str(each) for _, each in sorted(known[name]["brokerAddrs"].items())]
     return list(await asyncio.gather(*(_status(cluster, each) for each in addresses)))
@@ -172,8 +174,29 @@ def _words(found: dict[str, Any]) -> str:
             parts.append(f"not the master: {election['whyNotMaster']}")
     elif election.get("whyNotMaster"):
         parts.append(f"the lease is free; not taken: {election['whyNotMaster']}")
+    elif election.get("kind") == "controller":
+        parts.append(f"controller {election['leader'] or '(none answers)'}: replica {election['master']} is the master")
+        parts.append(f"in sync: {', '.join(map(str, election['inSync'])) or 'none'}")
     parts.append(f"log up to {found['logEnd']}, confirmed up to {found['confirmedOffset']}")
+    parts += _loss(election.get("lost"), found.get("restored"))
     parts += [f"slave {each['address']} is {each['behindBytes']} bytes behind" for each in found["slaves"]]
     parts += [f"cut tail {each['path']}" for each in found["cutTails"]]
     parts += [f"problem: {each}" for each in (found["problem"], election.get("problem")) if each]
     return ", ".join(parts)
+
+
+def _loss(lost: dict[str, Any] | None, restored: dict[str, Any] | None) -> list[str]:
+    """What `promote --accept-loss` has cost: a range of the old log, less what came from the tier."""
+    parts = []
+    if lost:
+        parts.append(
+            f"it became the master of epoch {lost['epoch']} with loss accepted: its own log lacked physical offsets "
+            f"{lost['fromOffset']} to {lost['toOffset']}, and perhaps what followed"
+        )
+    if restored:
+        parts.append(
+            f"restored from the tier: {restored['messages']:,} messages of {restored['queues']} queues; lost is only "
+            "what had not reached it"
+        )
+        parts += [f"not restored: {each}" for each in restored["remarks"]]
+    return parts

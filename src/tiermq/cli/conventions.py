@@ -1,6 +1,10 @@
-"""What commands have in common: their exit codes, and how much of a long list they show."""
+"""What commands have in common: their exit codes, how much of a long list they show, and their groups."""
 
 from __future__ import annotations
+
+import difflib
+
+import click
 
 EXIT_FAILED = 1
 EXIT_LEFT = 1
@@ -12,3 +16,17 @@ EXIT_IN_DANGER = 4
 EXIT_NO_STORE = 2
 EXIT_NO_TIER = 2
 FINDINGS_SHOWN_MAX = 20
+
+
+class SuggestingGroup(click.Group):
+    """A group that names the commands which an unknown one resembles."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if args and (close := difflib.get_close_matches(args[0], self.list_commands(ctx))):
+                raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
+            raise

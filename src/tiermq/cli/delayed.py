@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
-from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING
+from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
 from tiermq.cli.tier.options import opened
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
@@ -29,7 +29,7 @@ from tiermq.tier.queue.segments import TierScope
 Row = dict[str, Any]
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def delayed() -> None:
     """List delayed messages and timers, and cancel timers.
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from tiermq.cli.cluster_command import ProgressLine, cluster_options
-from tiermq.cli.conventions import EXIT_LEFT
+from tiermq.cli.conventions import EXIT_LEFT, SuggestingGroup
 from tiermq.cli.option_values import Moment
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
@@ -88,7 +88,7 @@ def _filters(command: F) -> F:
     return decorated
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def dlq() -> None:
     """List the dead letters of a consumer group, and resend them.
 

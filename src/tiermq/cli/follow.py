@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import click
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.settings_file import FileSettings, read_settings_file
+from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
 from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.cli.server_process import EndSignals, TierTroubleFilter, limit_heaps, say_event
 from tiermq.client.cluster_client import Access
@@ -29,6 +33,7 @@ from tiermq.service import Service
 from tiermq.store.tier_continuation import recorded_names
 
 LOOK_S = 5.0
+LOOK_SOON_S = 1.0
 PROGRESS_S = 10.0
 GUARD_MORE_MS = 10_000
 """Beyond the time that a sender waits: for the master's threads, and for clocks that are set."""
@@ -45,7 +50,6 @@ _log = logging.getLogger(__name__)
 )
 @click.option("--master", metavar="ADDR", help="The master's HA port, host:port.")
 @click.option("--master-address", metavar="ADDR", help="The master's port for clients [the one below --master].")
-@click.option("--namesrv", metavar="ADDR", envvar="NAMESRV_ADDR", help="Find the master at host:port;host:port.")
 @click.option("--broker", metavar="NAME", help="The master's name there [the only one].")
 @click.option(
     "--newest-file", is_flag=True, help="Begin with the newest file of the master's log, not with its oldest."
@@ -57,12 +61,15 @@ _log = logging.getLogger(__name__)
 @click.option("--metrics-port", type=_PORT, help="Serve /metrics, /health and /ready here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
-def follow(**options: Any) -> None:
+@partial(cluster_options, default="")
+def follow(access: Access, **options: Any) -> None:
     """Copy the log of a running master into DIR, upload it at once, and serve reads.
 
     The master is RocketMQ 4.9, 5.3 or 5.5, or TierMQ. To it this process is an observer: it never acknowledges a
     message, registers nowhere in the cluster, and changes nothing there. DIR has the log byte by byte, until it is in
     the tier and proven. Topics, groups and offsets are copied, too. Accounts: ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY.
+    --tls is for the ports of name servers and the master; the HA port of a TierMQ master with haTlsEnable needs
+    --tls-cert and --tls-ca.
 
     Progress goes to stderr every ten seconds. SIGTERM and Ctrl-C upload what is left, and end.
 
@@ -83,7 +90,7 @@ def follow(**options: Any) -> None:
             handler.addFilter(rare := TierTroubleFilter())
             running.callback(handler.removeFilter, rare)
         try:
-            shadow = Shadow(options)
+            shadow = Shadow(options, access)
             running.callback(shadow.stop)
             shadow.start(lambda ready: say_event(as_json, READY.format(**ready), event="ready", **ready))
         except (OSError, TierMQError) as error:
@@ -105,13 +112,13 @@ def guard_ms(master: ObservedMaster) -> int:
 class Shadow:
     """The observer, its store and its broker, in one process. Used by one thread."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], access: Access) -> None:
         """Raises BadConfig, RemotingError."""
         self._options = options
-        self._access = Access.of_environment(options["namesrv"] or "127.0.0.1:9876")
+        self._access = access if access.name_servers else replace(access, name_servers=DEFAULT_NAME_SERVER)
         self.left: dict[str, Any] = {}
         self._running = ExitStack()
-        if not options["master"] and not options["namesrv"]:
+        if not options["master"] and not access.name_servers:
             raise BadConfig("expected --master, or --namesrv and --broker, found neither")
         file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
         self._directory = options["directory"].absolute()
@@ -126,6 +133,13 @@ class Shadow:
         self._guard_ms = GUARD_MS if master is None else guard_ms(master)
         cluster, name = known[0] if master is None else (master.cluster, master.name)
         self._settings = self._store_settings(file, master)
+        certificates = self._access.certificates
+        is_mutual = bool(certificates.certificate_path and certificates.trusted_path)
+        has_tls = is_mutual if master is None else master.has_tls
+        if has_tls and not is_mutual:
+            raise BadConfig(
+                "expected --tls-cert and --tls-ca for a master whose HA port speaks TLS (haTlsEnable), found none"
+            )
         self._config = BrokerConfig(
             **{
                 **file.broker,
@@ -134,6 +148,7 @@ class Shadow:
                 "bind_address": options["host"],
                 "listen_port": options["port"],
                 "ha_observer": True,
+                "ha_tls_enable": has_tls,
                 "ha_master_address": "" if master is None else master.ha_address,
                 "master_address": "" if master is None else master.address,
                 **({} if options["metrics_port"] is None else {"metrics_port": options["metrics_port"]}),
@@ -179,8 +194,14 @@ class Shadow:
         config = self._config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
         keys = self._access.access_key, self._access.secret_key
         credentials = Credentials(keys[0], keys[1]) if keys[0] and keys[1] else None
+        access = self._access
         broker = Broker.open(
-            self._directory, tier=options["tier"], config=config, credentials=credentials, **self._settings
+            self._directory,
+            tier=options["tier"],
+            config=config,
+            credentials=credentials,
+            master_tls=access.certificates.context if access.tls or access.certificates else None,
+            **self._settings,
         )
         running.callback(self._note_left, broker)
         running.callback(broker.stop)
@@ -230,40 +251,72 @@ class Watch(Service):
         self._clock = broker.parts.clock
         self._said: dict[str, Any] = {}
         self._next_s = 0.0
+        self._end: int | None = None
+        """Where the master's log ended when it was asked last; None where it has not answered."""
+        self._has_caught_up = False
+        """Whether it had everything once since it was connected."""
+        self._why = "the master was not asked yet"
+        """Why that is not known, or why the master cannot be followed, as text."""
         broker.parts.metrics.gauge(
-            "tiermq_follow_behind_bytes", "bytes of the master's log that are not copied yet", (), self._behind
+            "tiermq_follow_behind_bytes",
+            "bytes of the master's log that are not copied yet; NaN while the master does not answer",
+            (),
+            self._behind_gauge,
         )
         broker.parts.metrics.gauge(
             "tiermq_follow_diverged", "1 while the master's log is not the one that was copied", (), self._has_diverged
         )
 
     def run_once(self) -> float:
-        if not self._observer.is_connected:
-            self._find()
+        self._find()
         now_s = self._clock.monotonic()
-        if now_s >= self._next_s or (bool(self._observer.problem) != bool(self._said.get("problem"))):
+        is_news = bool(self._problem) != bool(self._said.get("problem"))
+        was_there, is_connected = self._has_caught_up, self._observer.is_connected
+        self._has_caught_up = is_connected and (was_there or self._behind(self._copied_to) == 0)
+        if now_s >= self._next_s or is_news or self._has_caught_up > was_there:
             self._next_s = now_s + PROGRESS_S
             self._say()
-        return LOOK_S if self._observer.is_connected else 1.0
+        return LOOK_S if self._has_caught_up else LOOK_SOON_S
 
     def _find(self) -> None:
         try:
             found = self._shadow.ask()
         except (OSError, TierMQError) as error:
             _log.info("the master is not found: %s", error)
+            self._end, self._why = None, f"how far behind this copy is, is not known: {error}"
+            return
+        self._end, self._why = found.log_end, ""
+        if self._observer.is_connected:
             return
         file_bytes = self._broker.parts.local.config.mapped_file_size_commit_log
+        if found.has_tls != self._broker.config.ha_tls_enable:
+            was = str(self._broker.config.ha_tls_enable).lower()
+            self._why = f"expected a master with haTlsEnable={was}, as at the start, found another: start again"
+            _log.error("%s", self._why)
+            return
         if found.file_bytes != file_bytes:
-            _log.error("expected a master with log files of %d bytes, found %d", file_bytes, found.file_bytes)
+            self._why = f"expected a master with log files of {file_bytes} bytes, found {found.file_bytes}"
+            _log.error("%s", self._why)
             return
         self._observer.guard_ms = guard_ms(found)
         self._observer.set_master(found.ha_address)
         self._broker.replication.master_address = found.address
 
-    def _behind(self) -> int:
-        sync = self._broker.metadata_sync
-        end = 0 if sync is None else sync.master_end
-        return max(0, max(end, self._observer.master_end) - self._broker.parts.local.max_physical_offset)
+    @property
+    def _problem(self) -> str:
+        return self._observer.problem or self._why
+
+    @property
+    def _copied_to(self) -> int:
+        return self._broker.parts.local.max_physical_offset
+
+    def _behind(self, copied_to: int) -> int | None:
+        """By the master's own figures: frames of its HA port do not show its end, a first heartbeat least of all."""
+        return None if self._end is None else max(0, self._end - copied_to)
+
+    def _behind_gauge(self) -> float:
+        behind = self._behind(self._copied_to)
+        return math.nan if behind is None else behind
 
     def _has_diverged(self) -> bool:
         return "is not the one that was copied" in self._observer.problem
@@ -271,13 +324,14 @@ class Watch(Service):
     def _say(self) -> None:
         tiered = self._broker.parts.tiered
         assert tiered is not None
+        copied_to = self._copied_to
         figures_now = {
             "connected": self._observer.is_connected,
-            "copiedTo": self._broker.parts.local.max_physical_offset,
-            "behindBytes": self._behind(),
+            "copiedTo": copied_to,
+            "behindBytes": self._behind(copied_to),
             "notUploaded": sum(tiered.tier.engine.not_uploaded().values()),
             "localFrom": self._broker.parts.local.min_physical_offset,
-            "problem": self._observer.problem or None,
+            "problem": self._problem or None,
         }
         if figures_now == self._said:
             return
@@ -286,5 +340,7 @@ class Watch(Service):
             say_event(True, "", event="progress", **figures_now)
         else:
             state = figures_now["problem"] or ("connected" if figures_now["connected"] else "not connected")
-            figures = "copied to {copiedTo:,}, {behindBytes:,} bytes behind, {notUploaded:,} messages not uploaded"
-            click.echo(f"tiermq follow: {figures.format(**figures_now)}: {state}", err=True)
+            behind = figures_now["behindBytes"]
+            distance = "not known how far behind" if behind is None else f"{behind:,} bytes behind"
+            figures = "copied to {copiedTo:,}, {distance}, {notUploaded:,} messages not uploaded"
+            click.echo(f"tiermq follow: {figures.format(**figures_now, distance=distance)}: {state}", err=True)

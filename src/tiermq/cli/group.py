@@ -10,6 +10,7 @@ import click
 
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.cli.cluster_command import cluster_options, queue_of_key
+from tiermq.cli.conventions import SuggestingGroup
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.client.table_pages import ask_table
 from tiermq.errors import RequestRefused
@@ -23,7 +24,7 @@ _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def group() -> None:
     """List, create, reset and delete consumer groups.
 

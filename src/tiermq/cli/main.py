@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from tiermq import __version__
+from tiermq.cli.conventions import SuggestingGroup
 from tiermq.errors import TierMQError, install_hint
 
 EXTRAS = {
@@ -29,7 +30,7 @@ class Entry(NamedTuple):
     help: str
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Pass to `click.group` as `cls`, with `entries` by name in the order of the help."""
 
     def __init__(self, *args: Any, entries: Mapping[str, Entry], **options: Any) -> None:

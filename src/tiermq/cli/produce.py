@@ -152,18 +152,20 @@ async def _places(cluster: ClusterClient, sending: Sending) -> list[QueuePlace]:
     if route is None:
         pattern = await cluster.find_route(AUTO_CREATE_TOPIC)
         if pattern is None or not pattern.writable:
-            raise RequestRefused(
-                f"expected the topic {sending.topic}, found that no broker has it or creates topics automatically: "
-                f"`tiermq topic create {sending.topic}` makes it",
-                ResponseCode.TOPIC_NOT_EXIST,
-            )
+            raise await cluster.unknown_topic(sending.topic, "no broker has it or creates topics automatically")
         places = [place for place in pattern.writable if place.queue_id < DEFAULT_QUEUES]
     else:
         places = list(route.writable)
-    if sending.queue_id is not None:
-        places = [place for place in places if place.queue_id == sending.queue_id]
     if not places:
-        raise RemotingError(f"topic {sending.topic}: expected a queue to write to, found none")
+        without = (await cluster.master_table()).why_without_master
+        reads = "only queues to read: its brokers are read-only, or its perm is without W (`tiermq topic list`)"
+        found = reads if route is not None and route.readable else f"that {without}" if without else "none"
+        raise RemotingError(f"topic {sending.topic}: expected a queue to write to, found {found}")
+    if sending.queue_id is not None:
+        count = len(places)
+        places = [place for place in places if place.queue_id == sending.queue_id]
+        if not places:
+            raise RemotingError(f"topic {sending.topic}: expected queue {sending.queue_id}, found {count} others")
     return places
 
 

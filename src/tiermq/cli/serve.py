@@ -38,6 +38,7 @@ from tiermq.cli.server_process import (
 )
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.errors import TIER_REFUSALS, BadConfig, RemotingError, TierMQError, TierUnavailable
+from tiermq.files.store_lock import StoreLock
 from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -126,7 +127,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             handler.addFilter(rare := TierTroubleFilter())
             running.callback(handler.removeFilter, rare)
         try:
-            ready, reload, announce = _start(options, security, running, left)
+            ready, reload, announce, acl = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             give_up("serve", error)
         for name, words in _REPORTED.items():
@@ -136,16 +137,16 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             click.echo(f"tiermq serve: accepted although not provided: {each}", err=True)
         say_event(as_json, _ready_line(ready), event="ready", **ready)
         announce()
-        ending.wait(on_hangup=reload)
+        ending.wait(on_hangup=reload, acl=acl)
         say_event(as_json, "broker ending", event="ending")
     say_event(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
 
 
 def _start(
     options: dict[str, Any], security: SecurityOptions, running: ExitStack, left: dict[str, Any]
-) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None]]:
-    """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, and
-    what is called when the ready line was printed.
+) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None]:
+    """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
+    is called when the ready line was printed, and the accounts.
 
     `left` receives what the tier lacks when everything has ended.
     """
@@ -156,6 +157,8 @@ def _start(
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config))
     _check_options(options, file, config, weaker)
+    if os.path.exists(lock := f"{directory}/lock"):
+        StoreLock(lock).release()  # Who has the store says more than who has its port.
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
         _check_tier(tier, TierConfig(**file.tier), config, reads=reads)
@@ -207,6 +210,7 @@ def _start(
         {**_ready(broker, tier, security, acl), "nameServer": named_by, "store": directory, **reported},
         lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
         announce,
+        acl,
     )
 
 

@@ -30,7 +30,7 @@ import click
 from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierMQError, TierUnavailable, install_hint
-from tiermq.remoting.permissions import AccessFile, Account
+from tiermq.remoting.permissions import RELOAD_S, AccessFile, Account
 from tiermq.remoting.server import RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
 from tiermq.settings import ServerConfiguration
@@ -87,13 +87,26 @@ class EndSignals:
         if number in NUMBERS:
             self._has_ended = True
 
-    def wait(self, on_hangup: Callable[[], None]) -> None:
-        """Wait for an end signal. Other signals that have handlers are ignored."""
-        while not set(came := self._mine.recv(64)) & set(NUMBERS) and not self._has_ended:
+    def wait(self, on_hangup: Callable[[], None], acl: AccessFile | None = None) -> None:
+        """Wait for an end signal. Other signals that have handlers are ignored.
+
+        Meanwhile `acl` looks for a changed file: without that a broken one would be reported at the next request only.
+        """
+        self._mine.settimeout(None if acl is None else RELOAD_S)
+        while not set(came := self._signals(acl)) & set(NUMBERS) and not self._has_ended:
             if signal.SIGHUP in came:
                 on_hangup()
+        self._mine.settimeout(None)
         self._listener = threading.Thread(target=self._end_at_once, args=(time.monotonic(),), daemon=True)
         self._listener.start()
+
+    def _signals(self, acl: AccessFile | None) -> bytes:
+        while True:
+            try:
+                return self._mine.recv(64)
+            except TimeoutError:
+                if acl is not None:
+                    acl.look()
 
     def _end_at_once(self, first_s: float) -> None:
         """During shutdown: a repeated signal ends the process."""
@@ -291,7 +304,7 @@ def run_server(
                 port=server.port,
                 **values,
             )
-            ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
+            ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json), acl=acl)
         say_event(as_json, f"{kind.NAME} ended", event="ended")
 
 

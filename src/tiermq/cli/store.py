@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_PROBLEMS, FINDINGS_SHOWN_MAX
+from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_PROBLEMS, FINDINGS_SHOWN_MAX, SuggestingGroup
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreError
@@ -21,7 +21,7 @@ from tiermq.store.readonly.directory import is_store
 from tiermq.store.readonly.stat import StoreStat, stat_store
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def store() -> None:
     """Inspect a store directory of TierMQ or RocketMQ, in use or not.
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options, queue_of_key
+from tiermq.cli.conventions import SuggestingGroup
 from tiermq.cli.option_values import parse_bytes, parse_hours
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.errors import RequestRefused
@@ -22,7 +23,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [all].")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def topic() -> None:
     """List, create, change and delete topics.
 

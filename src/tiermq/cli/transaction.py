@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING
+from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
 from tiermq.cli.tier.output import moment
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.transactions.transaction_fate import TransactionFate, transaction_fate
@@ -17,7 +17,7 @@ from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def transaction() -> None:
     """List open transactions, and show how others ended.
 

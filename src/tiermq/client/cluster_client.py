@@ -90,6 +90,22 @@ class MasterTable:
     """Brokers whose entry cannot be used, and why. A broker without a master has none."""
     shared: frozenset[str]
 
+    @property
+    def why_without_master(self) -> str:
+        """Which brokers have no master, in words; empty when each has one."""
+        if not self.members:
+            return (
+                "no broker is registered at the name server: it has not started, or its replicas change roles; try "
+                "again in a few seconds"
+            )
+        names = sorted({name for each, name in self.members - self.addresses.keys() - self.problems.keys()})
+        if not names:
+            return ""
+        return (
+            f"{', '.join(names)} has no master at the moment: a replica takes over within seconds, if there is one "
+            f"(`tiermq broker status {names[0]}`); try again then"
+        )
+
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:
         """Of the answer to GET_BROKER_CLUSTER_INFO. Raises RequestRefused unless its tables can be read."""
@@ -276,11 +292,17 @@ class ClusterClient:
         """The same; raises RequestRefused for an unknown topic."""
         found = await self.find_route(topic)
         if found is None:
-            raise RequestRefused(
-                f"expected the topic {topic}, found that no broker has it: `tiermq topic create {topic}` makes it",
-                ResponseCode.TOPIC_NOT_EXIST,
-            )
+            raise await self.unknown_topic(topic, "no broker has it")
         return found
+
+    async def unknown_topic(self, topic: str, found: str) -> RequestRefused:
+        """The error for a topic that name servers do not know: it does not exist, or its broker has no master now."""
+        if without := (await self.master_table()).why_without_master:
+            return RequestRefused(f"topic {topic}: expected a broker that has it, found that {without}")
+        return RequestRefused(
+            f"expected the topic {topic}, found that {found}: `tiermq topic create {topic}` makes it",
+            ResponseCode.TOPIC_NOT_EXIST,
+        )
 
     async def master_table(self) -> MasterTable:
         """The masters of all clusters."""
@@ -292,7 +314,8 @@ class ClusterClient:
         masters = {name: address for (each, name), address in table.addresses.items() if cluster in (None, each)}
         if not masters:
             raise RemotingError(
-                f"expected a broker{f' of cluster {cluster}' if cluster else ''} at the name server, found none"
+                f"expected a broker{f' of cluster {cluster}' if cluster else ''} at the name server, found "
+                f"{f'that {table.why_without_master}' if cluster is None and table.members else 'none'}"
             )
         return masters
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, split_address
-from tiermq.errors import BadConfig, RemotingError, RequestRefused
+from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import decode_object, int64_in, object_in
 from tiermq.settings import read_properties
@@ -28,7 +28,9 @@ _WAITS = ("slaveTimeout", "syncFlushTimeout")
 
 @dataclass(frozen=True, slots=True)
 class ObservedMaster:
-    """See the module. `wait_ms`: how long a sender waits for a slave, at most."""
+    """See the module. `wait_ms`: how long a sender waits for a slave, at most. `has_tls`: whether its HA port speaks
+    TLS only, of TierMQ.
+    """
 
     cluster: str
     name: str
@@ -38,6 +40,7 @@ class ObservedMaster:
     wait_ms: int
     log_begin: int
     log_end: int
+    has_tls: bool = False
 
     @property
     def begin(self) -> int:
@@ -52,12 +55,22 @@ async def ask_master(
     """The master of that name at the name servers, or at these addresses. Raises RemotingError while it cannot be
     reached, BadConfig when it can never be followed.
     """
-    if not address and ha_address:
+    is_derived = bool(not address and ha_address)
+    if is_derived:
         host, port = split_address(ha_address)
         address = f"{host}:{port - DEFAULT_PORTS_APART}"
     if not address:
         address = await _registered(cluster, broker)
-    settings = read_properties(bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode())
+    try:
+        answer = await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
+    except (PeerGone, RequestTimedOut) as error:
+        if not is_derived:
+            raise
+        raise PeerGone(
+            f"{error}. It was taken for the master's port for clients, the one below {ha_address}: --master is the HA "
+            "port (10912 of a broker at 10911); name the other one by --master-address if it is not the one below"
+        ) from error
+    settings = read_properties(bytes(answer.body).decode())
     _require_master(address, settings)
     table = await _figures(cluster, address)
     return ObservedMaster(
@@ -69,6 +82,7 @@ async def ask_master(
         max(int(settings.get(name) or 0) for name in _WAITS),
         max(0, int64_in(table, "commitLogMinOffset")),
         max(0, int64_in(table, "commitLogMaxOffset")),
+        has_tls=settings.get("haTlsEnable") == "true",
     )
 
 

@@ -33,7 +33,7 @@ from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer, ThreadedServer
-from tiermq.remoting.tls import TlsSettings
+from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.tier.driver.contract import TierDriver
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ class Controller(ThreadedServer):
         credentials: Credentials | None = None,
         identity: str = "",
     ) -> None:
-        """`credentials` sign notifications of brokers. The driver stays its owner's."""
+        """`credentials` sign notifications of brokers, which go by TLS if `tls` enforces it. The driver stays its
+        owner's.
+        """
         self.clock = clock or SystemClock()
         self.heartbeats = Heartbeats(self.clock)
         super().__init__(RemotingServer(config.bind_address, config.listen_port, tls=tls, acl=acl, clock=self.clock))
@@ -70,6 +72,7 @@ class Controller(ThreadedServer):
         self.server.serve(self.processor)
         self.server.on_close.append(self._connection_closed)
         self._credentials = credentials
+        self._brokers_tls = tls.client_context() if tls is not None and tls.mode is TlsMode.ENFORCING else None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._notifying: set[asyncio.Task[None]] = set()
         self._electing: set[str] = set()
@@ -167,7 +170,9 @@ class Controller(ThreadedServer):
         """Brokers that miss it find the new master at their next poll."""
         try:
             (host, port), *_ = parse_name_servers(address)
-            client = await RemotingClient.connect(host, port, credentials=self._credentials, timeout_s=NOTIFY_TIMEOUT_S)
+            client = await RemotingClient.connect(
+                host, port, tls=self._brokers_tls, credentials=self._credentials, timeout_s=NOTIFY_TIMEOUT_S
+            )
             client.oneway(role_change(state))
             await client.close()
         except (PeerGone, BadConfig, ValueError) as error:

@@ -98,6 +98,10 @@ class DelayLevels(Service):
                 found[level] = (self._offsets.get(level, 0), end)
         return found
 
+    def delivered(self) -> dict[int, int]:
+        """Level → offset of the next message to deliver: what is before it is in the log. Any thread may call."""
+        return self._offsets.copy()
+
     @property
     def waiting_count(self) -> int:
         """How many messages wait for their time."""

@@ -48,6 +48,8 @@ TRANSACTION_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+TABLE_LOG_TOPIC = "rmq_sys_TIERMQ_TABLES"
+"""Changes of a master's tables (topics, groups, offsets), for its replicas. RocketMQ copies its records like all."""
 ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 """Of RocketMQ brokers with `transRocksDBEnable`, which keep transactions in RocksDB."""
 

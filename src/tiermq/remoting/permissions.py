@@ -243,15 +243,17 @@ class AccessFile:
         now_s = self._clock.monotonic()
         if now_s - self._looked_s >= RELOAD_S:
             self._looked_s = now_s
-            self.reload()
+            self.look()
         return self.table.signer_of(command, peer_host)
 
+    def look(self) -> None:
+        """Read the file if it is another one than before. Any thread may call, every RELOAD_S."""
+        if self._stamp_now() != self._stamp:
+            self.reload()
+
     def reload(self) -> bool:
-        """Read the file if it is another one than before. False when it is bad, which is logged."""
-        stamp = self._stamp_now()
-        if stamp == self._stamp:
-            return True
-        self._stamp = stamp
+        """Read the file. False when it is bad, which is logged. Any thread may call."""
+        self._stamp = self._stamp_now()
         try:
             self.table = self._load()
         except BadConfig as error:

@@ -212,6 +212,17 @@ class RemotingServer:
             self._long[code] = handler
             self.register(code, handler, self._access.get(code, ANY_ACCOUNT))
 
+    def settle_after(self, codes: Iterable[int], settle: Callable[[], None]) -> None:
+        """Call `settle` in the pool between a handler of these requests and its answer; it may raise RequestRefused."""
+
+        def settled(handler: Handler, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+            answer = handler(connection, command)
+            settle()
+            return answer
+
+        for code in map(int, codes):
+            self._blocking[code] = partial(settled, self._blocking[code])
+
     def register(self, code: int, handler: Handler, access: Access, *, in_pool: bool = False) -> None:
         """Requests of `code` go to `handler`, on the loop or in a thread of the pool; `access` declares who may send.
 

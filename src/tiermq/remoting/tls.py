@@ -77,24 +77,46 @@ class TlsSettings:
             _load_certificate(context, self.certificate_path, self.key_path, self.key_password)
         return context
 
+    def require_mutual(self, setting: str) -> None:
+        """Raises BadConfig, for `setting`, unless both sides of a connection can check each other."""
+        if self.certificate_path is None or self.trusted_path is None or self.mode is not TlsMode.ENFORCING:
+            raise BadConfig(
+                f"{setting}: expected --tls enforcing, --tls-cert and --tls-trusted, with which brokers check each "
+                "other, found less"
+            )
+        self.server_context()
+        self.peer_context()
+
+    def peer_context(self) -> ssl.SSLContext:
+        """Of a client that shows this certificate, and accepts servers whose certificate is trusted here."""
+        return ClientTls(
+            None if self.certificate_path is None else str(self.certificate_path),
+            None if self.key_path is None else str(self.key_path),
+            None if self.trusted_path is None else str(self.trusted_path),
+            self.key_password,
+        ).context()
+
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
     """How a client speaks TLS: the certificate that it shows, and those of which one signed the server's, or is it.
 
     Without `trusted_path` any server is accepted. The name in a server's certificate is not compared, as RocketMQ's
-    clients do not: brokers are reached by the addresses that they register. The key's password is that of the process.
+    clients do not: brokers are reached by the addresses that they register. Without `key_password` it is that of the
+    process.
     """
 
     certificate_path: str | None = None
     key_path: str | None = None
     trusted_path: str | None = None
+    key_password: str | None = None
 
     def context(self) -> ssl.SSLContext:
         """Raises BadConfig for files that cannot be used."""
         context = trusting_client_context()
         if self.certificate_path is not None:
-            _load_certificate(context, self.certificate_path, self.key_path, os.environ.get(KEY_PASSWORD))
+            password = self.key_password or os.environ.get(KEY_PASSWORD)
+            _load_certificate(context, self.certificate_path, self.key_path, password)
         elif self.key_path is not None:
             raise BadConfig(f"TLS: expected a certificate beside the key {self.key_path} (--tls-cert), found none")
         if self.trusted_path is not None:

@@ -162,6 +162,9 @@ class BucketElection(Service):
         self._wanted = epoch, members
         self.wake()
 
+    def addresses(self) -> dict[int, str]:
+        return {number: each.address for number, each in sorted(self._lease.replicas.items())}
+
     def status(self) -> dict[str, object]:
         lease = self._lease
         return {
@@ -176,7 +179,7 @@ class BucketElection(Service):
             "termMs": lease.term_ms,
             "confirmedOffset": lease.confirmed,
             "inSync": sorted(lease.members),
-            "replicas": {str(number): each.address for number, each in sorted(lease.replicas.items())},
+            "replicas": {str(number): each for number, each in self.addresses().items()},
             "whyNotMaster": "" if self._is_mine else self.why_not,
             "lost": self._lost,
             "problem": self.problem,

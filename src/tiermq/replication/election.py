@@ -11,7 +11,7 @@ committed; a replica joins when it has that.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,6 +97,9 @@ class Election(Protocol):
 
     def look_soon(self) -> None:
         """Find out now whether there is a new decision, and not at the next interval."""
+
+    def addresses(self) -> Mapping[int, str]:
+        """Where each replica that is known serves clients, by id. Raises RequestRefused when that is not known now."""
 
     def status(self) -> dict[str, object]:
         """For operators, as JSON."""

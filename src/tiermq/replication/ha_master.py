@@ -10,7 +10,7 @@ thread. `wake` only sets a flag and a call.
 Invariants: nothing is sent before the first report; bytes that a power cut could still take from a SYNC_FLUSH master
 are not sent; a report beyond the end of this log is ignored, and a first one ends the connection, because that log is
 no copy of this one; a connection that reports nothing for the housekeeping interval is closed. An address that is not
-allowed is not served.
+allowed, or with TLS a peer without a trusted certificate, is not served (`ha_channel`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ import contextlib
 import ipaddress
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.errors import ReplicationError
+from tiermq.errors import ReplicationError, TierMQError
 from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.replication.auto_switch_stream import Answer, Handshake, decode_slave, transfer_header
 from tiermq.replication.epoch_file import EpochFile, entry_at
+from tiermq.replication.ha_channel import HaChannel, PlainChannel, TlsChannel
 from tiermq.replication.ha_stream import BODY_BYTES_MAX, HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import Replica, ReplicaRules, ReplicaState, state_of
 from tiermq.replication.sync_set import SyncSet
@@ -38,7 +40,6 @@ from tiermq.settings import LONG_MAX
 _log = logging.getLogger(__name__)
 
 WATCH_S = 1.0
-REPORTS_BYTES = 64 * 1024
 SLAVES_MAX = 64
 """Connections at once: each one copies the whole log."""
 
@@ -68,6 +69,8 @@ class HaMasterSettings:
     housekeeping_s: float = 20.0
     from_last_file: bool = False
     allowed: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = ()
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Asked at each connection: of a server that requires a certificate of its peers. None: without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,12 @@ class HaMaster:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             kind = _Slave if self.epochs is None else _EpochSlave
-            slave = kind(self, connection, host, f"{host}:{peer[1]}")
+            try:
+                slave = kind(self, connection, host, f"{host}:{peer[1]}")
+            except (OSError, TierMQError) as error:  # Certificates that were replaced by bad ones.
+                _log.error("HA port: %s cannot be served: %s", host, error)
+                connection.close()
+                continue
             self._slaves.append(slave)
             slave.task = loop.create_task(self._serve(slave))
 
@@ -218,7 +226,11 @@ class HaMaster:
         try:
             await slave.run()
         except (OSError, EOFError, ReplicationError) as error:
-            _log.warning("slave %s: disconnected at %d: %s", slave.address, slave.ack, error)
+            if not slave.is_open:
+                self.refused_count += 1
+                _log.warning("HA port: %s was refused: %s", slave.address, error)
+            else:
+                _log.warning("slave %s: disconnected at %d: %s", slave.address, slave.ack, error)
         except Exception:  # noqa: BLE001 - the connection's outermost edge: other slaves go on
             _log.exception("slave %s: serving it failed", slave.address)
         finally:
@@ -284,6 +296,10 @@ class _Slave:
 
     def __init__(self, master: HaMaster, connection: socket.socket, host: str, address: str) -> None:
         self.connection = connection
+        tls = master.settings.tls
+        self._channel: HaChannel = PlainChannel(connection) if tls is None else TlsChannel(connection, tls())
+        self.is_open = False
+        """Whether it was let in."""
         self.name = host
         """What makes it a replica of its own."""
         self.replica_id = 0
@@ -299,10 +315,13 @@ class _Slave:
         self.read_s = master.clock.monotonic()
         self._master = master
         self._sent_bytes = self._counted_bytes = 0
+        self._sent_s = 0.0
         self._has_warned = False
 
     async def run(self) -> None:
         """Serve it until one side ends. Raises OSError and EOFError."""
+        await self._channel.open()
+        self.is_open = True
         sending = asyncio.get_running_loop().create_task(self._send_log())
         try:
             await self._read_reports(sending)
@@ -314,9 +333,9 @@ class _Slave:
         self.rate, self._counted_bytes = self._sent_bytes - self._counted_bytes, self._sent_bytes
 
     async def _read_reports(self, sending: asyncio.Task[None]) -> None:
-        loop, rest = asyncio.get_running_loop(), b""
+        rest = b""
         while True:
-            data = await loop.sock_recv(self.connection, REPORTS_BYTES)
+            data = await self._channel.receive()
             if not data:
                 raise EOFError("it closed the connection")
             if sending.done():
@@ -363,21 +382,21 @@ class _Slave:
         return offset
 
     async def _send_log(self) -> None:
-        loop = asyncio.get_running_loop()
         await self._wait_for_report()
-        await loop.sock_sendall(self.connection, self._header(0))  # It knows that it is served.
+        await self._send_heartbeat()  # It knows that it is served.
         while True:
             self.grown.clear()
             self._master.has_idle_slave = True  # Before the look: what is put after it wakes this slave.
             length = self._length()
             selected = self._master.log.log_bytes(self.position, length) if length > 0 else None
             if selected is None:
-                await self._send_heartbeat_when_due(loop)
+                await self._send_heartbeat_when_due()
                 continue
             with selected:
-                await self._send_frame(loop, selected)
+                await self._channel.send_frame(self._header(selected.size), selected.data)
                 self.position += selected.size
                 self._sent_bytes += selected.size
+                self._sent_s = asyncio.get_running_loop().time()
 
     async def _wait_for_report(self) -> None:
         while self.position < 0:
@@ -392,27 +411,17 @@ class _Slave:
     def _header(self, size: int) -> bytes:
         return HEADER.pack(self.position, size)
 
-    async def _send_heartbeat_when_due(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _send_heartbeat_when_due(self) -> None:
+        """The store calls `wake` ten times a second, whether the log has grown or not."""
         try:
-            async with asyncio.timeout(self._master.settings.heartbeat_s):
+            async with asyncio.timeout_at(self._sent_s + self._master.settings.heartbeat_s):
                 await self.grown.wait()
         except TimeoutError:
-            await loop.sock_sendall(self.connection, self._header(0))
+            await self._send_heartbeat()
 
-    async def _send_frame(self, loop: asyncio.AbstractEventLoop, body: SelectedBuffer) -> None:
-        header = self._header(body.size)
-        try:
-            sent = self.connection.sendmsg([header, body.data])
-        except BlockingIOError:
-            sent = 0
-        if sent < len(header):
-            await loop.sock_sendall(self.connection, header[sent:])
-            sent = len(header)
-        if sent - len(header) < body.size:
-            with body.data[sent - len(header) :] as rest:
-                await loop.sock_sendall(self.connection, rest)
-        else:
-            await asyncio.sleep(0)  # Others come between the frames of a slave that is far behind.
+    async def _send_heartbeat(self) -> None:
+        await self._channel.send(self._header(0))
+        self._sent_s = asyncio.get_running_loop().time()
 
 
 class _EpochSlave(_Slave):
@@ -453,7 +462,7 @@ class _EpochSlave(_Slave):
             if self._unanswered:
                 self._unanswered = False
                 answer = Answer(self._master.log.max_physical_offset, self._epochs.entries)
-                await asyncio.get_running_loop().sock_sendall(self.connection, answer.encode())
+                await self._channel.send(answer.encode())
             else:
                 await self.grown.wait()
 
@@ -473,8 +482,8 @@ class _EpochSlave(_Slave):
         self._confirm_sent = self._master.log.confirm_offset
         return transfer_header(self.position, size, found[0], self._confirm_sent)
 
-    async def _send_heartbeat_when_due(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _send_heartbeat_when_due(self) -> None:
         if self._master.log.confirm_offset > self._confirm_sent:
-            await loop.sock_sendall(self.connection, self._header(0))
+            await self._send_heartbeat()
         else:
-            await super()._send_heartbeat_when_due(loop)
+            await super()._send_heartbeat_when_due()

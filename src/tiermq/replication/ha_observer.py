@@ -94,8 +94,6 @@ class HaObserver(HaSlave):
         super().__init__(log, settings, clock)
         self.begin = begin
         self.guard_ms = GUARD_MS
-        self.master_end = 0
-        """Where the master's log ended in its last frame."""
         self._observed = log
         self._file_bytes = file_bytes
         self._connection: socket.socket | None = None
@@ -154,7 +152,6 @@ class HaObserver(HaSlave):
                     f"expected a log that reaches physical offset {end}, as this copy does, found its end at {offset}"
                 )
             self.is_connected, self.problem = self._short == 0, self.problem if self._short else ""
-        self.master_end = max(offset + len(body), log.max_physical_offset)
         now_s = self._clock.monotonic()
         if now_s - self._ends[-1][0] >= SAMPLE_S:
             self._ends.append((now_s, log.max_physical_offset))

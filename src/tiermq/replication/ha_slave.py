@@ -20,13 +20,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tiermq.clock import Clock
-from tiermq.errors import ReplicationError, StoreError
+from tiermq.errors import ReplicationError, TierMQError
 from tiermq.replication.auto_switch_stream import REPORT as EPOCH_REPORT
 from tiermq.replication.auto_switch_stream import TRANSFER_STATE, Answer, Handshake, MasterFrames, Transfer
 from tiermq.replication.epoch_file import EpochEntry, EpochFile, consistent_end, other_terms
@@ -70,6 +71,8 @@ class HaSlaveSettings:
     heartbeat_s: float = 5.0
     housekeeping_s: float = 20.0
     source: str = ""
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Asked at each connection: of a client that shows a certificate, and checks the server's. None: without TLS."""
 
 
 class HaSlave:
@@ -151,7 +154,7 @@ class HaSlave:
         """The caller holds the lock."""
         if self._socket is not None:
             with contextlib.suppress(OSError):  # It was never connected, or the peer has closed it.
-                self._socket.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # Not TLS's own: this is another thread.
         self._changed.notify_all()
 
     # The thread.
@@ -173,7 +176,7 @@ class HaSlave:
                 master = self.master
             try:
                 self._follow(master)
-            except (OSError, EOFError, StoreError, ValueError) as error:
+            except (OSError, EOFError, TierMQError, ValueError) as error:
                 self._note(master, error)
             except Exception as error:  # noqa: BLE001 - the thread's outermost edge
                 _log.exception("replication from %s failed, trying again", master)
@@ -203,7 +206,7 @@ class HaSlave:
             self._is_connecting = not self._stopping
             self._changed.notify_all()
         try:
-            connected = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S, source)
+            connected = self._secured(socket.create_connection((host.strip("[]"), int(port)), CONNECT_S, source))
         finally:
             with self._changed:
                 self._is_connecting = False
@@ -219,6 +222,22 @@ class HaSlave:
             finally:
                 with self._changed:
                     self._socket = None
+
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        """The connection, by TLS if the settings require it. Raises ReplicationError, OSError and BadConfig."""
+        if self.settings.tls is None:
+            return connection
+        try:
+            return self.settings.tls().wrap_socket(connection)
+        except (ssl.SSLError, ConnectionError) as error:
+            connection.close()
+            raise ReplicationError(
+                f"expected TLS and a certificate that is trusted here (haTlsEnable), found: {error}. Both brokers need "
+                "haTlsEnable=true and certificates that the other one trusts"
+            ) from error
+        except BaseException:
+            connection.close()
+            raise
 
     def _copy(self, connection: socket.socket) -> None:
         """Until the connection ends: raises OSError, EOFError, StoreError."""

@@ -30,7 +30,7 @@ from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
-from tiermq.message.topic_name import QueueName, is_light_queue, may_multi_dispatch
+from tiermq.message.topic_name import TABLE_LOG_TOPIC, QueueName, is_light_queue, may_multi_dispatch
 
 _log = logging.getLogger(__name__)
 
@@ -266,8 +266,10 @@ class Dispatch:
             listener(request.topic, request.queue_id, request.queue_offset + request.batch_size, request)
 
     def _is_ordinary(self, topic: str) -> bool:
-        """Whether the kernel may append this topic's units."""
-        return not self._config.enable_consume_queue_ext and topic.isascii()
+        """Whether the kernel may append this topic's units. Each record of the table log reaches listeners before the
+        next record is dispatched: a slave's tables are those of the master at that point of the log.
+        """
+        return not self._config.enable_consume_queue_ext and topic.isascii() and topic != TABLE_LOG_TOPIC
 
     def _append_light_units(self, request: DispatchRequest) -> None:
         """A multi-dispatched record has a unit in each light queue that its properties name."""

@@ -46,6 +46,7 @@ from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import DELAY, get_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import QueueName, is_light_queue, is_system_topic
+from tiermq.settings import LONG_MAX
 from tiermq.status import PutStatus
 from tiermq.store.clean_service import Cleaned, RetentionGuard
 from tiermq.store.dispatch import ArrivalListener
@@ -340,13 +341,25 @@ class LocalStore(StoreLifecycle):
 
         What is put to such a topic afterwards begins at offset 0 again. Do not put to it meanwhile.
         """
-        self._ensure_running()
-        parts = self._parts
-        gone = set(topics)
-        count = 0
-        with parts.dispatch.lock:
+        with self._parts.dispatch.lock:
             self.flush()
             self.dispatch_now()  # Otherwise pending dispatches would create the queues again.
+            return self.drop_queues(topics)
+
+    def drop_queues(self, topics: Iterable[str], before: int = LONG_MAX) -> int:
+        """Delete the queues of topics as far as they are dispatched; how many topics there were. An arrival listener of
+        a slave may call it: what its master deleted at the physical offset `before`. A topic that has messages behind
+        it stays.
+        """
+        self._ensure_running()
+        parts = self._parts
+        count = 0
+        with parts.dispatch.lock:
+            gone = {
+                topic
+                for topic in topics
+                if all(each.max_physical_offset <= before for each in parts.queues.queues_of(topic).values())
+            }
             for topic in gone:
                 parts.dispatch.forget_topic(topic)
                 count += parts.queues.delete_topic(topic) > 0
@@ -354,6 +367,12 @@ class LocalStore(StoreLifecycle):
                 if handle.topic in gone:
                     handle.next_offset = 0  # The handle stays: a producer may have it.
         return count
+
+    def between_dispatches(self, call: Callable[[], None]) -> None:
+        """Call it while no record is dispatched, as arrival listeners are."""
+        self._ensure_running()
+        with self._parts.dispatch.lock:
+            call()
 
     def clean_unused_topics(self, retained: Iterable[str]) -> int:
         """Delete every topic that is not retained, not the system's and not a light queue."""

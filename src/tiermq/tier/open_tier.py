@@ -140,8 +140,9 @@ def take_over_leases(url: str, root: str | os.PathLike[str], cluster: str, broke
             try:
                 lease.require_free()
             except LeaseHeld as error:
-                _log.warning("this broker was elected master, and takes its tier over: %s", error)
+                holder = "another process" if error.lease is None else f"{error.lease.owner}, epoch {error.lease.epoch}"
                 lease.take_over()
+                _log.warning("this broker was elected master, and has taken its tier over from %s", holder)
     except TierUnavailable as error:
         _log.warning("whether an earlier master writes the tier is not known: %s", error)
     finally:

@@ -52,6 +52,9 @@ class ElectionByHand:
     def look_soon(self) -> None:
         """Tests decide when."""
 
+    def addresses(self) -> dict[int, str]:
+        return {}
+
     def status(self) -> dict[str, object]:
         return {"by": "hand"}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from broker.brokers import Producer, broker_config, running, send_command, stored
 from broker.replication.pairs import ask, caught_up, master, slave, synced, until
 from tiermq.broker.group.group_table import SubscriptionGroup
-from tiermq.delivery.timer.timer_checkpoint import VALUES, decode_progress
+from tiermq.delivery.timer.timer_checkpoint import SUM_MASK, VALUES, decode_progress
 from tiermq.errors import BadConfig
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -221,3 +223,30 @@ def test_settings_of_replication_are_checked_when_they_are_made() -> None:
         broker_config(min_in_sync_replicas=2)
     with pytest.raises(BadConfig, match="haAllowedAddresses: expected addresses and networks"):
         broker_config(ha_allowed_addresses="10.0.0.0/8, nonsense")
+
+
+def test_a_master_that_is_not_up_yet_is_no_error_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        closed = f"127.0.0.1:{taken.getsockname()[1]}"
+    with (
+        caplog.at_level(logging.WARNING),
+        slave(tmp_path, None, master_address=closed, ha_master_address=closed) as copy,
+    ):
+        sync = copy.metadata_sync
+        assert sync is not None
+        until(lambda: sync.round_count >= 3)
+    [said] = [each for each in caplog.records if "the master's tables were not copied" in each.message]
+    assert (said.levelno, said.exc_info) == (logging.WARNING, None)
+
+
+def test_a_slave_that_becomes_the_master_builds_its_timers_without_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick: dict[str, Any] = {"timer_flush_interval_ms": 1}
+    with master(tmp_path, **quick) as first, slave(tmp_path, first, **quick) as copy:
+        path = Path(copy.parts.local.config.root_path) / "config" / "timercheck"
+        until(lambda: path.exists() and decode_progress(path.read_bytes()).units_sum == SUM_MASK)
+    with caplog.at_level(logging.INFO), running(tmp_path / "slave1", config=broker_config(**quick)) as promoted:
+        assert promoted.parts.timers is not None
+    assert "built from the topic, as the check point is that of a master" in caplog.text
+    assert not [each.message for each in caplog.records if each.levelno >= logging.ERROR]

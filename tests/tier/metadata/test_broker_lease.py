@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from simulation.manual_clock import ManualClock
 from tier.metadata.lease_samples import DISPATCHER, JOB, lease_of
 from tier.metadata.manifest_values import I64, NATURALS, TEXT
+from tiermq.clock import SystemClock
 from tiermq.errors import FutureManifest, StaleWriter, TierError, TierUnavailable
 from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import (
     LENT_MS,
     UNTAKEN_REST_S,
@@ -36,6 +39,8 @@ from tiermq.tier.metadata.broker_lease import (
 )
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
+from tiermq.tier.open_tier import broker_lease, lease_owner, take_over_leases
+from tiermq.tier.tier_config import TierConfig
 
 
 @given(st.builds(Lease, NATURALS, TEXT, I64, NATURALS, I64, TEXT))
@@ -634,3 +639,17 @@ def test_a_process_that_cannot_be_is_not_known_to_have_ended(pid: str) -> None:
     machine, _, rest = this_process().rpartition(" pid:[")
     namespace = rest.split(" ")[0]
     assert not has_ended(f"{machine} pid:[{namespace} {pid} 1")
+
+
+def test_an_elected_master_logs_whom_it_has_replaced_and_no_advice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"file://{tmp_path}/tier"
+    config = TierConfig(store_path_root_dir=str(tmp_path / "old"), broker_cluster_name="c", broker_name="b")
+    driver = open_driver(url)
+    broker_lease(config, driver, SystemClock()).acquire()
+    take_over_leases(url, tmp_path / "new", "c", "b")
+    driver.close()
+    [said] = [each.message for each in caplog.records if "elected master" in each.message]
+    assert f"has taken its tier over from {lease_owner(config)}, epoch 1" in said
+    assert "stop that process" not in said

@@ -128,7 +128,11 @@ class AssignmentProcessor:
 
     @serves(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, access=ADMINISTRATOR)
     def all_modes(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        return command.respond(body=encode_modes(self._modes))
+        return command.respond(body=self.encoded_modes())
+
+    def encoded_modes(self) -> bytes:
+        """As in the file."""
+        return encode_modes(self._modes)
 
     def follow(self, modes: dict[tuple[str, str], GroupMode]) -> None:
         """Take the modes of a master. Raises OSError."""

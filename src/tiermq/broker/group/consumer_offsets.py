@@ -1,13 +1,14 @@
 """ConsumerOffsets: the consumed offset of each group and queue, kept in RocketMQ's `consumerOffset.json`.
 
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},"groupTopicMap":{"CG":["orders"]},
-     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0],"popOpen":{"orders@CG":{"0":9}}}
+     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0],"popOpen":{"orders@CG":{"0":9}},"tableLogNext":4}
 
-Keys of queues are bare numbers in the offset table, as RocketMQ writes them. Two keys are TierMQ's own. RocketMQ skips
-and drops them, and 5.5.0 can only skip standard JSON: a bare number in a field that it does not know makes it refuse
-the whole file and load the `.bak`. `popLogEnds`: where POP's log ended when the offsets were taken, so that what was
-popped later is known by that. `popOpen`: from where on messages were popped and not acknowledged. Only a restore from
-the tier reads it, which has no log of POP.
+Keys of queues are bare numbers in the offset table, as RocketMQ writes them. Three keys are TierMQ's own. RocketMQ
+skips and drops them, and 5.5.0 can only skip standard JSON: a bare number in a field that it does not know makes it
+refuse the whole file and load the `.bak`. `popLogEnds`: where POP's log ended when the offsets were taken, so that what
+was popped later is known by that. `popOpen`: from where on messages were popped and not acknowledged. Only a restore
+from the tier reads it, which has no log of POP. `tableLogNext`: the first record of the table log (`table_replay`) that
+these offsets do not have.
 Besides the committed offsets there are two tables that live in memory only: pull offsets (how far a group has been
 given messages), and resets (offsets that an operator set, which the group's next pull of that queue is sent to).
 
@@ -33,7 +34,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiermq.broker.topic.table_file import TableFile, version_after
 from tiermq.clock import Clock
@@ -47,6 +48,7 @@ FILE = "consumerOffset.json"
 SEPARATOR = "@"
 LOG_ENDS = "popLogEnds"
 POP_OPEN = "popOpen"
+LOG_NEXT = "tableLogNext"
 NONE = -1
 OWN = ""
 CRC = "crc"
@@ -73,7 +75,12 @@ class ConsumerOffsets:
         self._resets: Offsets = {}
         self._changed = False
         self._dirty: set[str] = set()
-        """Entries that the disk lacks. Only `add` and `pop` change it, so that commits need no lock."""
+        """Entries that were changed. Only `add` and `pop` change it, so that commits need no lock."""
+        self._collect_lock = threading.Lock()
+        self._unflushed: set[str] = set()
+        self._unlogged: set[str] = set()
+        self.is_logged = False
+        """Whether `take_changed` is called: a master writes its offsets to the table log."""
         self.on_reset: list[Callable[[str, str, int], None]] = []
         """Called with (group, topic, queue id) of each reset, in its thread."""
         self.before_write: list[Callable[[], None]] = []
@@ -86,6 +93,11 @@ class ConsumerOffsets:
         """
         self.log_ends: list[int] | None = None
         """The stored offset; None: none."""
+        self._followed_ends: list[int] | None = None
+        self.table_log_next: int | None = 0
+        """The stored position in the table log; None: another program has written the file."""
+        self.take_table_log_next: Callable[[], int | None] = lambda: None
+        """The position now, asked by a flush before it takes the offsets; None without a table log."""
         self.elsewhere: Offsets = {}
         """Where groups are at the broker that a read-only one reads: they begin there, until they commit here. Replaced
         as a whole, never changed, never stored.
@@ -97,7 +109,10 @@ class ConsumerOffsets:
 
     def _decoded(self, data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]:
         self._file_crc = zlib.crc32(data)
-        return decode_offsets(data)
+        document = decode_object(data)
+        found = document.get(LOG_NEXT)
+        self.table_log_next = None if found is None else as_int(found)
+        return _offsets_in(document)
 
     def _replay(self) -> None:
         """Apply the journal of a broker that was killed. Raises StoreDamaged."""
@@ -106,9 +121,9 @@ class ConsumerOffsets:
         def check(name: str, entry: Any) -> None:
             nonlocal is_ours
             if name == OWN:
-                is_ours = is_ours and _decoded_own(entry)[1] == self._file_crc
+                is_ours = is_ours and _decoded_own(entry).crc == self._file_crc
             else:
-                _decoded_queues(entry, name)
+                decode_queues(entry, name)
 
         version = self.data_version
         changes = self._file.changes_since(version, self._table.__contains__, check)
@@ -123,9 +138,9 @@ class ConsumerOffsets:
             kept, gone = {name: each for name, each in changes.put.items() if name not in self._table}, set()
         for name in gone:
             self._table.pop(name, None)
-        self._table.update({name: _decoded_queues(each, name) for name, each in kept.items()})
+        self._table.update({name: decode_queues(each, name) for name, each in kept.items()})
         if is_ours and changes.version is not None and own is not None:
-            self.log_ends = _decoded_own(own)[0]
+            self.log_ends, self.table_log_next, _ = _decoded_own(own)
         self.data_version = version_after(changes, version, self.clock.now_ms())
         self._write_whole(self.data_version, self.log_ends, {})
 
@@ -177,7 +192,37 @@ class ConsumerOffsets:
                 newer = {queue_id: offset for queue_id, offset in queues.items() if offset > own.get(queue_id, NONE)}
                 if newer:
                     self._table[key] = {**own, **newer}
+                    self._dirty.add(key)
                     self._changed = True
+
+    def take_changed(self) -> tuple[Offsets, list[str]]:
+        """What was committed since the last call, and the names of entries that were removed."""
+        with self._collect_lock:
+            self._collect()
+            taken, self._unlogged = list(self._unlogged), set()
+        found = self._entries(taken)
+        return found, [key for key in taken if key not in found]
+
+    def follow_log(self, put: Offsets, gone: Iterable[str], ends: list[int] | None) -> None:
+        """Take changes of a master, of its log, and where POP's log ended before them."""
+        with self._lock:
+            for key, queues in put.items():
+                self._table[key] = {**self._table.get(key, {}), **queues}
+                self._dirty.add(key)
+            for key in gone:
+                self._table.pop(key, None)
+                self._dirty.add(key)
+            self._changed = True
+        if ends is not None:
+            self.log_ends = self._followed_ends = ends
+
+    def _collect(self) -> None:
+        """Move names of changed entries to those that wait for them. Under `_collect_lock`."""
+        while self._dirty:  # Before their values are read: a later commit of the entry adds it again.
+            key = self._dirty.pop()
+            self._unflushed.add(key)
+            if self.is_logged:
+                self._unlogged.add(key)
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """Queue id → committed offset."""
@@ -308,11 +353,14 @@ class ConsumerOffsets:
             self._changed = False
             taken: list[str] = []
             try:
-                ends = None if self.take_log_ends is None else self.take_log_ends()
+                ends = self._followed_ends if self.take_log_ends is None else self.take_log_ends()
+                log_next = self.take_table_log_next()
                 version = self.data_version.next(self.clock.now_ms())
                 is_whole = is_whole or is_last or self._file.bytes <= WHOLE_BYTES_MAX
-                while self._dirty:  # Before their values are read: a later commit of the entry adds it again.
-                    taken.append(self._dirty.pop())
+                with self._collect_lock:
+                    self._collect()
+                    taken, self._unflushed = list(self._unflushed), set()
+                self.table_log_next = log_next
                 table = self.snapshot() if is_whole else self._entries(taken)
                 for call in self.before_write:
                     call()
@@ -322,8 +370,8 @@ class ConsumerOffsets:
                     self._append(version, ends, table, [key for key in taken if key not in table])
                 self.data_version = version
             except BaseException:
-                for key in taken:
-                    self._dirty.add(key)
+                with self._collect_lock:
+                    self._unflushed.update(taken)
                 self._changed = True
                 raise
         return True
@@ -333,7 +381,8 @@ class ConsumerOffsets:
 
     def _append(self, version: DataVersion, ends: list[int] | None, table: Offsets, gone: list[str]) -> None:
         put: dict[str, Any] = {key: {str(each): offset for each, offset in table[key].items()} for key in table}
-        put[OWN] = {CRC: self._file_crc} if ends is None else {CRC: self._file_crc, LOG_ENDS: ends}
+        own = {CRC: self._file_crc, LOG_ENDS: ends, LOG_NEXT: self.table_log_next}
+        put[OWN] = {name: value for name, value in own.items() if value is not None}
         self._file.save(version, put, gone, lambda: self._encoded(version, ends, {}, self.snapshot()))
 
     def _write_whole(
@@ -343,7 +392,7 @@ class ConsumerOffsets:
         self._whole_ms = self.clock.now_ms()
 
     def _encoded(self, version: DataVersion, ends: list[int] | None, opened: Offsets, table: Offsets) -> bytes:
-        data = encode_offsets(table, version, ends, opened)
+        data = encode_offsets(table, version, ends, opened, self.table_log_next)
         self._file_crc = zlib.crc32(data)
         return data
 
@@ -354,12 +403,18 @@ def _parts(key: str) -> tuple[str, str]:
 
 
 def encode_offsets(
-    table: Offsets, version: DataVersion, log_ends: list[int] | None = None, pop_open: Offsets | None = None
+    table: Offsets,
+    version: DataVersion,
+    log_ends: list[int] | None = None,
+    pop_open: Offsets | None = None,
+    table_log_next: int | None = None,
 ) -> bytes:
     encoded, grouped = encode_body(version.to_json()), _topics_of_groups(table)
     own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), encode_body(log_ends))
     if pop_open:
         own += b',"%b":%b' % (POP_OPEN.encode(), encode_body(pop_open))
+    if table_log_next is not None:
+        own += b',"%b":%d' % (LOG_NEXT.encode(), table_log_next)
     return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (encoded, grouped, _offset_table(table), own)
 
 
@@ -385,7 +440,10 @@ def _offset_table(table: Offsets) -> bytes:
 
 def decode_offsets(data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]:
     """Raises RequestRefused for what is no offset table."""
-    document = decode_object(data)
+    return _offsets_in(decode_object(data))
+
+
+def _offsets_in(document: dict[str, Any]) -> tuple[Offsets, DataVersion, list[int] | None]:
     table = object_in(document.get("offsetTable"), "offsetTable")
     version, ends = document.get("dataVersion"), document.get(LOG_ENDS)
     return (
@@ -398,16 +456,28 @@ def decode_offsets(data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]
     )
 
 
-def _decoded_queues(entry: Any, name: str) -> dict[int, int]:
-    """An entry of the journal. Raises RequestRefused for one that no broker writes."""
+def decode_queues(entry: Any, name: str) -> dict[int, int]:
+    """An entry of a journal. Raises RequestRefused for one that no broker writes."""
     found = {as_int(each): offset for each, offset in object_in(entry, name).items()}
     if SEPARATOR not in name or not all(type(each) is int for each in found.values()):
         raise RequestRefused(f"expected offsets of a topic and a group, found them under {name[:80]!r}")
     return found
 
 
-def _decoded_own(entry: Any) -> tuple[list[int] | None, int]:
-    """End of POP's log and the checksum of the file. Raises RequestRefused."""
+class _Own(NamedTuple):
+    """TierMQ's own values of a line of the journal."""
+
+    log_ends: list[int] | None
+    table_log_next: int | None
+    crc: int
+
+
+def _decoded_own(entry: Any) -> _Own:
+    """Raises RequestRefused."""
     table = object_in(entry, "TierMQ's own values")
-    ends = table.get(LOG_ENDS)
-    return ([as_int(each) for each in ends] if isinstance(ends, list) else None), as_int(table.get(CRC))
+    ends, log_next = table.get(LOG_ENDS), table.get(LOG_NEXT)
+    return _Own(
+        [as_int(each) for each in ends] if isinstance(ends, list) else None,
+        None if log_next is None else as_int(log_next),
+        as_int(table.get(CRC)),
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.topic.table_file import StoredTable
+from tiermq.broker.topic.table_file import StoredTable, TableChange, is_older
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group
@@ -201,12 +201,38 @@ class GroupTable(StoredTable[SubscriptionGroup]):
             self._change({each.name: each for each in groups})
 
     def follow(
-        self, table: Mapping[str, SubscriptionGroup], forbidden: dict[str, dict[str, int]], version: DataVersion
+        self,
+        table: Mapping[str, SubscriptionGroup],
+        forbidden: dict[str, dict[str, int]],
+        version: DataVersion,
+        *,
+        is_logged: bool = False,
     ) -> None:
-        """Take the table of a master, with its version. Raises OSError."""
+        """Take the table of a master, with its version. `is_logged`: it is of the master's log. Raises OSError."""
         with self._lock:
+            if is_logged:
+                self._logged = version
+            elif self._is_stale(version):
+                return
             self._forbidden = forbidden
             self._take_over(table, version)
+
+    def follow_log(self, change: TableChange, forbidden: dict[str, dict[str, int]] | None) -> bool | None:
+        """One change of a master, of its log: see `StoredTable._take_change`. `forbidden`: all of it, if that has
+        changed. Raises RequestRefused and OSError.
+        """
+        with self._lock:
+            before = self._forbidden
+            if forbidden is None or forbidden == before or not is_older(self.data_version, change.version):
+                return self._take_change(change)
+            self._forbidden = forbidden
+            try:
+                taken = self._take_change(change)
+            except BaseException:
+                self._forbidden = before
+                raise
+            self._file.write(self.data_version, self._encoded(self._table, self.data_version))
+            return taken
 
     def set_forbidden(self, name: str, topic: str, permission: int) -> None:
         """Which permission bits a group lacks for a topic; 0 lifts it. Durable when it returns."""
@@ -231,9 +257,10 @@ class GroupTable(StoredTable[SubscriptionGroup]):
 
     def _write(self, forbidden: dict[str, dict[str, int]]) -> None:
         """Forbidden topics are not in the journal: they change rarely, and the file is rewritten."""
-        version = self.data_version.next(self._clock.now_ms())
+        base, version = self.data_version, self.data_version.next(self._clock.now_ms())
         self._file.write(version, encode_groups(self._table, forbidden, version))
         self._forbidden, self.data_version = forbidden, version
+        self.on_change(TableChange(base, version, {}))
 
     def _encoded(self, table: Mapping[str, SubscriptionGroup], version: DataVersion) -> bytes:
         return encode_groups(table, self._forbidden, version)
@@ -260,16 +287,20 @@ def decode_groups(data: bytes) -> tuple[dict[str, SubscriptionGroup], dict[str, 
     """Raises RequestRefused for what is no group table."""
     document = decode_object(data)
     groups = object_in(document.get("subscriptionGroupTable"), "subscriptionGroupTable")
-    forbidden = object_in(document.get("forbiddenTable") or {}, "forbiddenTable")
     version = document.get("dataVersion")
     return (
         {name: SubscriptionGroup.from_json(each, name) for name, each in groups.items()},
-        {
-            name: {topic: as_int(bits) for topic, bits in object_in(topics, "forbiddenTable").items()}
-            for name, topics in forbidden.items()
-        },
+        forbidden_in(document.get("forbiddenTable")),
         NO_VERSION if version is None else DataVersion.from_json(version),
     )
+
+
+def forbidden_in(value: object) -> dict[str, dict[str, int]]:
+    """Raises RequestRefused for what is no table of forbidden topics."""
+    return {
+        name: {topic: as_int(bits) for topic, bits in object_in(topics, "forbiddenTable").items()}
+        for name, topics in object_in(value or {}, "forbiddenTable").items()
+    }
 
 
 def is_group_name(name: str) -> bool:

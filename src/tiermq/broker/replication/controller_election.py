@@ -3,6 +3,7 @@
     join     brokerIdentity, or 1012 ─► brokerIdentity-temp ─► 1013 ─► brokerIdentity
     start    1005 leader ─► 1003 registration ─► 1004 master and SyncStateSet, every `syncBrokerMetadataPeriod`, and at
              once when the controller notifies (1008) ─► Decision; no master: 1002, this broker asks to be elected
+    resign   1006 addresses of the replicas, for the copy of tables ─► 1002, the successor is to be elected
     propose  1001, every second until the controller has recorded the set or another master
 
 One loop (`controller-client`) does all of it, with one connection to each controller, by which a heartbeat (904) goes
@@ -39,7 +40,7 @@ from tiermq.errors import BadConfig, PeerGone, RemotingError, ReplicationError, 
 from tiermq.remoting.client import Address, RemotingClient, parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
-from tiermq.remoting.json_dialect import as_int, decode_object
+from tiermq.remoting.json_dialect import as_int, decode_object, object_in
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
 from tiermq.replication.election import Candidate, Decision, Role
@@ -186,6 +187,15 @@ class ControllerElection:
         except _FAILURES as error:
             raise RequestRefused(f"the controller has elected no other broker: {error}") from error
 
+    def addresses(self) -> dict[int, str]:
+        """Asks the controller."""
+        if self._thread is None:
+            return {}
+        try:
+            return self._thread.run(self._addresses())
+        except (*_FAILURES, ValueError) as error:
+            raise RequestRefused(f"expected the replicas' addresses from the controller, found: {error}") from error
+
     def accept_loss(self) -> None:
         raise RequestRefused(
             "the controller decides whether a replica that is not in sync may become the master: set its "
@@ -226,6 +236,16 @@ class ControllerElection:
         leader = self._leader or await self._find_leader()
         await self._ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, ext)
         self._look_now()
+
+    async def _addresses(self) -> dict[int, str]:
+        leader = self._leader or await self._find_leader()
+        body = json.dumps([self._settings.name]).encode()
+        answer = await self._ask(leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+        sets = object_in(decode_object(answer.body).get("replicasInfoTable") or {}, "a table of broker sets")
+        found = object_in(sets.get(self._settings.name) or {}, "a broker set")
+        listed = [*(found.get("inSyncReplicas") or []), *(found.get("notInSyncReplicas") or [])]
+        replicas = [object_in(each, "a replica") for each in listed]
+        return {as_int(each.get("brokerId")): str(each.get("brokerAddress") or "") for each in replicas}
 
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,6 +4,9 @@
     45   delay offsets    60   timer check point: what was delivered
     907  the end of the master's log; 28 of RocketMQ 4
 
+A master of TierMQ also writes changes of its tables into its log (`table_replay`), which brings them sooner; these
+requests are for masters of RocketMQ, and for what a slave lacked at its start.
+
 Topics and groups are replaced when their version differs; offsets are merged. What was delivered is written only once
 this slave has the log up to where the master's ended when it answered: otherwise deliveries would be lost if this
 broker became the master before their records came. The timer check point is written so that a master on this directory
@@ -14,6 +17,7 @@ Cost: seven requests every `masterSyncInterval`. Threads: everything happens on 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -23,10 +27,11 @@ from tiermq.broker.broker_context import BrokerContext, config_directory
 from tiermq.broker.group.assignment_processor import AssignmentProcessor, decode_modes
 from tiermq.broker.group.consumer_offsets import decode_offsets
 from tiermq.broker.group.group_table import decode_groups
+from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.topic.topic_table import decode_topics
 from tiermq.client.table_pages import TablePages
+from tiermq.delivery.timer.timer_checkpoint import COPIED_SUM, TimerCheckpoint, TimerProgress, decode_progress
 from tiermq.delivery.timer.timer_checkpoint import FILE as TIMER_FILE
-from tiermq.delivery.timer.timer_checkpoint import SUM_MASK, TimerCheckpoint, TimerProgress, decode_progress
 from tiermq.errors import RemotingError, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.remoting.client import BlockingClient, parse_name_servers
@@ -35,7 +40,9 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object, int64_in, object_in
 from tiermq.service import Service
 from tiermq.store.delay_offsets import FILE as DELAY_FILE
-from tiermq.store.delay_offsets import decode_delay_offsets, encode_delay_offsets
+from tiermq.store.delay_offsets import decode_delay_offsets
+
+_log = logging.getLogger(__name__)
 
 REST_WITHOUT_MASTER_S = 0.2
 SYNC_LOOK_S = 0.05
@@ -44,16 +51,17 @@ SYNC_LOOK_S = 0.05
 class MetadataSync(Service):
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, processors: Iterable[object]) -> None:
+    def __init__(self, parts: BrokerContext, processors: Iterable[object], replay: TableReplay) -> None:
         super().__init__("metadata-sync")
+        self._replay = replay
         self.round_count = 0
         self._rounds = threading.Condition()
-        self.master_end = 0
-        """Where the master's log ended in the last round."""
         self.problem = ""
         """Why the last round failed, as text; empty if it did not."""
         self._parts = parts
         [self._modes] = (each for each in processors if isinstance(each, AssignmentProcessor))
+        replay.on_modes = self._modes.follow
+        replay.on_gap = self.wake
         self._access = OsFileAccess()
         self._directory = config_directory(parts.local.config.root_path)
         self._client: BlockingClient | None = None
@@ -73,8 +81,9 @@ class MetadataSync(Service):
             self.problem = ""
         except (OSError, TierMQError) as error:
             self._disconnect()
-            if str(error) != self.problem:
-                self._note(error)
+            self.error_count, self.last_error = self.error_count + 1, error
+            if str(error) != self.problem:  # Not at every round.
+                _log.warning("the master's tables were not copied, trying again: %s", error)
             self.problem = str(error)
         with self._rounds:
             self.round_count += 1
@@ -108,7 +117,7 @@ class MetadataSync(Service):
         if self._client is None or address != self._address or not self._client.client.is_open:
             self._disconnect()
             [(host, port)] = parse_name_servers(address)
-            self._client, self._address = self._parts.ask_name_server(host, port), address
+            self._client, self._address = self._parts.ask_replica(host, port), address
         return self._client
 
     def _disconnect(self) -> None:
@@ -133,7 +142,7 @@ class MetadataSync(Service):
             DELAY_FILE: self._ask(client, RequestCode.GET_ALL_DELAY_OFFSET),
             TIMER_FILE: self._ask(client, RequestCode.GET_TIMER_CHECK_POINT),
         }
-        self.master_end = end = self._end_of_master(client)
+        end = self._end_of_master(client)
         for name, body in found.items():
             if body and name not in self._delivered:
                 self._delivered[name] = end, body
@@ -173,10 +182,7 @@ class MetadataSync(Service):
 
     def _write_delay_offsets(self, body: bytes) -> None:
         offsets, counter = decode_delay_offsets(body)
-        delays_ms = self._parts.local.config.delay_levels_ms
-        self._access.make_directories(self._directory)
-        text = encode_delay_offsets(offsets, counter, self._parts.clock.now_ms(), delays_ms)
-        self._access.write_config(os.path.join(self._directory, DELAY_FILE), text)
+        self._replay.write_delays(offsets, counter)
 
     def _write_timer_checkpoint(self, body: bytes) -> None:
         of_master = decode_progress(body)
@@ -185,7 +191,7 @@ class MetadataSync(Service):
             0,
             of_master.queue_offset,
             self._parts.config.timer_precision_ms,
-            units_sum=SUM_MASK,
+            units_sum=COPIED_SUM,
         )
         self._access.make_directories(self._directory)
         checkpoint = TimerCheckpoint(self._access, os.path.join(self._directory, TIMER_FILE))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -100,6 +101,13 @@ class RoleKeeper(Protocol):
         """The master has resigned."""
 
 
+class HaTls(NamedTuple):
+    """How the HA port speaks TLS. Asked at each connection, so that certificates can be replaced."""
+
+    server: Callable[[], ssl.SSLContext]
+    client: Callable[[], ssl.SSLContext]
+
+
 class Acting(Protocol):
     """Of a slave with `enableSlaveActingMaster`. Any thread may call."""
 
@@ -181,8 +189,9 @@ def check_acting(config: BrokerConfig, *, is_elected: bool) -> None:
 def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: bool) -> HaSocket:
     """The socket of the HA port beside the broker's `port`. Raises OSError when one that is needed cannot be had.
 
-    The HA protocol has no accounts and no TLS: a broker that `is_guarded` by either opens the port only if its settings
-    name it or the slaves' addresses. A broker on a port of the system's choice opens it only if they name the port.
+    The HA protocol has no accounts, and TLS only with `ha_tls_enable`: a broker that `is_guarded` by accounts or TLS
+    opens the port only with that, or if its settings name it or the slaves' addresses. A broker on a port of the
+    system's choice opens it only if they name the port.
     """
     if role is BrokerRole.SLAVE:
         return HaSocket(None, "this broker is a slave")
@@ -190,8 +199,10 @@ def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: 
     if config.ha_listen_port >= 0:
         return HaSocket(bound_socket(host, config.ha_listen_port))
     is_needed = role is BrokerRole.SYNC_MASTER
-    if is_guarded and not config.ha_allowed_addresses and not is_needed:
-        return HaSocket(None, "this port has no accounts and no TLS: set haListenPort or haAllowedAddresses")
+    if is_guarded and not (config.ha_allowed_addresses or config.ha_tls_enable or is_needed):
+        return HaSocket(
+            None, "this port has no accounts and no TLS: set haTlsEnable, haAllowedAddresses or haListenPort"
+        )
     if config.listen_port == 0:
         return HaSocket(bound_socket(host, 0)) if is_needed else HaSocket(None, "the port was chosen freely")
     try:
@@ -214,8 +225,10 @@ class Replication:
         ha: HaSocket,
         metrics: Registry,
         term: Term | None = None,
+        tls: HaTls | None = None,
     ) -> None:
         """`term`: the role that the store was opened with was given by an election; None: by the settings."""
+        self._tls = tls
         self.role = local.config.broker_role
         self.why_no_port = ha.why_not
         self.master: HaMaster | None = None
@@ -248,6 +261,7 @@ class Replication:
                 replica_id=0 if term is None else term.replica_id,
                 epoch=0 if term is None else term.epoch,
                 from_last_file=config.sync_from_last_file,
+                tls=None if tls is None else tls.client,
             )
             slave = self._make_slave(settings, clock, None if term is None else term.epochs)
             self.slave = slave
@@ -287,6 +301,7 @@ class Replication:
             housekeeping_s=config.ha_housekeeping_interval / 1000,
             from_last_file=config.sync_from_last_file,
             allowed=config.allowed_slaves,
+            tls=None if self._tls is None else self._tls.server,
         )
         epochs = None if term is None else term.epochs
         sync = None

@@ -69,7 +69,7 @@ class RoleProcessor:
             raise RequestRefused(f"no replica is the master now. {_why_not(keeper)}")
         try:
             [(host, port)] = parse_name_servers(address)
-            with self._parts.ask_name_server(host, port) as client:
+            with self._parts.ask_replica(host, port) as client:
                 answer = client.request(
                     RemotingCommand(RequestCode.DEMOTE_BROKER, ext={"successor": str(own)}),
                     timeout_s=HANDOVER_TIMEOUT_S + 5.0,
@@ -87,8 +87,14 @@ class RoleProcessor:
 
 def _why_not(keeper: RoleKeeper) -> str:
     found = keeper.status()["election"]
-    words = str(found.get("whyNotMaster") or "") if isinstance(found, dict) else ""
-    return f"This replica: {words}" if words else "This replica takes over in a moment"
+    if not isinstance(found, dict) or found.get("by") != "lease":
+        return "The controller elects a replica in sync"
+    if not (words := str(found.get("whyNotMaster") or "")):
+        return "This replica takes over in a moment"
+    return (
+        f"This replica: {words}. If no replica that may take over can start again: "
+        "`tiermq broker promote --accept-loss` makes this one the master, and what it lacks is lost"
+    )
 
 
 def _number(command: RemotingCommand, name: str) -> int:

@@ -13,6 +13,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -121,6 +122,21 @@ def page_of(
     return dict(islice(table.items(), begin, begin + most)), {f"total{noun}Num": str(len(table))}
 
 
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One change of a table: entries as JSON, deleted names, and the versions before and after it."""
+
+    base: DataVersion
+    version: DataVersion
+    put: Mapping[str, Any]
+    gone: Collection[str] = ()
+
+
+def is_older(version: DataVersion, other: DataVersion) -> bool:
+    """Whether a master made `other` later, or a later master did."""
+    return (version.state_version, version.counter) < (other.state_version, other.counter)
+
+
 class TableEntry(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
@@ -135,6 +151,13 @@ class StoredTable(ABC, Generic[Entry]):
         self._lock = threading.Lock()
         self._table: dict[str, Entry] = {}
         self.data_version = NO_VERSION
+        self.on_change: Callable[[TableChange], None] = lambda _change: None
+        """Called under the lock with each change that was made here, in order."""
+        self.is_followed = False
+        """Of a slave: the table is its master's. What is created here (a group at a heartbeat) is in memory, and has no
+        version.
+        """
+        self._logged = NO_VERSION
 
     @abstractmethod
     def _encoded(self, table: Mapping[str, Entry], version: DataVersion) -> bytes:
@@ -143,6 +166,10 @@ class StoredTable(ABC, Generic[Entry]):
     @abstractmethod
     def _decoded_entry(self, name: str, value: object) -> Entry:
         """An entry of the journal. Raises RequestRefused for one that cannot be."""
+
+    def decoded(self, entries: Mapping[str, Any]) -> dict[str, Entry]:
+        """Entries of the journal, or of a master's log. Raises RequestRefused for one that cannot be."""
+        return {name: self._decoded_entry(name, each) for name, each in entries.items()}
 
     def get(self, name: str) -> Entry | None:
         return self._table.get(name)
@@ -167,17 +194,54 @@ class StoredTable(ABC, Generic[Entry]):
 
     def _change(self, put: Mapping[str, Entry], gone: Collection[str] = ()) -> None:
         """Durable first, then visible. Under the lock."""
-        version = self.data_version.next(self._clock.now_ms())
+        if self.is_followed:
+            self._show(put, gone)
+            return
+        base, version = self.data_version, self.data_version.next(self._clock.now_ms())
+        change = TableChange(base, version, {name: each.to_json() for name, each in put.items()}, tuple(gone))
+        self._store(change, put)
+        self.on_change(change)
+
+    def _store(self, change: TableChange, put: Mapping[str, Entry]) -> None:
+        version, gone = change.version, change.gone
 
         def whole() -> bytes:
             table = {**self._table, **put}
             return self._encoded({name: each for name, each in table.items() if name not in gone}, version)
 
-        self._file.save(version, {name: each.to_json() for name, each in put.items()}, gone, whole)
+        self._file.save(version, change.put, gone, whole)
+        self._show(put, gone)
+        self.data_version = version
+
+    def _show(self, put: Mapping[str, Entry], gone: Collection[str]) -> None:
         self._table.update(put)
         for name in gone:
             self._table.pop(name, None)
-        self.data_version = version
+
+    def read_all(self, see: Callable[[Mapping[str, Entry], DataVersion], None]) -> None:
+        """Let `see` have the table and its version, while nothing changes."""
+        with self._lock:
+            see(self._table, self.data_version)
+
+    def _take_change(self, change: TableChange) -> bool | None:
+        """Make a change that a master made, of its log; under the lock. None: it is in this table already. False: this
+        table is not the one that was changed, so that it lacks other changes. Raises RequestRefused and OSError.
+        """
+        own = self.data_version
+        if not is_older(own, change.version):
+            return None
+        put = self.decoded(change.put)
+        if change.base != own:
+            self._show(put, change.gone)
+            self._file.write(own, self._encoded(self._table, own))
+            return False
+        self._store(change, put)
+        self._logged = change.version
+        return True
+
+    def _is_stale(self, version: DataVersion) -> bool:
+        """Whether a master's table was read before a change that this table has, by the log."""
+        return is_older(version, self._logged)
 
     def _take_over(self, table: Mapping[str, Entry], version: DataVersion) -> None:
         """Replace everything by a master's table. Durable first, then visible. Under the lock."""

@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.topic.broker_registration import TopicSnapshot
-from tiermq.broker.topic.table_file import StoredTable
+from tiermq.broker.topic.table_file import StoredTable, TableChange
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.topic_name import (
@@ -225,15 +225,29 @@ class TopicTable(StoredTable[TopicConfig]):
         """
         return self.data_version.state_version == 0 or store_ms > self.data_version.timestamp
 
-    def follow(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Take the table of a master, with its version; this broker's own system topics stay. Raises OSError."""
+    def follow(self, table: Mapping[str, TopicConfig], version: DataVersion, *, is_logged: bool = False) -> None:
+        """Take the table of a master, with its version; this broker's own system topics stay. `is_logged`: it is of the
+        master's log. Raises OSError.
+        """
         with self._lock:
+            if is_logged:
+                self._logged = version
+            elif self._is_stale(version):
+                return
             own = {name: each for name, each in self._table.items() if self.is_system(name) and name not in table}
             before = self._table
             self._take_over({**table, **own}, version)
             changed = {name for name in before.keys() | self._table.keys() if before.get(name) != self._table.get(name)}
         if changed:
             self._tell(changed)
+
+    def follow_log(self, change: TableChange) -> bool | None:
+        """One change of a master, of its log: see `StoredTable._take_change`. Raises RequestRefused and OSError."""
+        with self._lock:
+            taken = self._take_change(change)
+        if taken is not None:
+            self._tell([*change.put, *change.gone])
+        return taken
 
     def for_send(self, name: str, default_topic: str, queues: int, unit_mode: bool = False) -> TopicConfig | None:
         """The topic, created from `default_topic` if allowed; None if it does not exist and may not be created."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.conventions import EXIT_PROBLEMS, SuggestingGroup
 from tiermq.cli.tier.metadata import export_metadata, import_, restore
 from tiermq.cli.tier.options import (
     BROKER,
@@ -63,7 +63,7 @@ from tiermq.tier.tier_view import QueueView, TierView, view_tier
 from tiermq.tier.verify.verify import verify_tier
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def tier() -> None:
     """Inspect, verify, repair and restore a tier of TierMQ or RocketMQ, in use or not.
 

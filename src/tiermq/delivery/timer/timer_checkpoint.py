@@ -65,6 +65,8 @@ COPY_AT = 2048
 COPY_NAME = b"TierMQt2"
 NO_SUM = -1
 SUM_MASK = 2**63 - 1
+COPIED_SUM = SUM_MASK
+"""Of the check point of a master that a slave has copied: no wheel and log belong to it yet."""
 BAD_BITS_MAX = 3
 """Values that differ from their copy by at most this number of bits are bit errors, not writes."""
 assert VALUES.size == 56
@@ -88,6 +90,10 @@ class TimerProgress(NamedTuple):
     @property
     def is_ours(self) -> bool:
         return self.precision_ms > 0
+
+    @property
+    def is_copied(self) -> bool:
+        return self.log_end == 0 and self.units_sum == COPIED_SUM
 
 
 def encode_progress(progress: TimerProgress) -> tuple[bytes, bytes]:

@@ -101,7 +101,10 @@ class TimerRecovery:
         if is_linked or not has_sum:
             log.truncate(end)
         if not is_linked and has_sum:
-            _log.error("timer wheel and log: waiting timers are not those written; rebuilding from the topic")
+            if progress.is_copied:
+                _log.info("timer wheel and log: built from the topic, as the check point is that of a master")
+            else:
+                _log.error("timer wheel and log: waiting timers are not those written; rebuilding from the topic")
             log.truncate(log.begin)
             wheel, read_ms = self._relink(wheel, log, read_ms, self._units_of_topic(read_ms, queue_offset))
         elif not is_linked:

@@ -215,7 +215,9 @@ def restore(
     report names no broker where the tier has nothing of it. Its own tables are restored by `restore_state`.
     """
     if not store.is_empty():
-        raise TierError(f"{store.path}: expected empty metadata to restore into, found some; give a new file")
+        raise TierError(
+            f"{store.path}: expected empty metadata to restore into, found some: name one that does not exist yet"
+        )
     now_ms = (clock or SystemClock()).now_ms()
     listing = list_tier(driver, TierScope(cluster, broker))
     with_tables = {home for name in listing.objects if (home := broker_of_state(name)) is not None}

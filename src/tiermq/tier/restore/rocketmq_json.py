@@ -333,7 +333,9 @@ def import_rocketmq(
     and what the driver raises.
     """
     if not store.is_empty():
-        raise TierError(f"{store.path}: expected empty metadata to import {name} into, found some; give a new file")
+        raise TierError(
+            f"{store.path}: expected empty metadata to import {name} into, found some: name one that does not exist yet"
+        )
     imported = decode_rocketmq_json(data, cluster, name)
     broker = broker or _one_broker(imported, name)
     with (
