@@ -130,6 +130,13 @@ def unkept_promises(
     ]
 
 
+def unkept_in_file(path: Path, promises: Mapping[str, Promise], kept: Collection[str] = ()) -> list[str]:
+    """The same, of a file. Unknown keys of a TOML file are refused by its reader: such a file promises nothing."""
+    if path.suffix == ".toml":
+        return []
+    return unkept_promises(read_entries(read_settings_text(path), path.suffix), promises, kept)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest known name as a question, or nothing where none is near. Ignores case."""
     by_lower = {each.lower(): each for each in known}

@@ -171,6 +171,16 @@ def test_a_heartbeat_is_taken_up_to_its_limit_and_not_beyond(peer: Peer, body: B
     assert str(most + 1) in (answer.remark or "")
 
 
+def test_a_heartbeat_of_too_many_groups_of_both_kinds_makes_none_of_them(broker: Broker, peer: Peer) -> None:
+    body = consumers(1_000) | {"producerDataSet": producers(1_001)["producerDataSet"]}
+    answer = peer.ask(34, json.dumps(body).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "2000 groups of a client" in (answer.remark or "")
+    assert not broker.parts.clients.consumer_groups
+    assert broker.parts.clients.producers("g0") is None
+    assert "%RETRY%g0" not in broker.parts.topics.table
+
+
 def test_a_client_does_not_collect_groups_by_many_heartbeats(broker: Broker, peer: Peer) -> None:
     for first in range(0, 2_000, 500):
         named = [{"groupName": f"p{each}"} for each in range(first, first + 500)]
@@ -185,6 +195,15 @@ def test_locks_and_acknowledgements_up_to_their_limits_are_served(peer: Peer) ->
     assert peer.ask(41, json.dumps(queues(10_000)).encode()).code == 0
     assert peer.ask(42, json.dumps(queues(10_000)).encode()).code == 0
     assert peer.ask(200151, json.dumps(acks(4_096)).encode()).code == 0
+
+
+@pytest.mark.parametrize(("code", "body", "most"), [(41, queues, 10_000), (42, queues, 10_000), (200151, acks, 4_096)])
+def test_one_lock_or_acknowledgement_more_is_refused_with_the_limit(
+    peer: Peer, code: int, body: Body, most: int
+) -> None:
+    answer = peer.ask(code, json.dumps(body(most + 1)).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert str(most + 1) in (answer.remark or "")
 
 
 def test_every_request_on_the_loop_refuses_a_long_body_or_parses_it_in_the_pool(

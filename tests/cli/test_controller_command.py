@@ -91,3 +91,26 @@ def test_a_controller_inside_a_name_server_is_refused_in_words(tmp_path: Path) -
     result = CliRunner().invoke(cli, ["namesrv", "--port", "0", "--config", str(tmp_path / "ns.conf")])
     assert result.exit_code == 2
     assert "run `tiermq controller` beside it" in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("aclEnable=true", "give --acl"),
+        ("authenticationEnabled=true", "give --acl"),
+        ("tls.server.mode=enforcing", "give --tls enforcing"),
+        ("useTLS=true", "give --tls enforcing"),
+        ("tls.server.trustCertPath=/ca.pem", "give --tls-trusted"),
+    ],
+)
+def test_a_secured_file_does_not_start_an_open_controller(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "c.conf").write_text(f"{line}\n")
+    state = f"file://{tmp_path}/state"
+    result = CliRunner().invoke(cli, ["controller", "--state", state, "--port", "0", "--config", f"{tmp_path}/c.conf"])
+    assert result.exit_code == 2
+    assert f"{line}: " in result.output
+    assert words in result.output
+    with running("--state", state, "--config", f"{tmp_path}/c.conf", "--accept-weaker") as process:
+        assert event(process) == {"event": "ignored", "settings": [line.partition("=")[0]]}
+        assert event(process)["event"] == "ready"
+        process.terminate()

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from broker.brokers import SMALL, Producer, broker_config, running
+from broker.brokers import SMALL, Producer, broker_config, running, send_command
 from servers.loopback import free_ports
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import Following
@@ -26,6 +26,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import AccessFile, Credentials
 from tiermq.replication.ha_stream import HEADER, REPORT
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tier_view import view_tier
@@ -42,13 +43,18 @@ def send(broker: Broker, first: int, count: int) -> None:
             assert answer.code == ResponseCode.SUCCESS
 
 
-def pulled(address: str, offset: int) -> list[int]:
+def pull_command(offset: int = 0) -> RemotingCommand:
     fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 8, "sysFlag": 4}
     more = {"commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
+    return RemotingCommand(
+        RequestCode.PULL_MESSAGE, ext={name: str(value) for name, value in {**fields, **more}.items()}
+    )
+
+
+def pulled(address: str, offset: int) -> list[int]:
     host, _, port = address.rpartition(":")
     with BlockingClient(host, int(port), timeout_s=60.0) as client:
-        ext = {name: str(value) for name, value in {**fields, **more}.items()}
-        answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
+        answer = client.request(pull_command(offset))
     return [int(each.body[:6]) for each in decode_records(answer.body)] if answer.code == ResponseCode.SUCCESS else []
 
 
@@ -184,6 +190,63 @@ def test_what_cannot_be_followed_is_refused_in_words(tmp_path: Path) -> None:
         with (log / f"{0:020}").open("wb") as file:
             file.truncate(other["mapped_file_size_commit_log"])
         assert "it is the copy of another master" in refused(tmp_path / "c", *at)
+
+
+ACCOUNTS = '[[accounts]]\naccessKey = "root"\nsecretKey = "rootsecret"\nadmin = true\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("aclEnable=true", "give --acl"),
+        ("tls.server.mode=enforcing", "`tiermq serve --read-only --tls enforcing` has it"),
+        ("storeType=defaultRocksDB", "there is no RocksDB here"),
+        ("tierDispatchEnabled=false", "tierDispatchEnable"),
+    ],
+)
+def test_a_secured_file_does_not_open_a_copy(tmp_path: Path, line: str, words: str) -> None:
+    config = tmp_path / "f.conf"
+    config.write_text(f"{line}\n")
+    found = refused(tmp_path / "a", "--master", "127.0.0.1:1", "-c", str(config))
+    assert f"{line}: " in found
+    assert words in found
+    assert "To start without it: --accept-weaker" in found
+
+
+def test_a_copy_of_a_protected_master_asks_for_accounts_where_others_reach_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts, config = tmp_path / "accounts.toml", tmp_path / "f.conf"
+    accounts.write_text(ACCOUNTS)
+    quick = "tieredStoreGroupCommitTimeout=100\ntierDispatchInterval=100\nmasterSyncInterval=200\n"
+    config.write_text(f"{quick}aclEnable=true\nnoSuchKey=1\n")
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "root")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "rootsecret")
+    everywhere = ("--host", "0.0.0.0")
+    assert "the master asks for accounts" in refused(tmp_path / "a", "--master", "127.0.0.1:1", *everywhere)
+    with running(tmp_path / "m", acl=AccessFile(accounts), config=broker_config(ha_listen_port=0)) as master:
+        with BlockingClient("127.0.0.1", master.port, credentials=Credentials("root", "rootsecret")) as client:
+            assert client.request(send_command("T", b"000007")).code == ResponseCode.SUCCESS
+        words = ("--master", master.replication.ha_address, "--master-address", master.address)
+        tier = ("--tier", (tmp_path / "t").as_uri())
+        with Following(tmp_path / "s", *words, *tier, "-c", str(config), "--acl", str(accounts)) as shadow:
+            shadow.progress(all_there(master))
+            assert shadow.ready["open"] is False
+            host, port = "127.0.0.1", int(shadow.ready["address"].rpartition(":")[2])
+            for signed in (None, Credentials("root", "rootsecret")):
+                with BlockingClient(host, port, timeout_s=60.0, credentials=signed) as client:
+                    answer = client.request(pull_command())
+                    assert (answer.code == ResponseCode.SUCCESS) is (signed is not None)
+            shadow.terminate()
+        assert "unknown settings: noSuchKey" in shadow.errors.read_text()
+
+
+def test_a_tier_that_serve_refuses_is_refused_here_too(tmp_path: Path) -> None:
+    with running(tmp_path / "m", config=broker_config(ha_listen_port=0)) as master:
+        words = ("--master", master.replication.ha_address, "--master-address", master.address)
+        found = refused(tmp_path / "a", *words, "--tier", "file:///proc/nope/tier")
+    assert "expected a directory that can be created" in found
+    assert "To start without it: --tier-later" in found
 
 
 @pytest.mark.parametrize(

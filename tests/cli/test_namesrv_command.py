@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tiermq.cli.main import cli
-from tiermq.cli.server_process import server_settings
-from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.cli.server_process import SecurityOptions, server_settings
+from tiermq.namesrv.name_server_config import PROMISES, NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -102,7 +102,16 @@ def test_where_it_listens_is_what_the_option_or_the_file_says(
     tmp_path: Path, bind: str | None, text: str, listening: str
 ) -> None:
     (tmp_path / "ns.conf").write_text(text)
-    config, _ = server_settings("namesrv", NameServerConfig, tmp_path / "ns.conf", listen_port=None, bind_address=bind)
+    config, _ = server_settings(
+        "namesrv",
+        NameServerConfig,
+        tmp_path / "ns.conf",
+        PROMISES,
+        SecurityOptions(),
+        accept_weaker=False,
+        listen_port=None,
+        bind_address=bind,
+    )
     assert config.bind_address == listening
 
 
@@ -167,3 +176,34 @@ def test_a_hangup_does_not_end_it(tmp_path: Path) -> None:
             assert client.request(asked).code == 0
         process.terminate()
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("aclEnable=true", "give --acl"),
+        ("authenticationEnabled=true", "give --acl"),
+        ("tls.server.mode=enforcing", "give --tls enforcing"),
+        ("useTLS=true", "give --tls enforcing"),
+        ("tls.server.trustCertPath=/ca.pem", "give --tls-trusted"),
+    ],
+)
+def test_a_secured_file_does_not_start_an_open_name_server(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "ns.conf").write_text(f"{line}\n")
+    result = refused("--port", "0", "--config", str(tmp_path / "ns.conf"))
+    assert f"{line}: " in result.output
+    assert words in result.output
+    assert "To start without it: --accept-weaker" in result.output
+
+
+def test_a_secured_file_starts_with_the_option_that_keeps_it_or_when_less_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "ns.conf").write_text(f"aclEnable=true\nkvConfigPath={tmp_path}/kv.json\n")
+    (tmp_path / "accounts.toml").write_text('[[accounts]]\naccessKey = "root"\nsecretKey = "12345678"\nadmin = true\n')
+    for option in (("--acl", str(tmp_path / "accounts.toml")), ("--accept-weaker",)):
+        words = ("--port", "0", "--config", str(tmp_path / "ns.conf"), "--json", *option)
+        with running(tmp_path, *words) as process:
+            if "--acl" not in option:
+                assert json.loads(line_of(process)) == {"event": "ignored", "settings": ["aclEnable"]}
+            ready = json.loads(line_of(process))
+            assert (ready["event"], ready["open"]) == ("ready", False)  # Only this machine can connect.
+            process.terminate()

@@ -114,6 +114,29 @@ def test_settings_in_yaml_are_read_flat_and_nested_ones_are_refused(tmp_path: Pa
         assert words in refused(tmp_path / "store", "-c", config, *FREE)
 
 
+@pytest.mark.parametrize("place", ["/proc/nope/tier", "{path}/file/tier"])
+def test_a_tier_whose_directory_cannot_be_made_is_not_ready_with_tier_later(tmp_path: Path, place: str) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_FILE)
+    (tmp_path / "file").write_text("no directory")
+    url = f"file://{place.format(path=tmp_path)}"
+    words = ("-c", config, *FREE, "--tier", url, "--tier-later", "--metrics-port", "0")
+    with serving(tmp_path / "store", *words) as (_, ready):
+        page: dict[str, Any] = {}
+
+        def is_refused() -> bool:
+            try:
+                urllib.request.urlopen(f"http://{ready['metrics']}/ready")
+            except urllib.error.HTTPError as error:
+                page.update(json.load(error))
+                return error.code == 503
+            return False
+
+        waiting.until(is_refused)  # Until a part of the broker has asked the tier.
+        assert "expected a directory that can be created" in page["problems"]["tier"]
+        assert "tier" not in page.get("warnings", {})
+
+
 def test_what_can_never_work_is_refused_at_the_start_and_says_why(tmp_path: Path) -> None:
     store = tmp_path / "store"
     for more in ((), ("--tier", (tmp_path / "tier").as_uri())):

@@ -144,3 +144,20 @@ def test_without_cryptography_tls_is_off_unless_asked_for(monkeypatch: pytest.Mo
     assert unasked.shown == f"TLS off (no --tls-cert; one is made with cryptography: {install_hint('broker')})"
     with pytest.raises(BadConfig, match=r"pip install 'tiermq\[broker\]'"):
         SecurityOptions(TlsMode.PERMISSIVE).tls().server_context()
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "is_open"),
+    [
+        ("0.0.0.0", SecurityOptions(), True),
+        ("10.0.0.5", SecurityOptions(TlsMode.ENFORCING), True),
+        ("0.0.0.0", SecurityOptions(accounts=Path("accounts.toml")), False),
+        ("0.0.0.0", SecurityOptions(trusted=Path("ca.pem")), False),
+        ("127.0.0.1", SecurityOptions(), False),
+        ("::1", SecurityOptions(), False),
+    ],
+)
+def test_a_server_is_open_where_others_reach_it_and_nothing_is_asked_of_them(
+    address: str, options: SecurityOptions, is_open: bool
+) -> None:
+    assert options.is_open(address) is is_open

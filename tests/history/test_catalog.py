@@ -58,12 +58,17 @@ def test_a_store_that_does_not_know_its_name_must_be_named_beside_a_tier_of_two_
     assert catalog.find("orders", 0, "broker-b").max_offset == 1
 
 
-def test_several_clusters_share_a_bucket(world: HistoryWorld) -> None:
+def test_several_clusters_share_a_bucket_and_are_read_as_one_unless_a_broker_has_the_same_name(
+    world: HistoryWorld,
+) -> None:
     world.put(2)
     world.flush_to_tier()
-    add_broker(world, "broker-a", "other")
+    add_broker(world, "broker-b", "other")
     found = read_all(world.catalog(store=False))
     assert len(found["orders", 0]) == 3
+    add_broker(world, "broker-a", "third")
+    with pytest.raises(BadHistory, match="'DefaultCluster' and of cluster 'third': rows of both would have the same"):
+        read_all(world.catalog(store=False))
 
 
 def test_stores_without_names_are_refused_when_there_are_several(world: HistoryWorld, tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scenarios.broker_world import BrokerWorld
+from tiermq.errors import BadHistory
 from tiermq.history.arrow_batch import decode_run, is_known, known_rows
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
@@ -46,6 +49,20 @@ def test_a_message_has_one_id_hot_and_cold(tmp_path: Path) -> None:
     assert {row["tier"] for row in cold} == {"cold"}
     assert {row["offsetMsgId"] for row in cold} == {None}
     assert len({row["offsetMsgId"] for row in hot}) == 150
+
+
+def test_a_store_of_another_cluster_than_the_chosen_one_is_refused(tmp_path: Path) -> None:
+    world = BrokerWorld(tmp_path)
+    world.open()
+    world.put(1, "orders", 0)
+    world.store.flush_to_tier()
+    stores = (StorePlace(str(world.disk), "DefaultCluster", "broker-a"),)
+    with (
+        open_history(HistoryPlace(None, stores, cluster="other")) as history,
+        pytest.raises(BadHistory, match="expected a store of cluster 'other', found one of 'DefaultCluster'"),
+    ):
+        read_catalog(history)
+    world.bury()
 
 
 def test_rows_that_are_known_without_reading_are_those_that_reading_gives(tmp_path: Path) -> None:

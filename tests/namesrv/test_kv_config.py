@@ -107,3 +107,22 @@ def test_a_file_beyond_the_bounds_is_read_and_may_shrink(tmp_path: Path) -> None
 def test_a_value_that_is_too_long_is_refused_by_its_own_size() -> None:
     with pytest.raises(RequestRefused, match="at most 65536 bytes, found 65537 bytes: shorten it"):
         KvConfig().put("n", "k", "v" * 65_537)
+
+
+def test_a_full_table_takes_new_namespaces_when_others_were_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    kv = KvConfig(str(path))
+    for at in range(NAMESPACES_MAX):
+        kv.put(f"n{at}", "k", "v")
+    for at in range(NAMESPACES_MAX):
+        assert kv.delete(f"n{at}", "k")
+    kv.put("fresh", "k", "v")
+    assert json.loads(path.read_text()) == {"configTable": {"fresh": {"k": "v"}}}
+
+
+def test_namespaces_that_rocketmq_left_empty_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text(json.dumps({"configTable": {f"n{at}": {} for at in range(NAMESPACES_MAX)}}))
+    kv = KvConfig(str(path))
+    kv.put("fresh", "k", "v")
+    assert (kv.get("fresh", "k"), kv.namespace("n0")) == ("v", None)

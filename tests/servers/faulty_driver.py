@@ -143,6 +143,17 @@ class FaultyDriver(ForwardingDriver):
             return self.inner.write(key, position, [body])
         return self._call("write", lambda: self.inner.write(key, position, [body]), fault)
 
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        fault = self._next("rewrite")
+        if fault is Fault.FLIPPED:
+            wrong = bytearray(data)
+            wrong[len(wrong) // 2] ^= 1
+            self.inner.rewrite(key, position, bytes(wrong))
+        elif fault is None:
+            self.inner.rewrite(key, position, data)
+        else:
+            self._call("rewrite", lambda: self.inner.rewrite(key, position, data), fault)
+
     def size(self, key: SegmentKey) -> int:
         fault = self._next("size")
         if fault is None:

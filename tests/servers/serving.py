@@ -127,7 +127,7 @@ class Following(ServerProcess):
     """`tiermq follow`: one observer, and its progress."""
 
     def __init__(self, store: Path, *words: str, **settings: object) -> None:
-        super().__init__("follow", store, {**QUICK, **settings}, list(words))
+        super().__init__("follow", store, {**QUICK, **settings}, ["--progress-every", "0.5", *words])
         self._last: dict[str, Any] = {}
 
     def start(self) -> None:

@@ -211,7 +211,7 @@ def test_attach_counts_by_a_meter_and_refuses_what_a_query_reports(spark: SparkS
 def test_a_topic_is_a_table_of_three_names_in_one_call(spark: SparkSession, world: SourceWorld) -> None:
     databases = {row[0] for row in spark.sql("show databases").collect()}
     history = attach(spark, tier=world.url)
-    cluster = next(iter(history.views.brokers))
+    cluster = next(iter(history.views.clusters))
     name = f"tiermq.{cluster}.orders"
     rows = spark.sql(f"select topic, queueId, queueOffset, body from {name} where queueId = 1").collect()
     assert sorted(map(tuple, rows)) == sorted(
@@ -235,7 +235,7 @@ def test_tables_of_a_second_attach_replace_those_of_the_first(
     spark: SparkSession, world: SourceWorld, tmp_path: Path
 ) -> None:
     first = attach(spark, tier=world.url)
-    cluster = next(iter(first.views.brokers))
+    cluster = next(iter(first.views.clusters))
     other = SourceWorld(tmp_path / "other")
     other.put(3, "orders", 0)
     other.flush_to_tier()
@@ -268,4 +268,22 @@ def test_each_cluster_of_a_tier_has_tables_of_its_own_messages(spark: SparkSessi
     assert spark.sql("select string(body) from tiermq.north.orders").collect() == [("north/broker-n",)]
     both = "select count(*) from tiermq.south_east.orders union all select count(*) from orders"
     assert [row[0] for row in spark.sql(both).collect()] == [2, 3]
+    history.detach()
+
+
+def test_clusters_with_one_broker_name_are_read_one_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    for cluster in ("north", "south"):
+        with LocalStore.open(tmp_path / cluster, background=False) as store:
+            assert store.put(Message("orders", cluster.encode(), 0)).ok
+            store.dispatch_now()
+            store.flush()
+        offload([f"{tmp_path / cluster}={cluster}/broker-a"], url, index="later")
+    history = attach(spark, tier=url)
+    for cluster in ("north", "south"):
+        assert spark.sql(f"select string(body) from tiermq.{cluster}.orders").collect() == [(cluster,)]
+        chosen = messages(spark, tier=url, topic="orders", cluster=cluster)
+        assert chosen.selectExpr("string(body)").collect() == [(cluster,)]
+    with pytest.raises(Exception, match="rows of both would have the same recordId"):
+        spark.sql("select recordId from orders").collect()
     history.detach()

@@ -24,11 +24,12 @@ def test_a_place_has_absolute_paths_and_names_for_its_stores(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     options = source(tier="s3://bucket/prefix", store="a,/b", brokerName="x,y", clusterName="c")
     stores = (StorePlace(os.path.join(tmp_path, "a"), "c", "x"), StorePlace("/b", "c", "y"))
-    assert options.scan.place == HistoryPlace("s3://bucket/prefix", stores)
+    assert options.scan.place == HistoryPlace("s3://bucket/prefix", stores, "c")
     same = source(store="/a,/b", brokerName="x").scan.place.stores
     assert same == (StorePlace("/a", "", "x"), StorePlace("/b", "", "x"))
     assert source(store="/a").scan.place == HistoryPlace(None, (StorePlace("/a"),))
     assert source(tier="s3://b", brokerName="x,y,z").scan.place == HistoryPlace("s3://b")
+    assert source(tier="s3://b", clusterName="c").scan.place == HistoryPlace("s3://b", cluster="c")
 
 
 @pytest.mark.parametrize(

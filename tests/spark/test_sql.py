@@ -50,7 +50,7 @@ def test_a_topic_is_a_view_under_a_legal_name_and_rows_are_limited(spark: Any, w
 
 
 def test_a_topic_has_the_names_of_catalog_and_cluster_too(spark: Any, world: SourceWorld) -> None:
-    cluster = next(iter(topic_views(**places(world)).brokers))
+    cluster = next(iter(topic_views(**places(world)).clusters))
     query = f"select count(*) from tiermq.{cluster}.orders union all select count(*) from `tiermq`.{cluster}._retry_g"
     report = sql(spark, query, **places(world))
     assert report.details["rows"] == [[25], [10]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tier.tier_world import TierWorld
-from tier.verify_world import COUNT, LOG, QUEUE, bytes_of, log_key, sound_world, unit_key
+from tier.verify_world import COUNT, LOG, QUEUE, bare, bytes_of, log_key, sound_world, unit_key
 from tiermq.errors import TierError
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey
@@ -87,7 +88,7 @@ def test_a_segment_that_is_lost_costs_its_messages_only(world: TierWorld) -> Non
 @pytest.mark.parametrize("key", ["k7", "u-orders-0-7"])
 def test_messages_are_found_by_key_and_by_unique_id(world: TierWorld, key: str) -> None:
     view = look(world, TierScope(topic="orders"))
-    assert [message.queue_offset for message in view.find_by_key("orders", key, 10)] == [7]
+    assert found(view, key) == [7]
 
 
 def test_a_message_that_two_index_files_know_is_found_once(world: TierWorld) -> None:
@@ -96,6 +97,45 @@ def test_a_message_that_two_index_files_know_is_found_once(world: TierWorld) -> 
     view = look(world)
     assert len(list(view.find_by_key("orders", "k7", 10))) == 1
     assert list(view.find_by_key("payments", "k7", 10)) == []
+
+
+def found(view: TierView, key: str) -> list[int | str]:
+    """Queue offsets of the messages with a key, and errors."""
+    rows = [row for _, row in view.find_by_key("orders", key, 10)]
+    return [row.error or row.queue_offset for row in rows]
+
+
+def test_a_damaged_record_behind_a_key_is_an_error_and_not_nothing(world: TierWorld) -> None:
+    bytes_of(world, log_key(world))[95] ^= 1
+    damaged = found(look(world), "k0")
+    assert len(damaged) == 1
+    assert "is not what was written" in str(damaged[0])
+    assert found(look(world), f"k{COUNT - 1}") == [COUNT - 1]  # In a segment that is sound.
+
+
+def test_no_message_of_a_lost_segment_is_silently_missed_by_its_key(world: TierWorld) -> None:
+    world.driver.delete(log_key(world, 1))
+    rows = [found(look(world), f"k{number}") for number in range(COUNT)]
+    assert all(len(each) == 1 for each in rows)
+    assert any("expected a segment" in str(each[0]) for each in rows)
+
+
+def test_messages_that_have_expired_are_not_found_by_key(world: TierWorld) -> None:
+    for kind in (log_key, unit_key):
+        world.driver.delete(kind(world))
+    bare(world)
+    view = look(world)
+    assert view.find("orders", 0).min_offset > 0
+    assert found(view, "k0") == []
+
+
+def test_keys_of_one_broker_name_in_two_clusters_are_found_in_both(world: TierWorld) -> None:
+    for info in list(world.driver.list_segments()):
+        copy = dataclasses.replace(info.key, cluster="other")
+        world.driver.write(copy, 0, [bytes(world.driver.read(info.key, 0, info.size))])
+    bare(world)
+    clusters = [queue.key.cluster for queue, _ in look(world).find_by_key("orders", "k7", 10)]
+    assert sorted(clusters) == ["DefaultCluster", "other"]
 
 
 def test_a_queue_that_is_not_there_is_named_with_those_that_are(world: TierWorld) -> None:

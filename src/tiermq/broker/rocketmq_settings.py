@@ -21,19 +21,11 @@ from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STOR
 from tiermq.config import PROMISES as STORE_PROMISES
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.errors import BadConfig
+from tiermq.remoting.security_promises import ACL, SECURITY_PROMISES
 from tiermq.settings import Promise, above, is_false, is_given, is_true, settings_of
 
-ACL, TIER, NAMESRV, ENFORCING, CERTIFICATE, TRUSTED, ENDPOINT, CONTROLLER = (
-    "--acl",
-    "--tier",
-    "--namesrv",
-    "--tls enforcing",
-    "--tls-cert",
-    "--tls-trusted",
-    "AWS_ENDPOINT_URL",
-    "enableControllerMode",
-)
-"""An operator's override that keeps a promise."""
+TIER, NAMESRV, ENDPOINT, CONTROLLER = "--tier", "--namesrv", "AWS_ENDPOINT_URL", "enableControllerMode"
+"""An operator's override that keeps a promise; those of security are in `remoting.security_promises`."""
 
 ALIASES = {
     "tieredStoreFilepath": "tieredStoreFilePath",  # So in RocketMQ's documentation.
@@ -47,8 +39,6 @@ _EXPORTERS = {"0": "DISABLE", "1": "OTLP_GRPC", "2": "PROM", "3": "LOG"}
 
 _NO_CONTROLLER = "this way of giving roles is not provided: brokerRole does, or a controller"
 _BY_ROLE = "leave it out; docs/replication.md describes masters and slaves"
-_ACCOUNTS = "requests would not be checked: there are no accounts"
-_GIVE_ACCOUNTS = "give --acl with plain_acl.yml, or accounts in TOML"
 _NO_ROCKSDB = "there is no RocksDB here, and what RocketMQ keeps in one is not read"
 _TO_FILES = "leave it out, and let RocketMQ convert a store that has one: docs/compatibility.md"
 _FIND_SERVERS = "name servers are not looked up: this broker would not be registered at them"
@@ -67,11 +57,8 @@ def _names_changeable(value: str) -> bool:
 
 PROMISES: Mapping[str, Promise] = {
     **{name: promise for name, promise in STORE_PROMISES.items() if name != "brokerRole"},
-    # Access control.
-    "aclEnable": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
-    "authenticationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
-    "authorizationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
-    "migrateAuthFromV1Enabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
+    **SECURITY_PROMISES,
+    # Requests.
     "rejectPullConsumerEnable": Promise(is_true, "pulls would be served", "leave it out, or deny SUB with --acl", ACL),
     "litePullMessageEnable": Promise(is_false, "pulls would be served", "leave it out, or deny SUB with --acl", ACL),
     "startAcceptSendRequestTimeStamp": Promise(above(0), "sends would be taken before that time", "leave it out"),
@@ -81,19 +68,6 @@ PROMISES: Mapping[str, Promise] = {
         "leave it out, and let only an admin account do so with --acl",
         ACL,
     ),
-    # TLS, which RocketMQ takes from the command line or a file of its own.
-    "useTLS": Promise(is_true, "name servers would be reached without TLS", "give --tls enforcing", ENFORCING),
-    "tls.server.mode": Promise(
-        lambda value: value.strip() == "enforcing", "plain peers would be served", "give --tls enforcing", ENFORCING
-    ),
-    "tls.server.need.client.auth": Promise(
-        lambda value: value.strip() == "require", "no client needs a certificate", "give --tls-trusted", TRUSTED
-    ),
-    "tls.server.authClient": Promise(is_true, "no client needs a certificate", "give --tls-trusted", TRUSTED),
-    "tls.server.trustCertPath": Promise(is_given, "no client needs a certificate", "give --tls-trusted", TRUSTED),
-    "tls.server.certPath": Promise(is_given, "this certificate would not be used", "give --tls-cert", CERTIFICATE),
-    "tls.server.keyPath": Promise(is_given, "this key would not be used", "give --tls-key", CERTIFICATE),
-    "tls.test.mode.enable": Promise(is_false, "a certificate would be made up", "give --tls-cert", CERTIFICATE),
     # Roles that change by themselves.
     "totalReplicas": _role(above(1)),
     "allAckInSyncStateSet": Promise(

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from tiermq.cli.server_process import SecurityOptions, run_server, security_options, server_settings
+from tiermq.cli.server_process import ACCEPT_WEAKER, SecurityOptions, run_server, security_options, server_settings
 from tiermq.controller.controller import Controller
 from tiermq.controller.controller_config import ControllerConfig
 from tiermq.controller.set_store import object_name
 from tiermq.remoting.permissions import AccessFile
+from tiermq.remoting.security_promises import SECURITY_PROMISES
 from tiermq.tier.driver.tier_url import check_tier, open_driver
 
 STATE_TIMEOUT_S = 2.0
@@ -34,6 +35,7 @@ STATE_TIMEOUT_S = 2.0
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A properties file as RocketMQ's controller takes it, TOML (*.toml) or flat YAML (*.yml).",
 )
+@ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def controller(
@@ -42,6 +44,7 @@ def controller(
     bind: str | None,
     advertise: str | None,
     config_file: Path | None,
+    accept_weaker: bool,
     as_json: bool,
     security: SecurityOptions,
 ) -> None:
@@ -67,7 +70,15 @@ def controller(
       tiermq controller --state s3://bucket/controller --acl accounts.toml
     """
     config, ignored = server_settings(
-        "controller", ControllerConfig, config_file, listen_port=port, bind_address=bind, advertised_address=advertise
+        "controller",
+        ControllerConfig,
+        config_file,
+        SECURITY_PROMISES,
+        security,
+        accept_weaker=accept_weaker,
+        listen_port=port,
+        bind_address=bind,
+        advertised_address=advertise,
     )
 
     def make(acl: AccessFile | None, opened: ExitStack) -> tuple[Controller, str, dict[str, object]]:

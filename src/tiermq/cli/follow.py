@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,10 +17,23 @@ import click
 
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.rocketmq_settings import ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
 from tiermq.cli.conventions import EXIT_CANNOT_START
-from tiermq.cli.server_process import EndSignals, TierTroubleFilter, limit_heaps, say_event
+from tiermq.cli.serve import check_access, own_account
+from tiermq.cli.server_process import (
+    ACCEPT_WEAKER,
+    OPEN,
+    EndSignals,
+    SecurityOptions,
+    TierTroubleFilter,
+    check_weaker,
+    limit_heaps,
+    reload_security,
+    report_settings,
+    say_event,
+)
 from tiermq.client.cluster_client import Access
 from tiermq.client.observed_master import ObservedMaster, ask_master
 from tiermq.config import BrokerRole
@@ -27,14 +41,15 @@ from tiermq.errors import BadConfig, RemotingError, ReplicationError, TierMQErro
 from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.remoting.permissions import Credentials
+from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.replication.ha_observer import GUARD_MS, HaObserver
 from tiermq.service import Service
+from tiermq.settings import settings_of
 from tiermq.store.tier_continuation import recorded_names
+from tiermq.tier.tier_config import TierConfig
 
 LOOK_S = 5.0
 LOOK_SOON_S = 1.0
-PROGRESS_S = 10.0
 GUARD_MORE_MS = 10_000
 """Beyond the time that a sender waits: for the master's threads, and for clocks that are set."""
 ALL_HOURS = ";".join(f"{hour:02}" for hour in range(24))
@@ -54,11 +69,22 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--newest-file", is_flag=True, help="Begin with the newest file of the master's log, not with its oldest."
 )
+@click.option(
+    "--progress-every",
+    metavar="S",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two reports of progress.",
+)
 @click.option("-c", "--config", "config_file", type=_FILE, help="Settings of the store and its tier, as of serve.")
 @click.option("--host", default=LOOPBACK, show_default=True, help="Serve reads at this address.")
 @click.option("--port", type=_PORT, default=0, help="Serve reads here [a free one].")
 @click.option("--namesrv-port", type=_PORT, default=0, help="Port of this process's own name server [a free one].")
 @click.option("--metrics-port", type=_PORT, help="Serve /metrics, /health and /ready here.")
+@click.option("--acl", "acl_file", type=_FILE, help="Accounts that may read here, as of serve [every client may].")
+@click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
+@ACCEPT_WEAKER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
 @partial(cluster_options, default="")
@@ -70,6 +96,9 @@ def follow(access: Access, **options: Any) -> None:
     the tier and proven. Topics, groups and offsets are copied, too. Accounts: ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY.
     --tls is for the ports of name servers and the master; the HA port of a TierMQ master with haTlsEnable needs
     --tls-cert and --tls-ca.
+
+    Reads are served without TLS, and to every client that reaches --host, unless --acl names accounts. The account for
+    the master is an administrator here.
 
     Progress goes to stderr every ten seconds. SIGTERM and Ctrl-C upload what is left, and end.
 
@@ -92,11 +121,15 @@ def follow(access: Access, **options: Any) -> None:
         try:
             shadow = Shadow(options, access)
             running.callback(shadow.stop)
-            shadow.start(lambda ready: say_event(as_json, READY.format(**ready), event="ready", **ready))
+            shadow.start(
+                lambda ready: say_event(
+                    as_json, READY.format(**ready) + (f", {OPEN}" if ready["open"] else ""), event="ready", **ready
+                )
+            )
         except (OSError, TierMQError) as error:
             click.echo(f"tiermq follow: {error}", err=True)
             sys.exit(EXIT_CANNOT_START)
-        ending.wait(on_hangup=lambda: None)
+        ending.wait(on_hangup=lambda: reload_security([], shadow.acl, as_json), acl=shadow.acl)
         say_event(as_json, "ending", event="ending")
     say_event(as_json, "ended", event="ended", **shadow.left)
 
@@ -121,6 +154,9 @@ class Shadow:
         if not options["master"] and not access.name_servers:
             raise BadConfig("expected --master, or --namesrv and --broker, found neither")
         file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
+        self._own: Account | None = None
+        """Signs requests to the master, and the registration at the name server here."""
+        self.acl = self._checked(file)
         self._directory = options["directory"].absolute()
         known = recorded_names(self._directory)
         master: ObservedMaster | None = None
@@ -155,6 +191,26 @@ class Shadow:
             }
         )
 
+    def _checked(self, file: FileSettings) -> AccessFile | None:
+        """Check what the settings file and a protected master ask for. The accounts that may read. Raises BadConfig."""
+        options, access = self._options, self._access
+        security = SecurityOptions(accounts=options["acl_file"])
+        weaker = file.unkept(security.kept | {TIER, NAMESRV} | ({ENDPOINT} if os.environ.get(ENDPOINT) else set()))
+        if any(each.startswith(("tls.", "useTLS")) for each in weaker):
+            weaker.append("TLS: reads are served without it here; `tiermq serve --read-only --tls enforcing` has it")
+        if access.access_key and access.secret_key:
+            self._own = Account(access.access_key, access.secret_key, admin=True)
+        elif options["acl_file"] is not None:
+            self._own = own_account()
+        if access.access_key and security.is_open(options["host"]):
+            weaker.append(
+                "the master asks for accounts (ROCKETMQ_ACCESS_KEY is set): its messages could be read at "
+                f"{options['host']} without one; give --acl"
+            )
+        check_weaker("follow", options["config_file"] or "the master", weaker, accepted=options["accept_weaker"])
+        report_settings("follow", file.ignored, file.unknown)
+        return security.acl(also=self._own)
+
     def ask(self) -> ObservedMaster:
         """The master as it is now. Raises RemotingError, BadConfig."""
         options = self._options
@@ -186,20 +242,23 @@ class Shadow:
                 bind_address=options["host"],
                 listen_port=options["namesrv_port"],
                 kv_config_path=f"{self._directory}/config/kvConfig.json",
-            )
+            ),
+            acl=self.acl,
         )
         name_server.start()
         running.callback(name_server.stop)
         dialled = LOOPBACK if options["host"] in ("0.0.0.0", "::") else options["host"]  # noqa: S104 - compared
         config = self._config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
-        keys = self._access.access_key, self._access.secret_key
-        credentials = Credentials(keys[0], keys[1]) if keys[0] and keys[1] else None
+        if not options["tier_later"]:
+            tier = {name: value for name, value in self._settings.items() if name in settings_of(TierConfig)}
+            check_access(options["tier"], TierConfig(**tier), config, reads=False)
         access = self._access
         broker = Broker.open(
             self._directory,
             tier=options["tier"],
             config=config,
-            credentials=credentials,
+            acl=self.acl,
+            credentials=None if self._own is None else Credentials(self._own.access_key, self._own.secret_key),
             master_tls=access.certificates.context if access.tls or access.certificates else None,
             **self._settings,
         )
@@ -210,7 +269,7 @@ class Shadow:
         observer.guard_ms = self._guard_ms
         observer.begin = lambda: 0 if options["newest_file"] else self._begin()
         broker.start()
-        watch = Watch(self, broker, observer, as_json=options["as_json"])
+        watch = Watch(self, broker, observer, every_s=options["progress_every"], as_json=options["as_json"])
         announce(
             {
                 "name": config.broker_name,
@@ -221,6 +280,7 @@ class Shadow:
                 "store": str(self._directory),
                 "tier": options["tier"],
                 "metrics": broker.metrics_address,
+                "open": SecurityOptions(accounts=options["acl_file"]).is_open(options["host"]),
             }
         )
         watch.start()
@@ -244,10 +304,10 @@ class Shadow:
 class Watch(Service):
     """Finds the master again when it has moved, and reports progress."""
 
-    def __init__(self, shadow: Shadow, broker: Broker, observer: HaObserver, *, as_json: bool) -> None:
+    def __init__(self, shadow: Shadow, broker: Broker, observer: HaObserver, *, every_s: float, as_json: bool) -> None:
         super().__init__("follow-watch")
         self._shadow, self._broker, self._observer = shadow, broker, observer
-        self._as_json = as_json
+        self._every_s, self._as_json = every_s, as_json
         self._clock = broker.parts.clock
         self._said: dict[str, Any] = {}
         self._next_s = 0.0
@@ -274,9 +334,9 @@ class Watch(Service):
         was_there, is_connected = self._has_caught_up, self._observer.is_connected
         self._has_caught_up = is_connected and (was_there or self._behind(self._copied_to) == 0)
         if now_s >= self._next_s or is_news or self._has_caught_up > was_there:
-            self._next_s = now_s + PROGRESS_S
+            self._next_s = now_s + self._every_s
             self._say()
-        return LOOK_S if self._has_caught_up else LOOK_SOON_S
+        return min(self._every_s, LOOK_S if self._has_caught_up else LOOK_SOON_S)
 
     def _find(self) -> None:
         try:

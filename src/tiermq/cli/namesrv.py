@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from tiermq.cli.server_process import SecurityOptions, give_up, run_server, security_options, server_settings
+from tiermq.cli.server_process import ACCEPT_WEAKER, SecurityOptions, run_server, security_options, server_settings
 from tiermq.namesrv.name_server import NameServer
-from tiermq.namesrv.name_server_config import NameServerConfig, unkept_in_file
+from tiermq.namesrv.name_server_config import PROMISES, NameServerConfig
 from tiermq.remoting.permissions import AccessFile
 
 
@@ -22,9 +22,7 @@ from tiermq.remoting.permissions import AccessFile
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A properties file as RocketMQ's name server takes it, TOML (*.toml) or flat YAML (*.yml).",
 )
-@click.option(
-    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
-)
+@ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def namesrv(
@@ -53,12 +51,16 @@ def namesrv(
       tiermq namesrv --config /etc/rocketmq/namesrv.conf --json
       tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
-    config, ignored = server_settings("namesrv", NameServerConfig, config_file, listen_port=port, bind_address=bind)
-    if config_file is not None and not accept_weaker:
-        provided = [] if security.accounts is None else ["--acl"]
-        if weaker := unkept_in_file(config_file, provided):
-            listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
-            give_up("namesrv", f"{listed}\nTo start without it: --accept-weaker")
+    config, ignored = server_settings(
+        "namesrv",
+        NameServerConfig,
+        config_file,
+        PROMISES,
+        security,
+        accept_weaker=accept_weaker,
+        listen_port=port,
+        bind_address=bind,
+    )
 
     def make(acl: AccessFile | None, _opened: ExitStack) -> tuple[NameServer, str, dict[str, object]]:
         words = f"settings kept in {config.kv_config_path or 'nowhere'}"

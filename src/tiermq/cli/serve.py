@@ -24,15 +24,19 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
 from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import check_acting
-from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, CONTROLLER, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
+from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.server_process import (
+    ACCEPT_WEAKER,
+    OPEN,
     EndSignals,
     SecurityOptions,
     TierTroubleFilter,
+    check_weaker,
     give_up,
     limit_heaps,
     reload_security,
+    report_settings,
     say_event,
     security_options,
 )
@@ -56,10 +60,6 @@ REGISTERED_S = 5.0
 FIRST_ROLE_S = 5.0
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 USUAL_TLS = "TLS permissive"
-_REPORTED = {
-    "ignored": "settings without effect here",
-    "unknown": "unknown settings",
-}
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -85,9 +85,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--standby", is_flag=True, help="Run as a replica; a lease in the tier decides which one is the master.")
 @click.option("--lease", metavar="URL", help="Where that lease is [the tier]: file:///shared/dir, s3://….")
 @click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
-@click.option(
-    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
-)
+@ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
@@ -130,11 +128,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             ready, reload, announce, acl = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             give_up("serve", error)
-        for name, words in _REPORTED.items():
-            if ready[name]:
-                click.echo(f"tiermq serve: {words}: {', '.join(ready[name])}", err=True)
-        for each in ready["weaker"]:
-            click.echo(f"tiermq serve: accepted although not provided: {each}", err=True)
+        report_settings("serve", ready["ignored"], ready["unknown"])
         say_event(as_json, _ready_line(ready), event="ready", **ready)
         announce()
         ending.wait(on_hangup=reload, acl=acl)
@@ -161,9 +155,9 @@ def _start(
         StoreLock(lock).release()  # Who has the store says more than who has its port.
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
-        _check_tier(tier, TierConfig(**file.tier), config, reads=reads)
+        check_access(tier, TierConfig(**file.tier), config, reads=reads)
     named_by = config.namesrv_addr
-    own = None if named_by else _own_account()
+    own = None if named_by else own_account()
     tls, acl = security.tls(), security.acl(also=own)
     credentials = None if acl is None else acl.table.administrator()
     servers: list[RemotingServer] = []
@@ -207,7 +201,7 @@ def _start(
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
     reported = {"ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
-        {**_ready(broker, tier, security, acl), "nameServer": named_by, "store": directory, **reported},
+        {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
         lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
         announce,
         acl,
@@ -240,11 +234,7 @@ def _started(
 
 def _check_options(options: dict[str, Any], file: FileSettings, config: BrokerConfig, weaker: list[str]) -> None:
     """Raises BadConfig."""
-    if weaker and not options["accept_weaker"]:
-        raise BadConfig(
-            "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
-            + "\nTo start without it: --accept-weaker"
-        )
+    check_weaker("serve", options["config_file"], weaker, accepted=options["accept_weaker"])
     how = "--standby" if options["standby"] else "enableControllerMode" if config.enable_controller_mode else ""
     if how and not config.takes_messages:
         raise BadConfig(f"{how}: expected a broker that takes messages, found one that only reads or follows")
@@ -350,7 +340,7 @@ def _broker_in(url: str, name: str | None, cluster: str | None) -> tuple[str, st
     raise BadConfig(f"{url}: expected {wanted}, found {there}: give --name, and --cluster where two have the same")
 
 
-def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:
+def _ready(broker: Broker, tier: str | None, security: SecurityOptions) -> dict[str, Any]:
     config = broker.parts.config
     return {
         "name": config.broker_name,
@@ -365,11 +355,11 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
         **_retention(broker),
         "metrics": broker.metrics_address,
         "tls": security.shown,
-        "open": not (acl or security.trusted) and config.bind_address not in (LOOPBACK, "localhost", "::1"),
+        "open": security.is_open(config.bind_address),
     }
 
 
-def _check_tier(url: str, tier: TierConfig, config: BrokerConfig, *, reads: bool) -> None:
+def check_access(url: str, tier: TierConfig, config: BrokerConfig, *, reads: bool) -> None:
     """A tier that refuses access ends the start; one that does not respond may do so later. Raises TierError."""
     from tiermq.tier.driver.tier_url import bare_driver, check_tier  # A broker without a tier loads nothing of it.
     from tiermq.tier.metadata.broker_lease import LeaseRole, lease_name
@@ -388,16 +378,12 @@ def _check_tier(url: str, tier: TierConfig, config: BrokerConfig, *, reads: bool
 def _kept(security: SecurityOptions, tier: str | None, config: BrokerConfig) -> set[str]:
     """The operator's overrides for settings of a file that promise more than TierMQ gives."""
     said = {
-        ACL: security.accounts,
         TIER: tier,
         NAMESRV: config.namesrv_addr,
-        ENFORCING: security.mode is TlsMode.ENFORCING,
-        CERTIFICATE: security.certificate,
-        TRUSTED: security.trusted,
         ENDPOINT: os.environ.get(ENDPOINT),
         CONTROLLER: config.enable_controller_mode,
     }
-    return {name for name, value in said.items() if value}
+    return security.kept | {name for name, value in said.items() if value}
 
 
 def _broker_config(options: dict[str, Any], file: FileSettings, directory: str) -> BrokerConfig:
@@ -436,7 +422,7 @@ def _name_server_config(
     return NameServerConfig(**values)
 
 
-def _own_account() -> Account:
+def own_account() -> Account:
     """The account with which the broker registers at the name server in its process; never stored."""
     return Account(f"broker-{secrets.token_hex(16)}", secrets.token_hex(32), admin=True)
 
@@ -473,7 +459,7 @@ def _ready_line(ready: dict[str, Any]) -> str:
     if ready["tls"] != USUAL_TLS:
         parts.append(ready["tls"])
     if ready["open"]:
-        parts.append("open to every machine that reaches it (no --acl)")
+        parts.append(OPEN)
     return ", ".join(parts)
 
 

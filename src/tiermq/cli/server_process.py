@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +30,12 @@ import click
 from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, BadTierUrl, TierCredentials, TierMQError, TierUnavailable, install_hint
+from tiermq.message.hosts import LOOPBACK
 from tiermq.remoting.permissions import RELOAD_S, AccessFile, Account
+from tiermq.remoting.security_promises import ACL, CERTIFICATE, ENFORCING, TRUSTED
 from tiermq.remoting.server import RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
-from tiermq.settings import ServerConfiguration
+from tiermq.settings import Promise, ServerConfiguration, unkept_in_file
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 AGAIN_S = 1.0
@@ -247,9 +249,49 @@ class SecurityOptions:
             return "TLS enforcing, clients need a certificate"
         return f"TLS {self.chosen_mode.value}"
 
+    @property
+    def kept(self) -> set[str]:
+        """The promises of a settings file that the options keep."""
+        said = {
+            ACL: self.accounts is not None,
+            ENFORCING: self.mode is TlsMode.ENFORCING,
+            CERTIFICATE: self.certificate is not None,
+            TRUSTED: self.trusted is not None,
+        }
+        return {name for name, is_given in said.items() if is_given}
+
+    def is_open(self, bind_address: str) -> bool:
+        """Whether every machine that reaches a server at this address may use it."""
+        return not (self.accounts or self.trusted) and bind_address not in (LOOPBACK, "localhost", "::1")
+
     def acl(self, also: Account | None = None) -> AccessFile | None:
         """`also` is an account that the file does not have. Raises BadConfig for an invalid file."""
         return None if self.accounts is None else AccessFile(self.accounts, also=also)
+
+
+OPEN = "open to every machine that reaches it (no --acl)"
+ACCEPT_WEAKER = click.option(
+    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
+)
+
+
+def report_settings(command: str, ignored: Sequence[str], unknown: Sequence[str]) -> None:
+    """Print on stderr which settings of a file have no effect, and which no server of RocketMQ has."""
+    for words, names in (("settings without effect here", ignored), ("unknown settings", unknown)):
+        if names:
+            click.echo(f"tiermq {command}: {words}: {', '.join(names)}", err=True)
+
+
+def check_weaker(command: str, config_file: Path | str | None, weaker: Sequence[str], *, accepted: bool) -> None:
+    """Refuse what a settings file asks for and is not provided, or report it where the operator has accepted that.
+
+    Raises BadConfig.
+    """
+    if weaker and not accepted:
+        listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
+        raise BadConfig(f"{listed}\nTo start without it: --accept-weaker")
+    for each in weaker:
+        click.echo(f"tiermq {command}: accepted although not provided: {each}", err=True)
 
 
 def give_up(command: str, text: object) -> NoReturn:
@@ -259,13 +301,26 @@ def give_up(command: str, text: object) -> NoReturn:
 
 
 def server_settings(
-    command: str, kind: type[C], config_file: Path | None, **options: int | str | None
+    command: str,
+    kind: type[C],
+    config_file: Path | None,
+    promises: Mapping[str, Promise],
+    security: SecurityOptions,
+    *,
+    accept_weaker: bool,
+    **options: int | str | None,
 ) -> tuple[C, list[str]]:
-    """Settings of a file, with options of the command line above them; and the keys that are no settings."""
+    """Settings of a file, with options of the command line above them; and the keys that are no settings.
+
+    A file that asks for what no option provides ends the command, unless less is accepted.
+    """
     try:
         config, ignored = (kind(), []) if config_file is None else kind.from_file(config_file)
         given = {name: value for name, value in options.items() if value is not None}
-        return config.with_settings(**given), ignored
+        weaker = [] if config_file is None else unkept_in_file(config_file, promises, security.kept)
+        check_weaker(command, config_file, weaker, accepted=accept_weaker)
+        unkept = {each.partition("=")[0] for each in weaker}
+        return config.with_settings(**given), [key for key in ignored if key not in promises or key in unkept]
     except (BadConfig, OSError, UnicodeDecodeError) as error:
         give_up(command, error)
 
@@ -296,12 +351,14 @@ def run_server(
             except (OSError, TierMQError) as error:
                 give_up(command, f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
             opened.callback(server.stop)
+            is_open = security.is_open(config.bind_address)
             say_event(
                 as_json,
-                f"{kind.NAME} ready at {config.bind_address}:{server.port}, {words}",
+                f"{kind.NAME} ready at {config.bind_address}:{server.port}, {words}{f', {OPEN}' if is_open else ''}",
                 event="ready",
                 address=config.bind_address,
                 port=server.port,
+                open=is_open,
                 **values,
             )
             ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json), acl=acl)

@@ -83,8 +83,11 @@ def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group:
     help="Read this store directory. With --tier: hot and cold as one.",
 )
 @click.option("--broker", default="", help="The broker's name in the tier that --store belongs to, if it has several.")
+@click.option("--cluster", default="", help="Only this cluster, if the tier has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(transaction_id: str, tier: str | None, directory: Path | None, broker: str, as_json: bool) -> None:
+def show(
+    transaction_id: str, tier: str | None, directory: Path | None, broker: str, cluster: str, as_json: bool
+) -> None:
     """Show how the transaction TRANSACTION_ID ended.
 
     Results: committed, rolled back, given up, open. A store directory has it as long as it keeps its files; a tier as
@@ -101,9 +104,9 @@ def show(transaction_id: str, tier: str | None, directory: Path | None, broker: 
     """
     if tier is None and directory is None:
         raise click.UsageError("expected --tier URL, --store DIR, or both, found neither")
-    stores = () if directory is None else (StorePlace(str(directory), broker=broker),)
+    stores = () if directory is None else (StorePlace(str(directory), cluster, broker),)
     try:
-        with open_history(HistoryPlace(tier=tier, stores=stores)) as history:
+        with open_history(HistoryPlace(tier, stores, cluster)) as history:
             found = transaction_fate(history, transaction_id)
     except TierMQError as error:
         click.echo(f"Error: {error}", err=True)

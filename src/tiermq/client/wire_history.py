@@ -146,7 +146,7 @@ class WireCatalog(Catalog):
         self.place = history.place
         self.counters = ScanCounters()
         self._request = request or ScanRequest()
-        self._wanted = queue_filter(self._request)
+        self._wanted = queue_filter(self._request, self.place.cluster)
         self._queues: dict[QueueKey, QueueHistory] = {}
         self._sampled_at: dict[QueueKey, int] = {}
         self._brokers: set[tuple[str, str]] = set()

@@ -124,7 +124,7 @@ class Catalog:
     def __init__(self, history: OpenHistory, request: ScanRequest | None = None) -> None:
         self.history = history
         self.place: HistoryPlace = history.place
-        self._wanted = queue_filter(request or ScanRequest())
+        self._wanted = queue_filter(request or ScanRequest(), self.place.cluster)
         self._topics = request.topics if request is not None else frozenset()
         self._is_about_time = request is not None and (request.begin_ms > 0 or request.end_ms < EVER_MS)
         self._cold: ColdQueues | None = None
@@ -154,8 +154,10 @@ class Catalog:
     def require_readable(self) -> None:
         """Raises BadHistory when a requested queue is a batch queue: they are never tiered, and not read here.
 
-        Rows that are silently missing would be worse.
+        Rows that are silently missing would be worse. The same for queues that only their cluster distinguishes: their
+        rows would have the same ids.
         """
+        require_distinct(self._queues)
         for topic, path in self._batches.items():
             raise BadHistory(
                 f"expected topics with simple queues, found topic {topic!r} in {path}, whose messages are in batch "
@@ -218,7 +220,8 @@ class Catalog:
                 f"expected the broker's name of each of {len(stores)} stores, found none for {unnamed[0].path}; "
                 "give cluster and broker of every store"
             )
-        known = self._cold.brokers if self._cold is not None else []
+        wanted = self.place.cluster
+        known = [each for each in (self._cold.brokers if self._cold is not None else ()) if wanted in ("", each[0])]
         named = []
         for store in stores:
             recorded = recorded_names(store.path)
@@ -231,6 +234,11 @@ class Catalog:
                 named.append(replace(store, cluster=cluster, broker=broker))
             else:
                 named.append(replace(store, cluster=store.cluster or DEFAULT_CLUSTER, broker=DEFAULT_BROKER))
+        for store in named:
+            if wanted not in ("", store.cluster):
+                raise BadHistory(
+                    f"{store.path}: expected a store of cluster {wanted!r}, found one of {store.cluster!r}"
+                )
         if len({(store.cluster, store.broker) for store in named}) < len(named):
             raise BadHistory("expected one store for each broker, found two stores of one; give each one's name")
         return named
@@ -263,8 +271,21 @@ def read_catalog(history: OpenHistory, request: ScanRequest | None = None) -> Ca
     return Catalog(history, request)
 
 
-def queue_filter(request: ScanRequest) -> Callable[[QueueKey], bool]:
-    """Whether a queue is among those that a request names. Raises BadHistory for an invalid pattern."""
+def require_distinct(keys: Iterable[QueueKey]) -> None:
+    """Raises BadHistory for queues that only their cluster distinguishes: `recordId` has no cluster."""
+    clusters: dict[tuple[str, str, int], str] = {}
+    for key in keys:
+        other = clusters.setdefault((key.broker, key.topic, key.queue_id), key.cluster)
+        if other != key.cluster:
+            raise BadHistory(
+                f"expected one cluster, found queue {key.queue_id} of topic {key.topic!r} on a broker {key.broker!r} "
+                f"of cluster {other!r} and of cluster {key.cluster!r}: rows of both would have the same recordId. "
+                "Choose one (option clusterName, --cluster), and keep the other in a query or table of its own"
+            )
+
+
+def queue_filter(request: ScanRequest, cluster: str = "") -> Callable[[QueueKey], bool]:
+    """Whether a queue is among those that a request names, in a cluster. Raises BadHistory for an invalid pattern."""
     try:
         pattern = re.compile(request.topic_pattern) if request.topic_pattern is not None else None
     except re.error as error:
@@ -274,7 +295,8 @@ def queue_filter(request: ScanRequest) -> Callable[[QueueKey], bool]:
 
     def wanted(key: QueueKey) -> bool:
         return (
-            (not request.topics or key.topic in request.topics)
+            cluster in ("", key.cluster)
+            and (not request.topics or key.topic in request.topics)
             and (pattern is None or pattern.fullmatch(key.topic) is not None)
             and (not request.brokers or key.broker in request.brokers)
             and (not request.queue_ids or key.queue_id in request.queue_ids)

@@ -57,6 +57,8 @@ class HistoryPlace:
 
     tier: str | None = None
     stores: tuple[StorePlace, ...] = ()
+    cluster: str = ""
+    """Only this cluster; empty: all. Of several clusters with one broker name only one can be read at a time."""
 
 
 class LossReason(enum.StrEnum):

@@ -73,12 +73,14 @@ class KvConfig:
                 )
 
     def delete(self, namespace: str, key: str) -> bool:
-        """The same; False when there was nothing."""
+        """The same; False when there was nothing. A namespace without keys is gone."""
         with self._lock:
             found = self._table.get(namespace)
             if found is None or key not in found:
                 return False
-            self._replace({**self._table, namespace: {name: each for name, each in found.items() if name != key}})
+            left = {name: each for name, each in found.items() if name != key}
+            others = {name: each for name, each in self._table.items() if name != namespace}
+            self._replace({**others, namespace: left} if left else others)
             return True
 
     def _replace(self, table: Table) -> None:
@@ -111,4 +113,5 @@ def _decode(data: bytes) -> Table:
     table = decode_object(data).get("configTable")
     if table is None:
         raise RequestRefused("expected a configTable, found none")
-    return {name: text_map_in(each, name) for name, each in object_in(table, "configTable").items()}
+    found = {name: text_map_in(each, name) for name, each in object_in(table, "configTable").items()}
+    return {name: each for name, each in found.items() if each}  # RocketMQ keeps empty ones.

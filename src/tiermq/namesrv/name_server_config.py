@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Mapping
 from typing import ClassVar
 
-from tiermq.settings import (
-    Promise,
-    ServerConfiguration,
-    is_false,
-    is_true,
-    read_entries,
-    read_settings_text,
-    unkept_promises,
-    whole,
-)
+from tiermq.remoting.security_promises import ACL, SECURITY_PROMISES
+from tiermq.settings import Promise, ServerConfiguration, is_false, is_true, whole
 
 DEFAULT_PORT = 9876
 _LISTED = "lists of topics would be given to every client"
-PROMISES = {
+PROMISES: Mapping[str, Promise] = {
+    **SECURITY_PROMISES,
     "enableControllerInNamesrv": Promise(
         is_true, "a name server here has no controller, so no replica takes over", "run `tiermq controller` beside it"
     ),
-    "enableAllTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
-    "enableTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
+    "enableAllTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", ACL),
+    "enableTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", ACL),
 }
 """Settings of RocketMQ's name server whose values ask for safety that is not provided."""
 
@@ -57,10 +49,3 @@ class NameServerConfig(ServerConfiguration):
     def __post_init__(self) -> None:
         ServerConfiguration.__post_init__(self)
         object.__setattr__(self, "kv_config_path", os.path.expanduser(self.kv_config_path))
-
-
-def unkept_in_file(path: Path, kept: Collection[str]) -> list[str]:
-    """What a file, unless it is TOML, asks for that neither a name server here nor the options in `kept` provide."""
-    if path.suffix == ".toml":
-        return []
-    return unkept_promises(read_entries(read_settings_text(path), path.suffix), PROMISES, kept)

@@ -108,12 +108,12 @@ class AttachedHistory:
         except BadOption as error:
             warnings.warn(f"there are no tables tiermq.<cluster>.<topic>, only views: {error}", stacklevel=3)
             return
-        for cluster, topics in self.views.brokers.items():
+        for cluster, topics in self.views.clusters.items():
             chosen = self._cluster_choice(cluster)
             if chosen is None:
                 warnings.warn(
-                    f"cluster {cluster} has no tables tiermq.{plain_name(cluster)}.<topic>: its brokers cannot be "
-                    "distinguished from those of other clusters; attach one cluster at a time",
+                    f"cluster {cluster} has no tables tiermq.{plain_name(cluster)}.<topic>: the history has stores, "
+                    "and brokers of other clusters; attach one cluster at a time (cluster=…)",
                     stacklevel=3,
                 )
                 continue
@@ -127,14 +127,10 @@ class AttachedHistory:
                     self._tables[place] = catalog.put(*place, texts)
 
     def _cluster_choice(self, cluster: str) -> dict[str, Any] | None:
-        """The arguments that choose the brokers of a cluster; None when they cannot be chosen by their names."""
-        if len(self.views.brokers) == 1:
+        """The arguments that choose a cluster; None when the history has stores, which are those of one cluster."""
+        if len(self.views.clusters) == 1:
             return {}
-        own: set[str] = set()
-        other: set[str] = set()
-        for each, topics in self.views.brokers.items():
-            (own if each == cluster else other).update(name for names in topics.values() for name in names)
-        return None if own & other or self.source.get("store") is not None else {"broker": sorted(own)}
+        return None if self.source.get("store") is not None else {"cluster": cluster}
 
     def sql(self, query: str) -> DataFrame:
         """The frame of a query. Raises BadOption, and what Spark raises for a query that it does not understand."""
@@ -259,9 +255,7 @@ def topic_views(*, topic: Any = None, **source: Any) -> TopicViews:
         require_tier(catalog, spec)
         check_topics(catalog, request)
         require_queues(catalog, spec)
-        brokers: dict[str, dict[str, list[str]]] = {}
-        for queue in catalog.queues():
-            names = brokers.setdefault(queue.key.cluster, {}).setdefault(queue.key.topic, [])
-            if queue.key.broker not in names:
-                names.append(queue.key.broker)
-        return TopicViews(catalog.topics(), brokers)
+        clusters: dict[str, list[str]] = {}
+        for cluster, topic in sorted({(queue.key.cluster, queue.key.topic) for queue in catalog.queues()}):
+            clusters.setdefault(cluster, []).append(topic)
+        return TopicViews(catalog.topics(), clusters)

@@ -177,7 +177,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         (),
         "Whose the stores are, one name each or one for all; without a store: which brokers of the tier.",
     ),
-    Option("clusterName", "cluster_name", "name", read_text, None, "The cluster of the stores."),
+    Option("clusterName", "cluster_name", "name", read_text, None, "Only this cluster; also that of the stores."),
     Option(
         "subscribe",
         "topics",

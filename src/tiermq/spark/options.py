@@ -97,13 +97,14 @@ class SourceOptions:
 
 def _place(values: Mapping[str, Any]) -> HistoryPlace:
     """Where history is stored."""
-    certificates = _certificates(values)
+    certificates, cluster = _certificates(values), values["cluster_name"] or ""
     _check_name_servers(values["name_servers"], values["tls"] or bool(certificates))
     for name, given in (("tier", values["tier"]), ("store", values["stores"])):
         at_most_one({name: given, "namesrv": values["name_servers"]}, "read files, or ask brokers")
     if values["name_servers"] is not None:
-        return WirePlace(name_servers=values["name_servers"], tls=values["tls"], certificates=certificates)
-    return HistoryPlace(values["tier"], store_places(values["stores"], values["broker_names"], values["cluster_name"]))
+        servers = values["name_servers"]
+        return WirePlace(cluster=cluster, name_servers=servers, tls=values["tls"], certificates=certificates)
+    return HistoryPlace(values["tier"], store_places(values["stores"], values["broker_names"], cluster), cluster)
 
 
 def _certificates(values: Mapping[str, Any]) -> ClientTls:

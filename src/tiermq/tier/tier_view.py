@@ -7,17 +7,17 @@ behind (`restore.queue_discovery`). A restore uses the same code, so it finds wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiermq.clock import EVER_MS, Clock, SystemClock
 from tiermq.errors import CorruptSegment, TierError
-from tiermq.message.stored_message import StoredMessage
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.index.index_item import index_hash, low_32_bits
+from tiermq.tier.index.index_item import IndexItem, index_hash, low_32_bits
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
+from tiermq.tier.queue.records import CODA_BYTES
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.queue.tier_queue import MessageRow, TierQueue
 from tiermq.tier.queue.units import Unit
@@ -127,29 +127,44 @@ class TierView:
         logs, units = (queue.segments(kind) for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE))
         return TierQueue(self._driver, queue.key, logs, units)
 
-    def find_by_key(self, topic: str, key: str, max_count: int) -> Iterator[StoredMessage]:
+    def find_by_key(
+        self, topic: str, key: str, max_count: int, queue_id: int | None = None
+    ) -> Iterator[tuple[QueueView, MessageRow]]:
         """Messages that have a key, from uploaded index files, newest file first; each message once.
 
-        Index files that a broker has not uploaded yet are not searched. Raises CorruptSegment, TierUnavailable.
+        A record of the index that is damaged or cannot be read is a row with its error: whether it has the key is
+        unknown. Index files that a broker has not uploaded yet are not searched.
+        Raises CorruptSegment, TierUnavailable.
         """
-        queues = [queue for queue in self.queues if queue.key.topic == topic]
+        queues = [q for q in self.queues if q.key.topic == topic and queue_id in (None, q.key.queue_id)]
         ids = {low_32_bits(queue.manifest.topic_id) for queue in queues if queue.manifest is not None}
         wanted = index_hash(topic, key)
-        seen: set[tuple[str, int, int]] = set()
+        seen: set[tuple[QueueKey, int]] = set()
         for segment in sorted(self.index, key=lambda segment: segment.key.base, reverse=True):
             selected = CompactedIndex(self._driver, segment).select(wanted, 1 << 20, 0, EVER_MS)
             for item in selected.items:
                 queue = next((q for q in queues if _is_of(q.key, segment, item.queue_id)), None)
-                location = (segment.key.broker, item.queue_id, item.tier_offset)
-                if queue is None or location in seen or (ids and item.topic_id not in ids):
+                if queue is None or (queue.key, item.tier_offset) in seen or (ids and item.topic_id not in ids):
                     continue
-                seen.add(location)
-                row = self._reader(queue).message(Unit(UNKNOWN_OFFSET, item.tier_offset, item.size))
-                if row.message is not None and key in (*row.message.keys, row.message.unique_key):
-                    yield row.message
-                    max_count -= 1
-                    if max_count <= 0:
-                        return
+                seen.add((queue.key, item.tier_offset))
+                row = self._candidate(queue, item)
+                if row is None or (row.message is not None and key not in (*row.message.keys, row.message.unique_key)):
+                    continue
+                yield queue, row
+                max_count -= row.message is not None
+                if max_count <= 0:
+                    return
+
+    def _candidate(self, queue: QueueView, item: IndexItem) -> MessageRow | None:
+        """What an item of the index leads to; None when it has expired, or was uploaded after the queue was listed."""
+        reader = self._reader(queue)
+        row = reader.message(Unit(UNKNOWN_OFFSET, item.tier_offset, item.size))
+        if row.message is not None:
+            return replace(row, queue_offset=row.message.queue_offset)
+        first, last = reader.first_unit(queue.min_offset, queue.max_offset), reader.unit(queue.max_offset - 1)
+        is_expired = queue.max_offset <= queue.min_offset or (first is not None and item.tier_offset < first.log_offset)
+        is_later = last is not None and not last.is_blank and item.tier_offset > last.end + CODA_BYTES
+        return None if is_expired or is_later else row
 
     def unindexed(self, topic: str) -> list[QueueView]:
         """Queues of the topic whose every key is not known to be in the uploaded index.

@@ -122,6 +122,8 @@ REVIVE_ATTACKS: list[tuple[str, Any]] = [
     ("ck", [1, 2]),
     ("ck", check_point(bm="x")),
     ("ck", check_point(pt=float("nan"))),
+    ("ck", check_point(more="x" * 65_536)),
+    ("ack", {**ACK, "more": "x" * 65_536}),
 ]
 
 

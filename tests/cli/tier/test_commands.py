@@ -272,6 +272,24 @@ def test_a_look_up_by_key_says_that_the_tier_may_not_have_every_key(tmp_path: Pa
     assert "not known to hold every key" in run("cat", tier, "--topic", "orders", "--key", "order-42").stderr
 
 
+def test_a_look_up_by_key_in_damaged_history_is_an_error(tmp_path: Path) -> None:
+    with LocalStore.open(tmp_path / "s", **SIZES) as store:
+        store.put_many(Message("orders", b"x", number % 2, keys=[f"order-{number:02}"]) for number in range(20))
+    tier = (tmp_path / "t").as_uri()
+    offload([f"{tmp_path / 's'}=c/b"], tier)
+    segment = next(path for path in tmp_path.glob("t/**/0/COMMIT_LOG/*") if path.is_file())
+    segment.write_bytes(segment.read_bytes().replace(b"order-10", b"XXXXX-10"))
+    for key in ("order-10", "order-12"):  # The second is intact, and which record of the block is not is unknown.
+        result = run("cat", tier, "--topic", "orders", "--key", key)
+        assert result.exit_code == 1
+        line = json.loads(result.stdout)
+        assert (line["topic"], line["queue_id"]) == ("orders", 0)
+        assert "is not what was written" in line["error"]
+        assert "tiermq tier repair" in line["error"]
+    intact = run("cat", tier, "--topic", "orders", "--key", "order-11")
+    assert (intact.exit_code, json.loads(intact.stdout)["properties"]["KEYS"]) == (0, "order-11")
+
+
 def test_a_store_that_knows_of_no_tier_is_refused(tmp_path: Path) -> None:
     result = run("verify", URL, "--store", str(tmp_path))
     assert result.exit_code == 2

@@ -59,7 +59,7 @@ def assert_every_key_is_found(made: JobWorld) -> None:
     for topic, queue_id, count in (("orders", 0, 5 * FILES), ("payments", 2, FILES)):
         for number in range(count):
             for key in keys_of(topic, queue_id, number):
-                assert [found.queue_offset for found in view.find_by_key(topic, key, 10)] == [number], (topic, key)
+                assert [found.queue_offset for _, found in view.find_by_key(topic, key, 10)] == [number], (topic, key)
 
 
 @pytest.mark.parametrize("with_store", [True, False])

@@ -8,14 +8,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from small_store import SIZES
 from tables.table_world import SETTINGS, TableWorld
-from tiermq import Message, TieredStore
+from tiermq import LocalStore, Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.errors import BadHistory, BadOption, BadSchema, DataLoss, TableConflict, UnknownColumn
 from tiermq.pipeline.export.job import chosen_columns, export
 from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.offload.job import offload
 from tiermq.spark import SparkRunner
 from tiermq.tables.body_format import BodyFormat
 from tiermq.tables.table_files import open_table
@@ -422,3 +424,28 @@ def test_an_export_of_damaged_messages_exits_with_1_every_time(plain: TableWorld
     history.repair()
     assert CliRunner().invoke(cli, words).exit_code == 0
     assert plain.rows() == history.wanted()
+
+
+def test_clusters_with_one_broker_name_are_exported_one_by_one_so_that_ids_stay_unique(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    for cluster in ("prod", "test"):
+        with LocalStore.open(tmp_path / cluster, **SIZES) as store:
+            store.put_many(Message("orders", cluster.encode(), 0) for _ in range(20))
+        offload([f"{tmp_path / cluster}={cluster}/broker-a"], url, index="later")
+
+    def run(*words: str) -> Result:
+        source = ["pipeline", "export", "--master", "here", "--tier", url, "--topic", "orders"]
+        return CliRunner().invoke(cli, [*source, "--to", f"parquet:{tmp_path}/lake", *words])
+
+    both = run()
+    assert both.exit_code == 1
+    assert "of cluster 'prod' and of cluster 'test': rows of both would have the same recordId" in both.output
+    assert run("--cluster", "prod").exit_code == 0
+    bodies = [row.as_py() for path in (tmp_path / "lake").rglob("*.parquet") for row in pq.read_table(path)["body"]]
+    assert bodies == [b"prod"] * 20
+    other = run("--cluster", "test")
+    assert other.exit_code == 1
+    assert "--cluster), and keep the other in a query or table of its own" in other.output
+    absent = run("--cluster", "dev")
+    assert absent.exit_code == 1
+    assert "there is no cluster 'dev' in the history; there are prod, test" in absent.output

@@ -63,7 +63,7 @@ def found_keys(made: JobWorld) -> int:
     for topic, queue_id, count in (("orders", 0, 30), ("payments", 2, 6)):
         for number in range(count):
             for key in keys_of(topic, queue_id, number):
-                offsets = [message.queue_offset for message in view.find_by_key(topic, key, 10)]
+                offsets = [row.queue_offset for _, row in view.find_by_key(topic, key, 10)]
                 assert offsets in ([], [number])
                 found += len(offsets)
     return found

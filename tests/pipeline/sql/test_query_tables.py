@@ -46,6 +46,8 @@ def of(condition: str) -> ScanPruning:
         ("tags = 'paid' and body is not null", ScanPruning(tags=frozenset({"paid"}))),
         ("array_contains(keys, 'order-42')", ScanPruning(keys=frozenset({"order-42"}))),
         ("uniqKey in ('A', 'B')", ScanPruning(keys=frozenset({"A", "B"}))),
+        ("array_contains(keys, 'a') and array_contains(keys, 'b')", ScanPruning(keys=frozenset({"a"}))),
+        ("uniqKey = 'A' and array_contains(keys, 'a')", ScanPruning(keys=frozenset({"A"}))),
         ("storeTimestamp >= '2026-01-01'", ScanPruning(begin_ms=JANUARY_MS)),
         ("storeTimestamp < timestamp '2026-01-01 00:00:01'", ScanPruning(end_ms=JANUARY_MS + 1001)),
         ("storeTimestamp >= '2026-01-01T01:00:00+01:00'", ScanPruning(begin_ms=JANUARY_MS)),

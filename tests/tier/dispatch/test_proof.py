@@ -129,6 +129,23 @@ def test_a_file_stays_while_its_copy_is_wrong_and_cannot_be_written_again(world:
     assert world.engine.status()["unproven"] == ""
 
 
+def test_a_file_stays_while_what_is_written_again_is_stored_wrong_again(
+    world: DispatchWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.put(30, size=1000)
+    flip_next_writes(world, 1)
+    assert world.engine.flush()
+    world.driver.plan = ScriptedFaults("rewrite", [Fault.FLIPPED] * 100)
+    world.clock.advance_ms(100 * HOUR_MS)
+    cleaned = world.clean()
+    assert (cleaned.log_files, cleaned.vetoed) == (0, True)
+    assert "still wrong: the local files stay" in caplog.text
+    assert world.metric("tiermq_tier_proof_repairs_total") == 0
+    world.driver.plan = None
+    assert world.clean().log_files > 0
+    assert world.tier_offsets() == list(range(30))
+
+
 def test_what_a_process_before_uploaded_is_proven_again(world: DispatchWorld) -> None:
     world.put(30, size=1000)
     flip_next_writes(world, 1)

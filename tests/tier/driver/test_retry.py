@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from servers.faulty_driver import Down, Fault, FaultyDriver, ScriptedFaults, SeededFaults
 from simulation.manual_clock import ManualClock
 from tier.driver.conformance import DriverConformance, Place, fresh_segment
-from tiermq.errors import SegmentConflict, SegmentMissing, TierUnavailable
+from tiermq.errors import SegmentConflict, SegmentMissing, TierCredentials, TierUnavailable
+from tiermq.tier.driver.contract import READS, ForwardingDriver, Result
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.retry import BreakerState, RetryingDriver, RetryPolicy
+from tiermq.tier.names import SegmentKey
 
 _numbers = itertools.count()
 POLICY = RetryPolicy(tries_max=4, first_wait_ms=100, wait_max_ms=300, failures_max=6, rest_ms=1_000)
@@ -140,3 +143,26 @@ def test_closing_ends_the_waiting() -> None:
         driver.close()
         with pytest.raises(TierUnavailable):
             waiting.result()
+
+
+class RefusesWrites(ForwardingDriver):
+    """Credentials that may only read, until they are changed."""
+
+    may_write = False
+
+    def forward(self, operation: str, key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+        if operation not in READS and not self.may_write:
+            raise TierCredentials("expected to write, found a refusal")
+        return super().forward(operation, key, call)
+
+
+def test_a_refused_write_is_trouble_until_a_write_is_accepted_and_not_until_the_next_read() -> None:
+    inner = RefusesWrites(MemoryDriver(f"refused-{next(_numbers)}"))
+    driver = RetryingDriver(inner)
+    with pytest.raises(TierCredentials):
+        driver.put_object("a.tiermq.json", b"{}")
+    assert driver.get_object("a.tiermq.json") is None
+    assert isinstance(driver.trouble, TierCredentials)
+    inner.may_write = True
+    driver.put_object("a.tiermq.json", b"{}")
+    assert driver.trouble is None

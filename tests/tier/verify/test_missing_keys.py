@@ -17,8 +17,9 @@ from tiermq.pipeline.reindex.job import reindex
 from tiermq.pipeline.verify.job import verify as verify_job
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Hole, QueueCoverage, open_sealed, sealed_text
+from tiermq.tier.index.index_item import ITEM, IndexItem
 from tiermq.tier.names import QueueKey
-from tiermq.tier.verify.missing_keys import KeyRange, covered_ranges
+from tiermq.tier.verify.missing_keys import KeyRange, KeySum, KeySums, covered_ranges
 from tiermq.tier.verify.verify import verify_tier
 from tiermq.tier.verify.verify_report import VerifyReport
 
@@ -154,3 +155,20 @@ def test_only_what_is_indexed_for_certain_is_asked_for(
 ) -> None:
     found = covered_ranges(QUEUE, known, 7, 100, 1_000)
     assert found == [KeyRange(QUEUE, 7, *each) for each in expected]
+
+
+@pytest.mark.parametrize("field", ["key_hash", "tier_offset"])
+def test_sums_of_items_differ_when_one_item_leads_elsewhere_or_is_of_another_key(field: str) -> None:
+    where = KeyRange(QueueKey("c", "b", T, 0), 7, 0, 10_000)
+    items = [IndexItem(100 + number, 7, 0, number * 100, 100, 0) for number in range(20)]
+    other = [*items[:-1], items[-1]._replace(**{field: getattr(items[-1], field) + 1})]
+
+    def summed(*chunks: list[IndexItem]) -> tuple[KeySum, ...]:
+        sums = KeySums([where])
+        for chunk in chunks:
+            sums.add_items(chunk, memoryview(b"".join(ITEM.pack(*each) for each in chunk)))
+        return sums.found()
+
+    assert summed(items) == summed(items[:7], items[7:])
+    assert summed(items) != summed(other)
+    assert summed(items) != summed(other[:7], other[7:])

@@ -209,8 +209,8 @@ QUEUES = click.option("--queue", "queues", multiple=True, type=int, help="Only t
 
 
 def source_options(command: Command) -> Command:
-    """--tier, --store, --topic, --queue, --since, --until, --offsets."""
-    for option in (OFFSETS, *reversed(TIMES), QUEUES, TOPICS, *reversed(PLACES)):
+    """--tier, --store, --cluster, --topic, --queue, --since, --until, --offsets."""
+    for option in (OFFSETS, *reversed(TIMES), QUEUES, TOPICS, CLUSTER, *reversed(PLACES)):
         command = option(command)
     return command
 
@@ -220,6 +220,7 @@ def source_arguments(
     tier: str | None,
     stores: tuple[str, ...],
     topics: tuple[str, ...],
+    cluster: str | None = None,
     queues: tuple[int, ...] = (),
     since: str | None = None,
     until: str | None = None,
@@ -231,6 +232,7 @@ def source_arguments(
     arguments: dict[str, Any] = {
         "tier": tier,
         "store": list(stores) or None,
+        "cluster": cluster,
         "topic": list(topics) or None,
         "queues": list(queues) or None,
         "since": since,

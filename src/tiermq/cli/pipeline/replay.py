@@ -167,8 +167,8 @@ def properties_of(texts: tuple[str, ...]) -> dict[str, str]:
 def _arguments(table: str | None, source: dict[str, Any]) -> dict[str, Any]:
     if table is None:
         return source_arguments(**source)
-    if source["tier"] or source["stores"]:
-        raise BadConfig("a replay reads a history or a table: leave out --tier and --store, or --table")
+    if source["tier"] or source["stores"] or source["cluster"]:
+        raise BadConfig("a replay reads a history or a table: leave out --tier, --store and --cluster, or --table")
     given = {"topic": list(source["topics"]), "queues": list(source["queues"]), "since": source["since"]}
     given |= {"until": source["until"], "offsets": offsets_of(source["offsets"])}
     return {name: value for name, value in given.items() if value}

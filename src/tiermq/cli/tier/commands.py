@@ -54,7 +54,9 @@ from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseRole, bro
 from tiermq.tier.metadata.broker_state import load_broker_state
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET
 from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.queue.tier_queue import MessageRow
 from tiermq.tier.repair.repair import repair_tier
 from tiermq.tier.repair.repair_plan import RepairOutcome, RepairReport
 from tiermq.tier.retention.orphans import GRACE_MS, clean, find_orphans
@@ -181,8 +183,9 @@ def cat(
 
     Messages are in queue order; with --key, newest index file first.
 
-    A lost message is a line with "gap", a damaged one a line with "error". What a broker has not
-    uploaded of its key index yet is not found by --key; stderr reports it.
+    A lost message is a line with "gap", a damaged one a line with "error"; with --key also one that may have the
+    key, as its own keys cannot be trusted. What a broker has not uploaded of its key index yet is not found by --key;
+    stderr reports it.
 
     Exit code: 0, 1 if a message was damaged, 2 if the tier cannot be read or has no such queue.
 
@@ -201,9 +204,8 @@ def cat(
         queues = view.queues if queue is None else [view.find(topic, queue)]
         damaged = False
         if key is not None:
-            for message in view.find_by_key(topic, key, count):
-                if queue in (None, message.queue_id):
-                    print_json(message.to_dict())
+            for each, row in view.find_by_key(topic, key, count, queue):
+                damaged |= _print_row(each, row)
             _tell_unindexed(view, topic)
         else:
             for each in queues:
@@ -247,15 +249,22 @@ def _refuse(whole: TierView, topic: str, queue_id: int | None) -> NoReturn:
 def _print_queue(view: TierView, queue: QueueView, offset: int, count: int) -> bool:
     damaged = False
     for row in view.messages(queue, offset, count):
-        place = {"topic": queue.key.topic, "queue_id": queue.key.queue_id, "queue_offset": row.queue_offset}
-        if row.message is not None:
-            print_json(row.message.to_dict())
-        elif row.error:
-            damaged = True
-            print_json({**place, "error": row.error})
-        else:
-            print_json({**place, "gap": True})
+        damaged |= _print_row(queue, row)
     return damaged
+
+
+def _print_row(queue: QueueView, row: MessageRow) -> bool:
+    """Print what is at one queue offset. Returns whether it is damaged."""
+    place: dict[str, Any] = {"topic": queue.key.topic, "queue_id": queue.key.queue_id}
+    if row.queue_offset != UNKNOWN_OFFSET:
+        place["queue_offset"] = row.queue_offset
+    if row.message is not None:
+        print_json(row.message.to_dict())
+    elif row.error:
+        print_json({**place, "error": row.error})
+    else:
+        print_json({**place, "gap": True})
+    return bool(row.error)
 
 
 @tier.command()

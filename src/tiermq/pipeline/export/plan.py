@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tiermq.clock import EVER_MS
 from tiermq.errors import DataLoss
-from tiermq.history.catalog import Catalog, QueueHistory
+from tiermq.history.catalog import Catalog, QueueHistory, require_distinct
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import bundle_tasks, plan_scan
 from tiermq.history.scan_values import (
@@ -84,6 +84,7 @@ def plan_export(
         require_queues(catalog, spec)
     request = _by_offsets(bounded_request(spec, request, catalog), catalog)
     missing, losses, notes = _missing(catalog, request, exported)
+    require_distinct({*exported.queues(), *missing})
     if losses and not allow_loss:
         more = f", and {len(losses) - 1} more" if len(losses) > 1 else ""
         raise DataLoss(

@@ -92,8 +92,11 @@ def require_queues(catalog: Catalog, spec: ScanSpec) -> None:
 
 
 def check_topics(catalog: Catalog, request: ScanRequest) -> None:
-    """Raises BadHistory when a topic or broker that was named is not there."""
-    brokers = sorted({broker for _, broker in catalog.brokers})
+    """Raises BadHistory when a cluster, topic or broker that was named is not there."""
+    wanted, clusters = catalog.place.cluster, sorted({cluster for cluster, _ in catalog.brokers})
+    if wanted not in ("", *clusters):
+        raise BadHistory(f"there is no cluster {wanted!r} in the history; there are {_listed(clusters)}")
+    brokers = sorted({broker for cluster, broker in catalog.brokers if wanted in ("", cluster)})
     for broker in sorted(request.brokers - set(brokers)):
         raise BadHistory(f"there is no broker {broker!r} in the history; there are {_listed(brokers)}")
     missing = sorted(request.topics - set(catalog.topics()))

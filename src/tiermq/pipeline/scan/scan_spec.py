@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiermq.errors import BadOption
@@ -77,7 +77,7 @@ class ScanSpec:
 
     def require_place(self) -> None:
         """Raises BadOption when there is no tier, no store and no cluster to read, or the tier is no URL."""
-        if self.place == NOWHERE:
+        if replace(self.place, cluster="") == NOWHERE:
             raise BadOption(
                 "expected the location of messages: option tier (a URL such as s3://bucket/prefix or "
                 "file:///directory), option store (a store directory), or both; or option namesrv (host:port)"
@@ -101,6 +101,7 @@ class ScanSpec:
             "tier": self.place.tier,
             "store": _listed(stores),
             "brokerName": _listed(brokers or self.brokers),
+            "clusterName": self.place.cluster or None,
             "subscribe": _listed(self.topics),
             "subscribePattern": self.topic_pattern,
             "keys": _listed(self.keys),
@@ -161,14 +162,15 @@ def scan_spec(
     """The specification of Python values. Raises BadOption.
 
     A store is a directory, `DIR=broker` or `DIR=cluster/broker`. `broker` names the brokers of the stores, one for each
-    or one for all; without a store, which brokers of the tier. Times without a zone are of `zone`, or else UTC.
+    or one for all; without a store, which brokers of the tier. `cluster` is that of the stores, and the only one read.
+    Times without a zone are of `zone`, or else UTC.
     `offsets` is (from, to) for every queue, either of which may be None, or the same by topic and queue:
     `{"orders": {0: (100, 200)}}`.
     """
     names = _texts("broker", broker)
     stores = [store] if isinstance(store, str | os.PathLike) else list(store or ())
     return ScanSpec(
-        place=HistoryPlace(tier, store_places([os.fspath(path) for path in stores], names, cluster)),
+        place=HistoryPlace(tier, store_places([os.fspath(path) for path in stores], names, cluster), cluster or ""),
         brokers=() if stores else names,
         topics=() if isinstance(topic, re.Pattern) else _texts("topic", topic),
         topic_pattern=topic.pattern if isinstance(topic, re.Pattern) else None,

@@ -44,10 +44,10 @@ class TopicViews(dict[str, str]):
     of names, so topics that differ in nothing else are not in here; `topic_of` still finds them by their own names.
     """
 
-    def __init__(self, topics: Iterable[str], brokers: Mapping[str, Mapping[str, Sequence[str]]] | None = None) -> None:
-        """`brokers` are those that have a topic, by cluster and topic."""
+    def __init__(self, topics: Iterable[str], clusters: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`clusters` are the topics of each cluster."""
         self.topics = sorted(topics)
-        self.brokers = brokers or {}
+        self.clusters = clusters or {}
         self._meant: dict[str, list[str]] = {}
         for topic in self.topics:
             for name in {_derived(topic), topic.lower()}:

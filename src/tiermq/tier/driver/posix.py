@@ -35,6 +35,7 @@ from pathlib import Path
 
 from tiermq.errors import (
     BadTierName,
+    BadTierUrl,
     IllegalRange,
     ManifestConflict,
     SegmentMissing,
@@ -191,6 +192,7 @@ OBJECT_READ_BYTES = 256 * 1024  # Most small objects need one call.
 QUEUE_OBJECT_PARTS = 5  # Cluster, broker, topic, queue, object: the depth of an object beside a queue's segments.
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _IMPOSSIBLE_NAME = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
+_NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -523,6 +525,11 @@ class PosixDriver(NoBundles):
         except TierError:
             raise
         except OSError as error:
+            if error.errno in _NO_DIRECTORY and not os.path.isdir(self._root):
+                raise BadTierUrl(
+                    f"{self.url}: expected a directory that can be created, found none: {error.strerror}. "
+                    "Correct the tier's URL, or mount the file system."
+                ) from error
             raise _translation(action, path, error) from error
 
 

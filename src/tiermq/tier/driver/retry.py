@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import TIER_REFUSALS, IllegalTransition, TierError, TierUnavailable
-from tiermq.tier.driver.contract import Buffer, ForwardingDriver, TierDriver
+from tiermq.tier.driver.contract import READS, Buffer, ForwardingDriver, TierDriver
 from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.names import SegmentKey
 
@@ -50,6 +50,10 @@ def next_state(state: BreakerState, event: BreakerEvent) -> BreakerState:
         return _NEXT[state, event]
     except KeyError:
         raise IllegalTransition(f"expected an event of state {state.value!r}, found {event.value!r}") from None
+
+
+_WRITES = frozenset({"write", "put_object", "put_chunk", "commit_chunks", "write_bundle", "replace", "rewrite"})
+"""Operations that prove that the back end accepts writes; others may find nothing to do, and send no request."""
 
 
 class CircuitBreaker:
@@ -158,8 +162,8 @@ class RetryingDriver(ForwardingDriver):
         self._policy = policy or RetryPolicy()
         self._metrics = metrics
         self._clock = clock or SystemClock()
-        self.trouble: TierError | None = None
-        """Why the last call could not use the back end; None when it could."""
+        self._read_trouble: TierError | None = None
+        self._write_trouble: TierError | None = None
         self.breaker = CircuitBreaker(self._policy.failures_max, self._policy.rest_ms, self._clock)
         self._chance = chance
         self._closed = threading.Event()
@@ -181,12 +185,12 @@ class RetryingDriver(ForwardingDriver):
                 if self._metrics is not None:
                     self._metrics.failed(operation, key, self._since_ms(began_s), error)
                 failed_tries += 1
-                if not self._may_retry(error, permission, failed_tries):
+                if not self._may_retry(operation, error, permission, failed_tries):
                     raise
             else:
                 if self._metrics is not None:
                     self._metrics.answered(operation, key, self._since_ms(began_s))
-                self.trouble = None
+                self._note(operation, None)
                 self.breaker.answered(permission)
                 return result
             self._wait(self._policy.wait_ms(failed_tries, self._chance()) / 1000)
@@ -194,15 +198,33 @@ class RetryingDriver(ForwardingDriver):
     def _since_ms(self, began_s: float) -> float:
         return (self._clock.monotonic() - began_s) * 1000
 
-    def _may_retry(self, error: BaseException, permission: int, failed_tries: int) -> bool:
+    @property
+    def trouble(self) -> TierError | None:
+        """Why the last write, or else the last read, could not use the back end; None when it could.
+
+        A back end may answer reads and refuse writes: a read that is answered says nothing of writes.
+        """
+        return self._write_trouble or self._read_trouble
+
+    def _note(self, operation: str, trouble: TierError | None) -> None:
+        if trouble is None:
+            self._read_trouble = None
+            if operation in _WRITES:
+                self._write_trouble = None
+        elif operation in READS:
+            self._read_trouble = trouble
+        else:
+            self._write_trouble = trouble
+
+    def _may_retry(self, operation: str, error: BaseException, permission: int, failed_tries: int) -> bool:
         """Note a failed try with the breaker; whether another one may follow."""
         if isinstance(error, TierUnavailable):
-            self.trouble = error
+            self._note(operation, error)
             self.breaker.failed(permission)
             exhausted = failed_tries >= self._policy.tries_max or self._closed.is_set()
             return not exhausted and self.breaker.state is BreakerState.CLOSED
         if isinstance(error, TierError):
-            self.trouble = error if isinstance(error, TIER_REFUSALS) else None
+            self._note(operation, error if isinstance(error, TIER_REFUSALS) else None)
             self.breaker.answered(permission)
         else:
             # An interrupt or a bug here is no failure of the back end, but a probe must end.

@@ -16,7 +16,6 @@ credentials the tier is refused before a request is sent; only `identity=instanc
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import re
@@ -33,7 +32,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 from tiermq.clock import Clock
-from tiermq.errors import BadTierUrl, TierCredentials, TierUnavailable
+from tiermq.errors import BadTierUrl, TierCredentials
 from tiermq.tier.driver.contract import ReadOnlyDriver, TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.object_requests import ObjectRequests, PastTheEnd, cleaned, our_error
@@ -133,14 +132,6 @@ def check_tier(url: str, name: str, *, writes: bool, environment: Mapping[str, s
     driver = bare_driver(url, os.environ if environment is None else environment)
     try:
         _ask(driver, name, writes)
-    except TierUnavailable as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise BadTierUrl(
-                f"{driver.url}: expected a directory that can be created, found none: {cause.strerror}. "
-                "Correct the tier's URL, or mount the file system."
-            ) from error
-        raise
     finally:
         driver.close()
 

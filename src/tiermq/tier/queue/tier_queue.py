@@ -215,7 +215,7 @@ class TierQueue:
     def _window(self, unit: Unit) -> tuple[memoryview, int, str]:
         """Bytes of the log from a unit's record on, where they begin, and why there are none."""
         wanted = bytes_to_read(unit)
-        for length in (max(wanted, RECORDS_READ_BYTES), wanted):  # Damage further on does not matter.
+        for length in (max(wanted, RECORDS_READ_BYTES), wanted, unit.size):  # Damage further on does not matter.
             try:
                 return self.read_records(unit.log_offset, length), unit.log_offset, ""
             except UNREADABLE as error:
@@ -224,10 +224,12 @@ class TierQueue:
 
     def message(self, unit: Unit) -> MessageRow:
         """The message of one unit, read alone."""
-        try:
-            return self.row(unit, self.read_records(unit.log_offset, bytes_to_read(unit)), unit.log_offset)
-        except UNREADABLE as error:
-            return MessageRow(unit.queue_offset, error=str(error))
+        for length in (bytes_to_read(unit), unit.size):  # As in `_window`.
+            try:
+                return self.row(unit, self.read_records(unit.log_offset, length), unit.log_offset)
+            except UNREADABLE as error:
+                why = str(error)
+        return MessageRow(unit.queue_offset, error=why)
 
     @staticmethod
     def row(unit: Unit, window: memoryview, start: int) -> MessageRow:
