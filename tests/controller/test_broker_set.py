@@ -131,6 +131,9 @@ def test_a_new_set_gives_id_1_only_and_the_same_request_again_is_answered_alike(
     assert state_of(apply_id(first, "C", "b", 1, "x;1")) == first
     assert apply_id(first, "C", "b", 1, "y;1").code == Code.CONTROLLER_BROKER_ID_INVALID
     assert apply_id(first, "D", "b", 2, "y;1").code == Code.CONTROLLER_INVALID_REQUEST
+    for far in (3, 2_147_483_647):
+        assert apply_id(first, "C", "b", far, "y;1").code == Code.CONTROLLER_BROKER_ID_INVALID, "ids would run out"
+    assert state_of(apply_id(first, "C", "b", 2, "y;1")).next_id == 3
     full = brokers(*range(1, MEMBERS_MAX + 1))
     assert apply_id(full, "C", "b", MEMBERS_MAX + 1, "y;1").code == Code.CONTROLLER_BROKER_ID_INVALID
 

@@ -56,3 +56,22 @@ def test_the_table_of_brokers_is_bounded(manual_clock: ManualClock) -> None:
     manual_clock.advance_ms(2_000)
     assert len(heartbeats.expire()) == BROKERS_MAX
     assert not heartbeats.sets()
+
+
+def test_lost_brokers_are_bounded_by_their_number_and_not_by_that_of_sets(manual_clock: ManualClock) -> None:
+    heartbeats = Heartbeats(manual_clock)
+    for number in range(1, 2 * BROKERS_MAX + 1):
+        heartbeats.heard(BrokerKey(SET, number), Life(), 1_000, number)
+        heartbeats.closed(number)
+    lost = heartbeats.lives(SET).lost
+    assert len(lost) == BROKERS_MAX
+    assert 2 * BROKERS_MAX in lost, "those that were lost first are forgotten"
+
+
+def test_no_other_address_is_heard_under_the_id_of_a_living_broker(manual_clock: ManualClock) -> None:
+    heartbeats = Heartbeats(manual_clock)
+    heartbeats.heard(ONE, Life(1, 10), 1_000, "connection 1", "a:1")
+    assert heartbeats.other_address(ONE, "a:1") == ""
+    assert heartbeats.other_address(ONE, "b:1") == "a:1"
+    manual_clock.advance_ms(1_001)
+    assert heartbeats.other_address(ONE, "b:1") == "", "it is gone, or has moved"

@@ -246,6 +246,23 @@ def test_a_log_without_an_epoch_in_common_is_left_as_it_is_and_explained(tmp_pat
             assert log_of(copy) == before
 
 
+def test_a_master_of_an_earlier_epoch_than_this_log_cuts_nothing(tmp_path: Path) -> None:
+    """An older state of the election was restored: its master has epoch 1 in common, and this log has a newer one."""
+    with master_store(tmp_path / "m") as store, master_store(tmp_path / "s") as newer:
+        for each in (store, newer):
+            fill(each, 5)
+        begun(tmp_path / "s", newer, 1).begin(2, 0, newer.max_physical_offset)
+        fill(newer, 5)
+        newer.close()
+        with slave_store(tmp_path / "s") as copy, leading(store, begun(tmp_path / "m", store, 1)) as master:
+            asked: list[int] = []
+            with trailing(copy, epochs_of(tmp_path / "s"), master) as slave:
+                slave.needs_cut = asked.append
+                until(lambda: slave.problem)
+            assert "expected a master of epoch 2, which this log has" in slave.problem
+            assert asked == []
+
+
 def test_a_frame_that_is_labelled_with_the_next_epoch_is_taken_as_rocketmq_sends_it(tmp_path: Path) -> None:
     with master_store(tmp_path / "m") as store:
         fill(store, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from tiermq.errors import TierUnavailable
+from tiermq.replication import bucket_election
 from tiermq.replication.bucket_election import BucketElection, LeaseTimes
 from tiermq.replication.election import Candidate, Decision, LogEnds, Role
 from tiermq.replication.master_lease import (
+    REPLICAS_MAX,
     MasterLease,
     Replica,
     decode_master_lease,
@@ -22,6 +25,7 @@ from tiermq.replication.master_lease import (
 )
 from tiermq.tier.driver.contract import ForwardingDriver, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.broker_lease import this_process
 
 TIMES = LeaseTimes(term_s=10.0, renew_s=3.0, margin_s=2.0, look_s=1.0)
 _numbers = itertools.count()
@@ -57,6 +61,7 @@ class Node:
         self.clock.advance_ms(int(begins_s * 1000))
         self.driver = Away(MemoryDriver(bucket))
         self.end, self.confirmed, self.epoch = 100, 100, 0
+        self.opens = True
         self.decisions: list[Decision] = []
         self.election = BucketElection(self.driver, "c", "b", str(path / name), times=TIMES, clock=self.clock)
         self.election.join()
@@ -71,9 +76,10 @@ class Node:
         self.clock.advance_ms(round(after_s * 1000))
         self.election.run_once()
         decision = self.election.decision
-        if decision.role is Role.MASTER:
-            self.epoch = decision.epoch
-        return decision.role
+        if decision.role is Role.MASTER and self.opens and self.epoch != decision.epoch:
+            self.epoch = decision.epoch  # The broker is open, and wakes the election.
+            self.election.run_once()
+        return self.election.decision.role
 
     @property
     def may_acknowledge(self) -> bool:
@@ -212,16 +218,202 @@ def test_a_released_lease_is_not_left_to_a_successor_that_is_gone(node: Make) ->
     assert second.step(5.1) is Role.MASTER
 
 
-def test_the_holder_takes_its_lease_again_after_a_restart(node: Make) -> None:
+def test_the_holder_takes_its_lease_again_at_once_when_its_process_has_ended(
+    node: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, _second = pair(node)
     again = node("first")
     again.epoch = 1
     assert again.election.own == 1
+    assert again.step() is Role.NONE, "the process before may still run"
+    assert "earlier process" in again.election.why_not
+    monkeypatch.setattr(bucket_election, "has_ended", lambda process: process == this_process())
     assert again.step() is Role.MASTER
     assert again.election.decision.epoch == 2
     first.step(3.1)
     assert first.election.decision.role is not Role.MASTER
     assert not first.may_acknowledge
+
+
+def test_a_copy_of_a_running_masters_directory_never_takes_its_lease(node: Make, tmp_path: Path) -> None:
+    first, _second = pair(node)
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copy = node("copy")
+    copy.epoch = 1
+    assert copy.election.own == 1
+    for _ in range(30):
+        assert first.step(1.0) is Role.MASTER
+        assert copy.step(1.0) is Role.NONE
+    assert "directory was copied" in copy.election.why_not
+    assert copy.step(100.0) is Role.NONE, "it lacks what the original has acknowledged since"
+
+
+def test_a_renewal_that_was_on_its_way_when_its_process_ended_is_no_second_process(node: Make) -> None:
+    first, _second = pair(node)
+    again = node("first")
+    again.epoch = 1
+    first.step(3.1)  # It lands, and the process ends.
+    assert again.step(1.0) is Role.NONE
+    assert again.step(10.1) is Role.MASTER
+
+
+def test_the_original_of_a_copy_that_was_the_master_is_another_replica(node: Make, tmp_path: Path) -> None:
+    first, _second = pair(node)
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copy = node("copy")
+    copy.epoch = 1
+    copy.step(1.0)
+    assert copy.step(10.1) is Role.MASTER, "the original did not renew"
+    assert first.step(3.1) is Role.NONE
+    assert "found another one" in first.election.why_not
+    again = node("first")
+    again.epoch = 1
+    assert again.election.own == 3, "it does not have what the copy has acknowledged, and is not in sync"
+    assert again.step(100.0) is not Role.MASTER
+
+
+def test_a_replica_that_cannot_open_as_the_master_acknowledges_nothing_and_costs_no_other_its_place(node: Make) -> None:
+    first, second = pair(node)
+    third = node("third")
+    first.step(3.1)  # It sees the third.
+    first.election.propose(1, frozenset((1, 2, 3)))
+    first.step(0.1)
+    for each in (second, third):
+        each.epoch = 1
+        each.step(0.1)
+    second.opens = False
+    first.election.resign(2)
+    first.step(0.1)
+    assert second.step(0.1) is Role.MASTER
+    second.step(3.1)
+    may = second.may_acknowledge
+    assert not may, "it is not open"
+    assert not second.election.decision.is_recorded
+    assert second.election.lease.members == {1, 2, 3}
+    second.election.resign(0)
+    assert second.step(0.1) is Role.NONE
+    assert third.step(0.1) is Role.MASTER
+    assert third.may_acknowledge
+    assert third.election.lease.members == {3}
+    assert third.election.decision.is_recorded
+
+
+def test_joins_of_other_replicas_neither_keep_a_replica_from_taking_over_nor_grow_the_lease(node: Make) -> None:
+    _first, second = pair(node)
+    waited = 0
+    while second.step(1.0) is not Role.MASTER:
+        node(f"new{waited}")
+        waited += 1
+        assert waited < 12
+    for number in range(200):
+        node(f"more{number}")
+    second.step(3.1)
+    assert len(second.election.lease.replicas) <= REPLICAS_MAX
+    last = node("last")
+    assert last.election.own > 200, "ids are given once"
+    assert second.election.knows(2)
+
+
+def test_a_running_replica_that_was_left_out_of_the_lease_adds_itself_with_its_id(node: Make) -> None:
+    first, second = pair(node)
+    third = node("third")
+    for number in range(REPLICAS_MAX):
+        node(f"more{number}")
+    first.step(3.1)
+    assert not first.election.knows(3)
+    third.step(1.0)
+    first.step(3.1)
+    assert first.election.knows(3)
+    assert (second.election.own, third.election.own) == (2, 3)
+
+
+def test_accepting_loss_is_over_when_the_holder_renews_and_after_some_terms(node: Make) -> None:
+    first, second = pair(node)
+    third = node("third")
+    third.end, third.epoch = 5, 1
+    third.step()
+    third.election.accept_loss()
+    for _ in range(10):
+        first.step(1.0)
+        third.step(1.0)
+        second.step(1.0)
+    first.election.resign(2)
+    first.step(0.1)
+    assert third.step(0.1) is not Role.MASTER
+    assert second.step(0.1) is Role.MASTER
+    third.election.accept_loss()
+    third.step(0.1)
+    assert third.step(1000.0) is not Role.MASTER, "it was armed for some terms"
+    third.election.accept_loss()
+    assert third.step(0.1) is Role.MASTER
+
+
+def test_a_released_lease_is_left_to_replicas_in_sync_for_a_term_although_loss_is_accepted(node: Make) -> None:
+    first, second = pair(node)
+    third = node("third")
+    third.end, third.epoch = 5, 1
+    first.step(3.1)
+    third.step(0.1)
+    first.election.resign(2)
+    first.step(0.1)
+    third.election.accept_loss()
+    assert third.step(0.1) is not Role.MASTER
+    assert third.step(9.0) is not Role.MASTER
+    assert second.step(9.0) is Role.MASTER
+
+
+def test_a_replica_that_restarts_while_the_lease_is_missing_keeps_its_id_and_the_master_goes_on(node: Make) -> None:
+    first, second = pair(node)
+    first.driver.delete_object(master_lease_name("c", "b"))
+    again = node("second")
+    again.epoch = 1
+    assert again.election.own == second.election.own == 2
+    assert first.step(3.1) is Role.MASTER
+    assert first.election.lease.members == {1, 2}
+    assert again.step(1.0) is Role.SLAVE
+
+
+def test_an_id_that_a_new_replica_got_while_the_lease_was_missing_is_not_used(node: Make) -> None:
+    first, _second = pair(node)
+    first.driver.delete_object(master_lease_name("c", "b"))
+    new = node("new")
+    new.end = new.confirmed = 0
+    assert new.election.own == 1
+    assert first.step(3.1) is Role.MASTER, "its holder writes it again"
+    assert new.step(1.0) is Role.NONE
+    assert "found another one" in new.election.why_not
+    assert node("new").election.own == 3
+
+
+def test_accepting_loss_without_a_lease_waits_for_a_master_that_writes_it_again(node: Make) -> None:
+    first, second = pair(node)
+    first.driver.delete_object(master_lease_name("c", "b"))
+    second.step(1.0)
+    second.election.accept_loss()
+    assert second.step(1.0) is not Role.MASTER
+    assert first.step(3.1) is Role.MASTER
+    assert second.step(1.0) is Role.SLAVE
+
+
+def test_an_older_lease_of_the_same_epoch_does_not_bring_its_members_back(node: Make) -> None:
+    first, second = pair(node)
+    name = master_lease_name("c", "b")
+    old = first.driver.get_object(name)
+    assert old is not None
+    first.election.propose(1, frozenset((1,)))
+    first.step(3.0)
+    first.end = first.confirmed = 1000
+    first.step(3.0)
+    first.driver.put_object(name, old.data)
+    second.step(1.0)
+    assert first.step(3.0) is Role.MASTER
+    assert first.election.lease.members == {1}
+    assert second.step(100.0) is not Role.MASTER
+
+
+def test_a_master_knows_the_replicas_of_its_broker_and_no_other(node: Make) -> None:
+    first, _second = pair(node)
+    assert [first.election.knows(each) for each in (2, 7)] == [True, False]
 
 
 def test_a_take_over_whose_answer_was_lost_is_repeated_with_another_epoch(node: Make) -> None:
@@ -312,6 +504,7 @@ def test_an_emptied_directory_gets_another_id(node: Make, tmp_path: Path) -> Non
 def test_a_lease_survives_its_encoding() -> None:
     lease = MasterLease(
         epoch=7, holder=2, address="a:1", ha_address="a:2", term_ms=10, renewals=4, confirmed=9,
-        members=frozenset((1, 2)), successor=1, replicas={1: Replica("x", "a:1"), 2: Replica("y")},
+        members=frozenset((1, 2)), successor=1, claim="c", process="p", next_id=4,
+        replicas={1: Replica("x", "a:1"), 2: Replica("y")},
     )  # fmt: skip
     assert decode_master_lease(encode_master_lease(lease), "n") == lease

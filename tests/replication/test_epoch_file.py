@@ -20,6 +20,7 @@ from tiermq.replication.epoch_file import (
     decode_epochs,
     encode_epochs,
     entry_at,
+    other_terms,
 )
 
 PATH = "/store/epochFileCheckpoint"
@@ -144,7 +145,9 @@ def followed(slave: Log, master: Log, count: int) -> None:
     """What a slave does that connects to a master, and gets up to `count` bytes."""
     common = consistent_end(slave.entries, len(slave.data), master.entries, len(master.data))
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(slave.data, master.data, strict=False))
-    assert common == sum(1 for _ in same), (slave, master)
+    assert (common or 0) == sum(1 for _ in same), (slave, master)
+    if common is None:
+        return  # Not a byte in common: it is refused.
     del slave.data[common:]
     slave.entries[:] = [each for each in slave.entries if each.start < common]
     for at in range(common, min(common + count, len(master.data) + 1)):
@@ -176,3 +179,27 @@ def test_the_consistent_end_is_the_end_of_the_common_bytes_whoever_was_elected(
             logs[master].data.extend([epoch] * count)
         elif action == "follow" and who != master:
             followed(logs[who], logs[master], count)
+
+
+def test_epochs_of_one_number_and_two_masters_have_nothing_in_common() -> None:
+    entries = lists((1, 0), (2, 500))
+    assert other_terms({1: "a", 2: "b"}, {1: "a", 2: "c"}) == {2}
+    assert other_terms({1: "a"}, {2: "c"}) == set(), "what is not known on both sides says nothing"
+    assert consistent_end(entries, 900, entries, 800) == 800
+    assert consistent_end(entries, 900, entries, 800, {2}) == 500
+    assert consistent_end(entries, 900, entries, 800, {1, 2}) is None
+
+
+def test_each_epoch_that_a_master_begins_has_a_term_of_its_own_and_slaves_learn_it() -> None:
+    made, access = epoch_file()
+    made.begin(1, 0, 0)
+    made.begin(2, 0, 70)
+    terms = dict(made.terms)
+    assert len(set(terms.values())) == len(terms) == 2
+    again = EpochFile(power_cut(access), PATH)
+    assert again.terms == terms
+    again.begin(2, 0, 99)
+    assert again.terms == terms, "the same epoch after a restart"
+    slave, _ = epoch_file((1, 0))
+    slave.learn(terms)
+    assert slave.terms == terms

@@ -159,6 +159,23 @@ def test_below_the_least_number_of_members_nothing_more_is_confirmed() -> None:
     assert sync.advance({2: 100}, 70, lambda: 100, 0.0, needed=2) == (2, 100, frozenset((1, 2)))
 
 
+def test_a_master_whose_set_is_not_recorded_yet_confirms_and_proposes_nothing() -> None:
+    sync = SyncSet(1, BEHIND_S, is_recorded=False)
+    assert [sync.is_alone] == [False]
+    assert sync.advance({2: 100}, 50, lambda: 100, 0.0, needed=1) == (1, 50, None)
+    sync.note_recorded(frozenset((1,)))
+    assert sync.is_alone
+    assert sync.advance({}, 50, lambda: 100, 1.0, needed=1).confirmed == 100
+
+
+def test_an_id_that_no_replica_has_never_joins() -> None:
+    sync = SyncSet(1, BEHIND_S)
+    sync.knows = lambda replica: replica == 2
+    assert not sync.welcome({7: 100}, confirmed=100)
+    assert sync.welcome({2: 100, 7: 100}, confirmed=100)
+    assert sync.effective == {1, 2}
+
+
 def test_an_empty_replica_that_connects_to_a_master_just_opened_holds_nothing_up() -> None:
     sync = SyncSet(1, BEHIND_S)
     for tenth in range(20):

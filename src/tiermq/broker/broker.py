@@ -96,7 +96,7 @@ from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pull.cold_flow import ColdFlowProcessor
 from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.broker.pull.query_processor import QueryProcessor
-from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, UNGATED, HaProcessor
+from tiermq.broker.replication.ha_processor import SLAVE_REFUSES, UNGATED, HaProcessor, master_identity
 from tiermq.broker.replication.role_processor import RoleProcessor
 from tiermq.broker.send.recall_processor import RecallProcessor
 from tiermq.broker.send.reply_processor import ReplyProcessor
@@ -281,6 +281,8 @@ class Broker:
             self.parts.metrics.counter(f"tiermq_table_log_{name}_total", text, (), read)
         replay.follow()
         self.replication.sync_tables = self.metadata_sync.sync_now
+        if self.replication.slave is not None:
+            self.replication.slave.identify = functools.partial(master_identity, self.parts)
         self._hooks.run(self.metadata_sync)
 
     @classmethod
@@ -708,8 +710,8 @@ def _begin_term(
     if created:
         topics.put_all(created)
     topics.begin_epoch(term.epoch)
-    if (election := term.election) is not None:
-        server.answer_while(lambda: replication.is_settled and election.may_acknowledge(term.epoch), also=UNGATED)
+    if term.election is not None:
+        server.answer_while(functools.partial(replication.may_answer, term), also=UNGATED)
 
 
 def _opened_store(

@@ -44,6 +44,8 @@ from tiermq.store.cut_log import cut_log
 _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+OPEN_TRIES = 3
+"""After so many failures to open as the master another replica in sync is asked to be the master."""
 SWITCH_DRAIN_S = 0.5
 """How long a change of roles waits for clients to take their answers."""
 DRAIN_LOOK_S = 0.01
@@ -112,6 +114,8 @@ class ElectedBroker:
         self._applied: Decision | None = None
         self._cut_at: int | None = None
         self._is_stopping = False
+        self._open_failures = 0
+        self._is_handing_over = False
         self._ends = LogEnds(0, 0)
         self._reserved = contextlib.ExitStack()
         self._config = self._reserve(config)
@@ -225,6 +229,16 @@ class ElectedBroker:
         return [each.path for each in cut_tails(self._root)]
 
     def demote(self, successor: int, timeout_s: float) -> None:
+        with self._changed:
+            if self._is_handing_over:
+                raise RequestRefused("expected one handover at a time, found another one under way: wait for its end")
+            self._is_handing_over = True
+        try:
+            self._hand_over(successor, timeout_s)
+        finally:
+            self._is_handing_over = False
+
+    def _hand_over(self, successor: int, timeout_s: float) -> None:
         broker, decision = self.broker, self._applied
         master = None if broker is None else broker.replication.master
         if broker is None or decision is None or master is None or master.sync is None:
@@ -236,17 +250,16 @@ class ElectedBroker:
                 f"expected {f'replica {successor}' if successor else 'another replica'} in sync to take over, found "
                 f"{found}: wait until it has the log, or start one"
             )
-        may_answer = broker.parts.server.may_answer
         try:
             broker.parts.local.set_draining("it hands over to another replica")
             self._wait_drained(broker, master, decision.epoch, self._clock.monotonic() + timeout_s)
-            broker.parts.server.may_answer = lambda: False  # Tables must not change any more.
+            broker.replication.is_handing_over = True  # Tables must not change any more.
             chosen = self._with_tables(broker, [successor] if successor else sorted(others))
             if chosen not in master.sync.recorded:
                 raise RequestRefused("the replica that was to take over is gone")
             self.election.resign(chosen)
         except RequestRefused as error:
-            broker.parts.server.may_answer = may_answer
+            broker.replication.is_handing_over = False
             broker.parts.local.set_draining("")
             raise RequestRefused(f"{error}: this broker remains the master") from error
         deadline_s = self._clock.monotonic() + RELEASE_S
@@ -328,7 +341,7 @@ class ElectedBroker:
             assert decision is not None, "a broker was opened by a first decision"
             try:
                 self._apply(decision, cut_at)
-                self.problem = ""
+                self.problem, self._open_failures = "", 0
             except (OSError, TierMQError) as error:
                 self._note(decision, error)
             except Exception as error:  # noqa: BLE001 - the thread's outermost edge
@@ -344,6 +357,13 @@ class ElectedBroker:
         if words != self.problem:
             _log.error("%s", words)
         self.problem = words
+        self._open_failures = self._open_failures + 1 if decision.role is Role.MASTER else 0
+        if self._open_failures == OPEN_TRIES:
+            self._open_failures = 0
+            try:
+                self.election.resign(0)
+            except RequestRefused as refusal:
+                _log.warning("no other replica is asked to be the master: %s", refusal)
 
     def _apply(self, decision: Decision, cut_at: int | None) -> None:
         applied, broker = self._applied, self.broker
@@ -386,6 +406,8 @@ class ElectedBroker:
             self._config = self._config.with_settings(metrics_port=broker.metrics_port)
         broker.replication.take_decision(decision)
         self._note_applied(decision)
+        if decision.role is Role.MASTER:
+            self.election.look_soon()  # It may acknowledge from now on.
 
     def _register_metrics(self, metrics: Registry) -> None:
         gauges: dict[str, tuple[str, Callable[[], float]]] = {

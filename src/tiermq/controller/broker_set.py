@@ -124,8 +124,8 @@ def apply_id(state: BrokerSet | None, cluster: str, name: str, broker: int, chec
         invalid = "it was given to another broker"
     elif not known.members and broker != FIRST_ID:
         invalid = f"the set has no broker yet, so expected {FIRST_ID}"
-    elif not FIRST_ID <= broker <= INT_MAX:
-        invalid = f"expected a number from {FIRST_ID} to {INT_MAX}"
+    elif not FIRST_ID <= broker <= min(known.next_id, INT_MAX):
+        invalid = f"expected a number from {FIRST_ID} to {known.next_id}, the next one: ask for it"
     elif len(known.members) >= MEMBERS_MAX:
         invalid = f"the set has {MEMBERS_MAX} brokers: delete the metadata of those that are no more"
     if invalid:

@@ -80,9 +80,22 @@ class ControllerProcessor:
                 f"heartbeatTimeoutMills: expected 1 to {HEARTBEAT_TIMEOUT_MAX_MS}, found {timeout_ms}",
                 ResponseCode.CONTROLLER_INVALID_REQUEST,
             )
-        if not self.heartbeats.heard(broker, life, timeout_ms, connection):
+        address = text_field(request, "brokerAddr", "")
+        if refused := self._refuse_twin(broker, address):
+            return request.respond(ResponseCode.CONTROLLER_INVALID_REQUEST, refused)
+        if not self.heartbeats.heard(broker, life, timeout_ms, connection, address):
             return request.respond(ResponseCode.SYSTEM_BUSY, "too many brokers send heartbeats to this controller")
         return request.respond(remark="Heart beat success")
+
+    def _refuse_twin(self, broker: BrokerKey, address: str) -> str:
+        """Why this is not the broker of its id, as text."""
+        if not (other := self.heartbeats.other_address(broker, address)):
+            return ""
+        return (
+            f"broker id {broker.id} of set {broker.set.name}: expected it at {other}, from where its heartbeats come, "
+            f"found it at {address or 'no address'}: the store directory was copied, or the broker has moved and its "
+            "connection has not ended yet. Stop one of them"
+        )
 
     @serves(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, access=ADMINISTRATOR, in_pool=True)
     def next_id(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -104,6 +117,8 @@ class ControllerProcessor:
     def register(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         key, broker = _set_of(request), int_field(request, "brokerId")
         address = text_field(request, "brokerAddress")
+        if refused := self._refuse_twin(BrokerKey(key, broker), address):
+            return request.respond(ResponseCode.CONTROLLER_INVALID_REQUEST, refused)
         outcome = self.sets.change(key.name, lambda state: register(state, *key, broker, address))
         state = outcome.state
         if not outcome.is_success or state is None:

@@ -4,7 +4,8 @@
 
 Invariants: a broker that was never heard of counts as lost only once the controller has listened for LISTEN_S: a
 controller that has just started, or was suspended, cannot know yet. What a broker has (epoch, offset) never falls while
-it is alive. Any thread may call; the lock guards both tables.
+it is alive. While a broker is alive, no other address is heard under its id: a copied directory has the same one. Any
+thread may call; the lock guards both tables.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Heard:
     life: Life
     until_s: float
     connection: Hashable
+    address: str
 
 
 class Heartbeats:
@@ -49,11 +51,19 @@ class Heartbeats:
         self._clock = clock
         self._lock = threading.Lock()
         self._heard: dict[SetKey, dict[int, _Heard]] = {}
-        self._lost: dict[SetKey, set[int]] = {}
+        self._lost: dict[BrokerKey, None] = {}  # The one that was lost first is the first.
         self._count = 0
         self._since_s = clock.monotonic()
 
-    def heard(self, broker: BrokerKey, life: Life, timeout_ms: int, connection: Hashable) -> bool:
+    def other_address(self, broker: BrokerKey, address: str) -> str:
+        """The address of a living broker that has this id at another one; empty when there is none."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            known = self._heard.get(broker.set, {}).get(broker.id)
+        is_other = known is not None and known.until_s >= now_s and known.address != address
+        return known.address if known is not None and is_other else ""
+
+    def heard(self, broker: BrokerKey, life: Life, timeout_ms: int, connection: Hashable, address: str = "") -> bool:
         """A heartbeat came. False where it cannot be noted: too many brokers are known."""
         until_s = self._clock.monotonic() + timeout_ms / 1000
         with self._lock:
@@ -66,8 +76,8 @@ class Heartbeats:
             elif (before.life.epoch, before.life.max_offset) > (life.epoch, life.max_offset):
                 # An older heartbeat, on another connection.
                 life = Life(before.life.epoch, before.life.max_offset, life.priority)
-            self._heard.setdefault(broker.set, brokers)[broker.id] = _Heard(life, until_s, connection)
-            self._lost.get(broker.set, set()).discard(broker.id)
+            self._heard.setdefault(broker.set, brokers)[broker.id] = _Heard(life, until_s, connection, address)
+            self._lost.pop(broker, None)
             return True
 
     def closed(self, connection: Hashable) -> list[BrokerKey]:
@@ -91,7 +101,7 @@ class Heartbeats:
                 del self._heard[key][broker]
                 if not self._heard[key]:
                     del self._heard[key]
-                self._lost.setdefault(key, set()).add(broker)
+                self._lost[BrokerKey(key, broker)] = None
             self._count -= len(gone)
             while len(self._lost) > BROKERS_MAX:
                 del self._lost[next(iter(self._lost))]
@@ -111,7 +121,7 @@ class Heartbeats:
         with self._lock:
             heard = self._heard.get(key, {})
             alive = {broker: each.life for broker, each in heard.items() if each.until_s >= now_s}
-            lost = frozenset(self._lost.get(key, ())) | (heard.keys() - alive.keys())
+            lost = frozenset(each.id for each in self._lost if each.set == key) | (heard.keys() - alive.keys())
         return Lives(alive, lost, is_settled=now_s - self._since_s >= LISTEN_S)
 
     def sets(self) -> list[SetKey]:

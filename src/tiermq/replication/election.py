@@ -35,6 +35,8 @@ class Decision:
     ha_address: str = ""
     members: frozenset[int] = frozenset()
     """The recorded in-sync set."""
+    is_recorded: bool = True
+    """False: of a master whose set is not recorded yet, because its broker is not open: nothing is committed by it."""
     is_clean: bool = True
     """False: of a master that was not in sync when it was made one; it may lack acknowledged messages."""
 
@@ -78,6 +80,9 @@ class Election(Protocol):
 
     def may_acknowledge(self, epoch: int) -> bool:
         """Whether this process is the master of this epoch for certain, by its monotonic clock. Costs no request."""
+
+    def knows(self, replica_id: int) -> bool:
+        """Whether a replica of this broker may have this id: another one is never in sync."""
 
     def propose(self, epoch: int, members: frozenset[int]) -> None:
         """Of the master of this epoch: have another in-sync set recorded. `on_change` is called once that is done, also

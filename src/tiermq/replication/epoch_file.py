@@ -6,19 +6,27 @@
     3-8190\n
 
 One master writes in an epoch, so two logs that have an entry in common have the same bytes from its start on, up to
-where the epoch ends in one of them: `consistent_end`.
+where the epoch ends in one of them: `consistent_end`. An election whose state was lost begins again at epoch 1, and
+then two masters have written in epochs of one number. So each epoch has a random term beside it:
 
-Invariants: epochs rise, starts do not fall; an entry is on disk before a byte of its epoch is in the log. Two entries
-with one start are kept: nothing was written in the first. (RocketMQ drops the second, and labels its bytes with the
-first.) An empty list is no file.
+    <store>/epochTerms.json       {"1": "f3a4…", "3": "09bc…"}
+
+Slaves learn the terms of their master's epochs at its client port; RocketMQ's masters have none. Epochs whose terms are
+known on both sides and differ have nothing in common.
+
+Invariants: epochs rise, starts do not fall; an entry is on disk before a byte of its epoch is in the log, and its term
+before the entry. Two entries with one start are kept: nothing was written in the first. (RocketMQ drops the second, and
+labels its bytes with the first.) An empty list is no file.
 Threads: one thread changes a file; `entries` is immutable, and read by any.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tiermq.errors import ReplicationError, StoreDamaged
@@ -28,6 +36,7 @@ from tiermq.message.crc import crc32
 from tiermq.settings import LONG_MAX
 
 FILE = "epochFileCheckpoint"
+TERMS_FILE = "epochTerms.json"
 
 
 class EpochEntry(NamedTuple):
@@ -70,10 +79,28 @@ def entry_at(entries: Sequence[EpochEntry], offset: int) -> tuple[EpochEntry, in
     return None
 
 
+def decode_terms(data: bytes) -> dict[int, str]:
+    """Raises StoreDamaged."""
+    try:
+        return {int(epoch): str(term) for epoch, term in json.loads(data).items()}
+    except (ValueError, AttributeError) as error:
+        raise StoreDamaged(f"{TERMS_FILE}: expected a term for each epoch, found {data[:80]!r}") from error
+
+
+def other_terms(local: Mapping[int, str], master: Mapping[int, str]) -> frozenset[int]:
+    """Epochs of which another master wrote here than there."""
+    return frozenset(epoch for epoch, term in local.items() if master.get(epoch, term) != term)
+
+
 def consistent_end(
-    local: Sequence[EpochEntry], local_end: int, master: Sequence[EpochEntry], master_end: int
+    local: Sequence[EpochEntry],
+    local_end: int,
+    master: Sequence[EpochEntry],
+    master_end: int,
+    others: Collection[int] = (),
 ) -> int | None:
-    """Up to where a replica's log is the master's; None when they have no epoch in common.
+    """Up to where a replica's log is the master's; None when they have no epoch in common. `others`: epochs of another
+    master (`other_terms`).
 
     An empty log is consistent with every other; one with bytes and without epochs is consistent with none.
     """
@@ -81,7 +108,7 @@ def consistent_end(
         return 0
     ends = {entry: end_of(master, at, master_end) for at, entry in enumerate(master)}
     for at in range(len(local) - 1, -1, -1):
-        if local[at] in ends:
+        if local[at] in ends and local[at].epoch not in others:
             # An entry is written before its bytes: the next one may start behind the end of the log.
             return min(end_of(local, at, local_end), ends[local[at]], local_end, master_end)
     return None
@@ -93,7 +120,10 @@ class EpochFile:
     def __init__(self, access: FileAccess, path: str) -> None:
         self._access = access
         self._path = path
+        self._terms_path = os.path.join(os.path.dirname(path), TERMS_FILE)
         self.entries: tuple[EpochEntry, ...] = access.read_config(path, decode_epochs) or ()
+        self.terms: Mapping[int, str] = access.read_config(self._terms_path, decode_terms) or {}
+        """By epoch, as far as they are known."""
 
     @property
     def last_epoch(self) -> int:
@@ -113,7 +143,12 @@ class EpochFile:
                 f"expected an epoch from {self.last_epoch} on, found {epoch}: there is a newer master"
             )
         kept = tuple(each for each in self.entries if each.start <= log_end)
+        self._write_terms({**self.terms, epoch: secrets.token_hex(12)})
         self._write((*kept, EpochEntry(epoch, log_end if kept else log_begin)))
+
+    def learn(self, terms: Mapping[int, str]) -> None:
+        """Of a slave whose log fits: note the terms of its master's epochs."""
+        self._write_terms({**self.terms, **terms})
 
     def append(self, epoch: int, start: int) -> bool:
         """Of a slave: note the epoch of the bytes that follow. False when it is known. Raises ReplicationError."""
@@ -135,6 +170,14 @@ class EpochFile:
         """Files were deleted at the front: drop the epochs that end before `log_begin`."""
         ends = (end_of(self.entries, at, LONG_MAX) for at in range(len(self.entries)))
         self._write(tuple(each for each, end in zip(self.entries, ends, strict=True) if end > log_begin))
+
+    def _write_terms(self, terms: Mapping[int, str]) -> None:
+        first = self.entries[0].epoch if self.entries else 0
+        kept = {epoch: term for epoch, term in sorted(terms.items()) if epoch >= first}
+        if kept != self.terms:
+            text = json.dumps({str(epoch): term for epoch, term in kept.items()})
+            self._access.write_config(self._terms_path, text.encode())
+            self.terms = kept
 
     def _write(self, entries: tuple[EpochEntry, ...]) -> None:
         if entries == self.entries:

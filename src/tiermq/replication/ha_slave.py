@@ -10,7 +10,8 @@ logs are the same. A tail behind that point is not cut here but by the owner of 
 
 Invariants: what was reported is in this log, and under SYNC_FLUSH on its disk; bytes are appended only where this log
 ends; a log that does not fit the master's is left as it is, and `problem` explains it; an epoch is on disk before its
-bytes; `confirm_offset` never goes back. One thread does everything here; `set_master` and the figures may be used by
+bytes; `confirm_offset` never goes back; with `identify`, nothing is copied from, cut by or reported to another broker
+that has got the master's address. One thread does everything here; `set_master` and the figures may be used by
 any.
 """
 
@@ -21,15 +22,15 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiermq.clock import Clock
 from tiermq.errors import ReplicationError, TierMQError
 from tiermq.replication.auto_switch_stream import REPORT as EPOCH_REPORT
 from tiermq.replication.auto_switch_stream import TRANSFER_STATE, Answer, Handshake, MasterFrames, Transfer
-from tiermq.replication.epoch_file import EpochFile, consistent_end
+from tiermq.replication.epoch_file import EpochEntry, EpochFile, consistent_end, other_terms
 from tiermq.replication.ha_stream import REPORT, FrameBuffer
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,13 @@ class SlaveLog(Protocol):
     def max_physical_offset(self) -> int: ...
     def append_data(self, offset: int, data: memoryview) -> None: ...
     def flush(self) -> None: ...
+
+
+class MasterIdentity(NamedTuple):
+    """What the master reports of its log at its client port: its epochs, and their terms as far as it has any."""
+
+    entries: tuple[EpochEntry, ...]
+    terms: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +91,10 @@ class HaSlave:
         self.needs_cut: Callable[[int], None] = lambda _offset: None
         """Called with the physical offset at which this log must be cut before it can follow its master. On this
         slave's thread, at each try: it must not stop the slave there.
+        """
+        self.identify: Callable[[], MasterIdentity] | None = None
+        """With epochs: asks the master's client port who it is, since a handshake names no broker. Called on this
+        slave's thread, between the handshake and the first byte. Raises ReplicationError for another broker.
         """
         self.confirm_offset = log.max_physical_offset
         """With epochs: what the master has committed of this log. What was there at the start counts as committed."""
@@ -288,12 +300,20 @@ class HaSlave:
                 f"expected a master of epoch {self.epoch_min} or later, found one of {newest}: it was replaced, and "
                 "nothing is reported to it"
             )
-        common = consistent_end(epochs.entries, end, answer.entries, answer.log_end)
+        terms = self._terms_of_master(answer)
+        others = other_terms(epochs.terms, terms)
+        common = consistent_end(epochs.entries, end, answer.entries, answer.log_end, others)
         if common is None:
             raise ReplicationError(
                 f"expected an epoch in common with its log, found {_words(epochs.entries)} here and "
-                f"{_words(answer.entries)} there: this log is not a copy of it. Compare both; if the master's is the "
-                "right one, start with an empty store"
+                f"{_words(answer.entries)} there{_other_words(others)}: this log is not a copy of it. Compare both; if "
+                "the master's is the right one, start with an empty store"
+            )
+        if end and newest < epochs.last_epoch:
+            raise ReplicationError(
+                f"expected a master of epoch {epochs.last_epoch}, which this log has, or later, found one of {newest}: "
+                "the state of the election was lost, or an older one restored. Compare both logs; if the master's is "
+                "the right one, start with an empty store"
             )
         if common < end:
             self.needs_cut(common)
@@ -302,6 +322,18 @@ class HaSlave:
                 f"this one up to {end}: bytes of a master that was replaced must be cut there"
             )
         epochs.cut(end)  # The log was cut, and the file not yet; an epoch without bytes comes again.
+        epochs.learn(terms)
+
+    def _terms_of_master(self, answer: Answer) -> Mapping[int, str]:
+        if self.identify is None:
+            return {}
+        found = self.identify()
+        if found.entries[-1:] != answer.entries[-1:]:
+            raise ReplicationError(
+                f"expected one master at its HA and its client port, found epochs {_words(answer.entries[-1:])} and "
+                f"{_words(found.entries[-1:])}: another process has one of the ports, or its role changes now"
+            )
+        return found.terms
 
     def take_epoch(self, frame: Transfer, epochs: EpochFile) -> None:
         """Append a frame of an epoch. Raises StoreError."""
@@ -316,6 +348,11 @@ class HaSlave:
             self.confirm_offset = confirm
             for listener in self.confirm_listeners:
                 listener()
+
+
+def _other_words(others: Iterable[int]) -> str:
+    listed = ", ".join(map(str, sorted(others)))
+    return f", and of epoch {listed} another master's bytes (the state of the election was lost)" if listed else ""
 
 
 def _words(entries: Iterable[tuple[int, int]]) -> str:

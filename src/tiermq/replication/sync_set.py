@@ -7,6 +7,8 @@
 `effective` is everything that is recorded, proposed or joining: a message waits for all of them. So a set that is
 recorded late, or whose recording is not known to have failed, never covers less than the election believes.
 
+A master that is about to begin its term has no recorded set yet (`is_recorded`): then nothing is confirmed or proposed.
+
 Invariants: a replica is proposed only once it has the log up to where it ended after the replica became effective: what
 was acknowledged without it is below. Only a recording takes a recorded member out of `effective`.
 Pure: the thread of the HA port is the only one that changes it.
@@ -40,9 +42,12 @@ class Progress(NamedTuple):
 class SyncSet:
     """See the module."""
 
-    def __init__(self, own: int, behind_s: float) -> None:
+    def __init__(self, own: int, behind_s: float, *, is_recorded: bool = True) -> None:
         """`behind_s`: for how long a connected member may be behind."""
+        self.is_recorded = is_recorded
         self.own = own
+        self.knows: Callable[[int], bool] = lambda _replica: True
+        """Whether an id is that of a replica; others never join."""
         self._behind_s = behind_s
         self.recorded: frozenset[int] = frozenset((own,))
         self._proposed: frozenset[int] | None = None
@@ -57,10 +62,11 @@ class SyncSet:
     @property
     def is_alone(self) -> bool:
         """Whether no other replica must have a message."""
-        return len(self.effective) == 1
+        return self.is_recorded and len(self.effective) == 1
 
     def note_recorded(self, members: frozenset[int]) -> None:
         """The election has this set: the newest that was proposed, or an earlier one."""
+        self.is_recorded = True
         self.recorded = members | {self.own}
         if self._proposed in (None, self.recorded):
             self._proposed, self._unsettled = None, frozenset()
@@ -74,6 +80,8 @@ class SyncSet:
 
         `needed`: the least number of members with which anything is confirmed.
         """
+        if not self.is_recorded:
+            return Progress(len(self.effective), confirmed, None)
         was_alone = self.is_alone and needed <= 1
         self.welcome(acks, self._end_before(log_end(), now_s) if was_alone else confirmed)
         end = log_end()  # Behind everything that was acknowledged without a replica that joins now.
@@ -97,7 +105,9 @@ class SyncSet:
         """Let replicas join that have all that is committed; whether one does. `look` follows, with the end of the
         log that is read after this call.
         """
-        new = [each for each, ack in acks.items() if each not in self.effective and ack >= confirmed]
+        new = [
+            each for each, ack in acks.items() if each not in self.effective and ack >= confirmed and self.knows(each)
+        ]
         for each in new:
             self._joining[each] = -1
         if new:

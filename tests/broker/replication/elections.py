@@ -40,6 +40,9 @@ class ElectionByHand:
     def may_acknowledge(self, epoch: int) -> bool:
         return self.is_valid and epoch == self.decision.epoch
 
+    def knows(self, replica_id: int) -> bool:
+        return replica_id > 0
+
     def resign(self, successor: int) -> None:
         raise AssertionError(f"not by hand: {successor}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -274,6 +276,58 @@ def test_a_broker_that_dies_while_it_asks_for_an_id_gets_the_same_one(world: Exi
     world.callback(other.keeper.stop)
     BrokerIdentity(str(other.root), "DefaultCluster", "b").claim(Claim(1, "b;8"))  # Another broker was faster.
     assert other.election.join() == 2
+
+
+def test_a_copy_of_a_running_brokers_directory_is_refused_by_the_controller(world: ExitStack, tmp_path: Path) -> None:
+    controller = world.enter_context(controller_at(tmp_path))
+    first = start(world, tmp_path, "first", controller)
+    until(lambda: first.is_open_as(Role.MASTER, 1))
+    until(lambda: controller.heartbeats.sets())
+    send(first, b"0")
+    shutil.copytree(first.root, tmp_path / "copy", ignore=shutil.ignore_patterns("lock", "abort"))
+    copy = start(world, tmp_path, "copy", controller)
+    until(lambda: "directory was copied" in copy.election.problem)
+    assert copy.election.decision.role is Role.NONE
+    assert send(first, b"1") == [1]
+
+
+def test_of_two_processes_with_one_id_the_one_whose_address_the_controller_has_is_the_master(
+    world: ExitStack, tmp_path: Path
+) -> None:
+    """As under a controller of RocketMQ, which takes every address."""
+    controller = world.enter_context(controller_at(tmp_path))
+    first = start(world, tmp_path, "first", controller)
+    until(lambda: first.is_open_as(Role.MASTER, 1))
+
+    def moved(state: BrokerSet | None) -> Outcome:
+        assert state is not None
+        return Outcome(0, replace(state, members={1: replace(state.members[1], address="127.0.0.1:1")}))
+
+    controller.processor.sets.change("b", moved)
+    until(lambda: first.keeper.decision is not None and first.keeper.decision.role is Role.NONE)
+    assert "another address" in first.election.problem
+    assert not first.election.may_acknowledge(1)
+
+
+def test_two_brokers_that_ask_for_an_id_in_one_millisecond_get_two(
+    world: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = world.enter_context(controller_at(tmp_path))
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+    members = [Member(tmp_path, name, f"127.0.0.1:{controller.port}") for name in ("first", "second")]
+    claims = []
+    for member in members:
+        world.callback(member.keeper.stop)
+        identity = member.election._identity
+        confirm = identity.claim
+
+        def note(claim: Claim, confirm: Callable[[Claim], None] = confirm) -> None:
+            claims.append(claim.check_code)
+            confirm(claim)
+
+        monkeypatch.setattr(identity, "claim", note)
+        member.election.join()
+    assert len(set(claims)) == 2
 
 
 def test_an_id_of_another_name_and_a_damaged_one_end_the_start(tmp_path: Path) -> None:

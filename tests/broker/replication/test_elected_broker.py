@@ -6,17 +6,23 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from broker.brokers import Producer, send_command, stored
 from broker.consuming import Peer
 from broker.replication.elections import Member, member
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import cut_tails
-from tiermq.errors import RemotingError
+from tiermq.broker.replication.replication import Elected
+from tiermq.errors import RemotingError, RequestRefused
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.replication.election import Decision, Role
 from waiting import until
 
 
@@ -185,6 +191,65 @@ def _addresses(names: NameServer) -> dict[int, str]:
     return {int(key): str(value) for key, value in found["brokerAddrs"].items()}
 
 
+def test_of_two_handovers_at_once_one_is_refused_and_the_master_answers_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with member(tmp_path, 1) as first, member(tmp_path, 2) as second:
+        first.lead(1)
+        second.follow(first)
+        in_sync(first, 1, 2)
+        send(first, b"0")
+        goes_on = [threading.Event(), threading.Event()]
+        entered: list[int] = []
+
+        def silent(*_values: object) -> int:
+            entered.append(len(entered))
+            goes_on[entered[-1]].wait()
+            raise RequestRefused("the successor does not answer")
+
+        monkeypatch.setattr(first.keeper, "_with_tables", silent)
+        refusals: list[str] = []
+
+        def demote() -> None:
+            with pytest.raises(RequestRefused) as refused:
+                first.keeper.demote(2, 600.0)
+            refusals.append(str(refused.value))
+
+        handovers = [threading.Thread(target=demote) for _ in goes_on]
+        handovers[0].start()
+        until(lambda: entered)
+        handovers[1].start()
+        until(lambda: len(entered) + len(refusals) == 2)
+        for handover, event in zip(handovers, goes_on, strict=True):
+            event.set()
+            handover.join()
+        assert "another one under way" in refusals[0]
+        assert send(first, b"1") == [1], "it remains the master"
+
+
+def test_a_master_that_cannot_be_opened_lets_another_replica_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with member(tmp_path, 1) as first:
+        resigned: list[int] = []
+
+        def resign(successor: int) -> None:
+            resigned.append(successor)
+            first.election.decide(Decision(replica_id=1))
+
+        def failing(config: BrokerConfig, elected: Elected) -> Broker:
+            if elected.decision.role is Role.MASTER:
+                raise OSError("no space left on device")
+            return opens(config, elected)
+
+        opens = first.keeper._open_broker
+        monkeypatch.setattr(first.election, "resign", resign)
+        monkeypatch.setattr(first.keeper, "_open_broker", failing)
+        first.election.decide(Decision(role=Role.MASTER, epoch=1, replica_id=1, members=frozenset((1,))))
+        until(lambda: resigned == [0])
+        until(lambda: first.keeper.broker is not None and first.keeper.problem == "")
+
+
 def test_a_broker_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     with member(tmp_path, 1) as first:
         opens = first.keeper._open_broker
@@ -199,6 +264,46 @@ def test_a_broker_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
         first.lead(1)
         assert not failures
         assert send(first, b"0") == [0]
+
+
+def test_a_slave_copies_nothing_from_another_broker_that_has_its_masters_address(tmp_path: Path) -> None:
+    with member(tmp_path, 1, broker_name="y") as other, member(tmp_path, 2, broker_name="x") as slave:
+        other.lead(1)
+        send(other, b"of y")
+        slave.follow(other)  # As the lease of x still has it: its master died, and y was started at its ports.
+        until(lambda: "another broker has the address" in slave.broker.replication.problem)
+        assert slave.broker.parts.local.max_physical_offset == 0
+        assert other.election.proposed == [], "nothing was reported to it"
+
+
+def test_a_log_whose_election_was_lost_is_neither_cut_nor_mixed_with_another_of_the_same_epoch(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as old:
+        old.lead(1)
+        send(old, *(b"old %d" % number for number in range(20)))
+        end = old.broker.parts.local.max_physical_offset
+    with member(tmp_path, 2) as new, member(tmp_path, 1) as old:
+        new.lead(1)  # The lease was lost, and an empty replica came first.
+        send(new, b"new")
+        old.follow(new)
+        until(lambda: "of epoch 1 another master's bytes" in old.broker.replication.problem)
+        assert old.broker.parts.local.max_physical_offset == end
+        assert cut_tails(tmp_path / "replica1") == []
+        assert new.election.proposed == []
+
+
+def test_slaves_learn_the_terms_of_their_master_and_follow_the_next_one(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first, member(tmp_path, 2) as second:
+        first.lead(1)
+        second.follow(first)
+        in_sync(first, 1, 2)
+        send(first, b"0")
+        second.lead(2)
+        first.follow(second)
+        in_sync(second, 1, 2)
+        send(second, b"1")
+        terms = dict(second.broker.replication.terms)
+        assert set(terms) == {1, 2}
+        assert dict(first.broker.replication.terms) == terms
 
 
 def test_a_master_reopened_in_its_epoch_shows_nothing_that_another_of_its_set_lacks(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_a_replica_that_never_asked_for_the_tables_has_them_from_the_log(tmp_pat
             second.broker.replication.take_decision = lambda decision: None  # type: ignore[method-assign]
             second.election.decide(replace(first.election.decision, role=Role.SLAVE, replica_id=2))
             assert present(second.broker.metadata_sync).round_count == 0
+            present(second.broker.replication.slave).identify = None  # It does not know the master's client port.
             present(second.broker.replication.slave).set_master(first.keeper.ha_address, 1)
             in_sync(first, 1, 2)
             until(lambda: second.broker.parts.topics.get("before") is not None)

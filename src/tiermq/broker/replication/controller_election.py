@@ -14,6 +14,9 @@ lease: what keeps an old master from acknowledging is the SyncStateSet. A new ma
 one no more, and only the controller takes a member out (see `docs/decisions/027-controller-in-the-bucket.md`). So a
 master goes on while every controller is away.
 
+A process is the broker of its id only while the controller has its address for it: another process with the same
+identity, of a copied directory, is refused by TierMQ's controller, and under RocketMQ's one of them stands by.
+
 Invariants: the epoch of `decision` never falls; within an epoch neither does that of the SyncStateSet. The loop's
 thread owns everything but `decision`, which any thread may read.
 """
@@ -24,6 +27,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -48,6 +52,10 @@ ANSWER_TIMEOUT_S = 3.0
 ASK_AGAIN_S = 1.0
 JOIN_TRIES = 5
 _NO_MASTER = -1
+TWIN = (
+    "expected to be the only process with this broker id, found that the controller has another address for it: the "
+    "store directory was copied. Stop one of them for good; to keep the copy, remove its brokerIdentity and its log"
+)
 _FAILURES = (PeerGone, RequestTimedOut, RequestRefused, RemotingError, ReplicationError, OSError)
 
 
@@ -123,6 +131,7 @@ class ControllerElection:
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._leader: Address | None = None
         self._is_registered = False
+        self._has_twin = False
         self._wanted: frozenset[int] | None = None
         self._look: asyncio.Event | None = None
 
@@ -157,6 +166,10 @@ class ControllerElection:
     def may_acknowledge(self, epoch: int) -> bool:
         decision = self.decision
         return decision.role is Role.MASTER and decision.epoch == epoch
+
+    def knows(self, replica_id: int) -> bool:
+        """The controller does, and refuses a SyncStateSet with others."""
+        return replica_id > 0
 
     def propose(self, epoch: int, members: frozenset[int]) -> None:
         self._soon(self._propose, epoch, members)
@@ -293,7 +306,7 @@ class ControllerElection:
             claim = self._identity.read_claim()
             if claim is None:
                 answer = await self._ask(leader, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._names)
-                claim = Claim(int_field(answer, "nextBrokerId"), f"{self._settings.name};{time.time_ns() // 1_000_000}")
+                claim = Claim(int_field(answer, "nextBrokerId"), f"{self._settings.name};{secrets.token_hex(16)}")
                 self._identity.claim(claim)
             ext = {**self._names, "appliedBrokerId": claim.id, "registerCheckCode": claim.check_code}
             invalid = ResponseCode.CONTROLLER_BROKER_ID_INVALID
@@ -308,6 +321,9 @@ class ControllerElection:
         assert self._candidate is not None
         while True:
             try:
+                if self._has_twin or not self._is_registered:
+                    await asyncio.sleep(min(self._settings.heartbeat_s, ASK_AGAIN_S))
+                    continue  # The id may be that of another process.
                 client = await self._client(address)
                 ends = self._candidate.ends()
                 ext = {
@@ -353,6 +369,8 @@ class ControllerElection:
     async def _step(self) -> None:
         """Ask for the state of the set and take it; ask for what is missing."""
         assert self._candidate is not None
+        if self._has_twin:
+            raise ReplicationError(TWIN)
         leader = self._leader
         if leader is None:
             self._leader = leader = await self._find_leader()
@@ -382,6 +400,10 @@ class ControllerElection:
             self._wanted = None  # Of an earlier term.
         self._info = info
         is_master = info.master == self._id
+        if is_master and self._candidate is not None and info.address != self._candidate.address:
+            self._has_twin, self._wanted = True, None
+            self._decide(Decision(epoch=info.epoch, replica_id=self._id))
+            raise ReplicationError(TWIN)
         ha_address = "" if is_master else await self._ha_address_of(info)
         decision = Decision(
             role=Role.MASTER if is_master else Role.SLAVE,
@@ -391,6 +413,9 @@ class ControllerElection:
             ha_address=ha_address,
             members=info.members if is_master else frozenset(),
         )
+        self._decide(decision)
+
+    def _decide(self, decision: Decision) -> None:
         if decision != self.decision:
             self.decision = decision
             if self._candidate is not None:

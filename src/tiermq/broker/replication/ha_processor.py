@@ -14,13 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
-from tiermq.errors import RequestRefused
+from tiermq.errors import BadConfig, RemotingError, ReplicationError, RequestRefused
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
+from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.json_dialect import encode_body
-from tiermq.replication.epoch_file import end_of
+from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.replication.epoch_file import EpochEntry, end_of
+from tiermq.replication.ha_slave import MasterIdentity
 
 NO_CONTROLLER = "This broker runs without a controller: there are no epochs and no sync-state set."
 SLAVE_REFUSES = (
@@ -62,6 +64,7 @@ UNGATED = (
     RequestCode.GET_TIMER_CHECK_POINT,
 )
 """What an elected master answers also while its lease is not valid."""
+IDENTITY_TIMEOUT_S = 3.0
 
 
 class HaProcessor:
@@ -169,6 +172,7 @@ class HaProcessor:
             "brokerId": config.broker_id,
             "epochList": listed,
             "maxOffset": end,
+            "terms": {str(epoch): term for epoch, term in self._parts.replication.terms.items()},
         }
         return command.respond(body=encode_body(body))
 
@@ -184,3 +188,30 @@ class HaProcessor:
     def refuse(self, _connection: Connection, _command: RemotingCommand) -> RemotingCommand:
         """Of a slave: raises RequestRefused."""
         raise RequestRefused(self._parts.replication.why_read_only)
+
+
+def master_identity(parts: BrokerContext) -> MasterIdentity:
+    """Of a slave: who its elected master is, by request 1007 to its client port. Raises ReplicationError for another
+    broker, and for one that does not answer.
+    """
+    address, config = parts.replication.master_address, parts.config
+    try:
+        [(host, port)] = parse_name_servers(address)
+        with parts.ask_name_server(host, port) as client:
+            answer = client.request(RemotingCommand(RequestCode.GET_BROKER_EPOCH_CACHE), timeout_s=IDENTITY_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplicationError(f"expected the epochs of the master at {address}, found: {answer.remark}")
+        body = decode_object(answer.body)
+        entries = tuple(EpochEntry(int(each["epoch"]), int(each["startOffset"])) for each in body["epochList"])
+        terms = {int(epoch): str(term) for epoch, term in (body.get("terms") or {}).items()}
+    except (RemotingError, BadConfig, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ReplicationError(
+            f"expected the master at {address or 'an address'} to report who it is: {error}"
+        ) from error
+    found = str(body.get("clusterName")), str(body.get("brokerName"))
+    if found != (config.broker_cluster_name, config.broker_name):
+        raise ReplicationError(
+            f"expected broker {config.broker_name} of cluster {config.broker_cluster_name} at {address}, found broker "
+            f"{found[1]} of cluster {found[0]}: another broker has the address of the master; nothing is copied from it"
+        )
+    return MasterIdentity(entries, terms)

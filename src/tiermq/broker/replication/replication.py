@@ -15,7 +15,7 @@ import functools
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from tiermq.broker.broker_config import BrokerConfig
@@ -239,6 +239,8 @@ class Replication:
         self._epochs = None if term is None else term.epochs
         self.keeper: RoleKeeper | None = None
         """Who changes this broker's role; None where the settings give it."""
+        self.is_handing_over = False
+        """Of a master: nothing is answered any more, because another replica gets its tables."""
         self.acting: Acting | None = None
         """Of a slave that acts for its master; None where the settings do not ask for it."""
         self.sync_tables: Callable[[float], str] = lambda _timeout_s: "this broker is no slave"
@@ -304,10 +306,13 @@ class Replication:
         epochs = None if term is None else term.epochs
         sync = None
         if term is not None and election is not None:
-            sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000)
-            if election.decision.epoch == term.epoch:
+            decided = election.decision
+            is_recorded = decided.epoch == term.epoch and decided.is_recorded
+            sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000, is_recorded=is_recorded)
+            sync.knows = election.knows
+            if is_recorded:
                 # After a restart in its term a master still needs those that the election has recorded.
-                sync.note_recorded(election.decision.members)
+                sync.note_recorded(decided.members)
         master = HaMaster(local, rules, settings, listening, clock, epochs, sync)
         if term is not None and election is not None:
             master.propose = functools.partial(election.propose, term.epoch)
@@ -324,6 +329,11 @@ class Replication:
         self._local.set_few_replicas(f"{state.in_sync} of {least}" if state.in_sync < least else "")
         self._local.replicas_moved()
 
+    def may_answer(self, term: Term) -> bool:
+        """Of a master: whether answers may leave now."""
+        may_acknowledge = term.election is None or term.election.may_acknowledge(term.epoch)
+        return not self.is_handing_over and self.is_settled and may_acknowledge
+
     @property
     def is_slave(self) -> bool:
         return self.role is BrokerRole.SLAVE
@@ -337,6 +347,11 @@ class Replication:
     def last_epoch(self) -> int:
         """The newest epoch in the log; 0 without an election."""
         return 0 if self._epochs is None else self._epochs.last_epoch
+
+    @property
+    def terms(self) -> Mapping[int, str]:
+        """Of the epochs, as far as they are known."""
+        return {} if self._epochs is None else self._epochs.terms
 
     @property
     def finds_master_by_name(self) -> bool:
@@ -405,11 +420,11 @@ class Replication:
 
     def take_decision(self, decision: Decision) -> None:
         """What an election has decided, of a broker that has this role already. Any thread may call."""
-        if self.master is not None and decision.role is Role.MASTER:
+        if self.master is not None and decision.role is Role.MASTER and decision.is_recorded:
             self.master.note_recorded(decision.members)
         elif self.slave is not None and decision.role is not Role.MASTER:
+            self.master_address = decision.address  # Asked who it is by the slave.
             self.slave.set_master(decision.ha_address, decision.epoch)
-            self.master_address = decision.address
 
     def follow(self, ha_address: str, address: str) -> None:
         """What a name server knows of the master; settings take precedence. Any thread may call."""
