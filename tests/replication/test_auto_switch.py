@@ -113,6 +113,22 @@ def bodies(store: LocalStore) -> list[bytes]:
     return [each.body for queue in range(4) for each in store.get("T", queue, 0, 1000, 1 << 30).messages]
 
 
+def test_a_new_connection_of_a_replica_replaces_the_one_before(tmp_path: Path) -> None:
+    with master_store(tmp_path) as store:
+        epochs = begun(tmp_path, store, 1)
+        fill(store, 1)
+        part = store.max_physical_offset
+        fill(store, 2)
+        end = store.max_physical_offset
+        with leading(store, epochs) as master, Replica(master.port) as first, Replica(master.port) as second:
+            first.shake_hands(2)
+            first.report_end(end)
+            until(lambda: [each.ack for each in master.slaves()] == [end])
+            second.shake_hands(2)
+            second.report_end(part)
+            until(lambda: [each.ack for each in master.slaves()] == [part])
+
+
 def test_each_frame_is_of_one_epoch_and_one_file_and_is_labelled_with_its_own(tmp_path: Path) -> None:
     """RocketMQ 5.3.3 labels the last bytes of an epoch with the next one."""
     with master_store(tmp_path) as store:

@@ -286,6 +286,14 @@ class HaMaster:
             self.propose(wanted)
         return ReplicaState(in_sync, needed, confirmed)
 
+    def replace_connections(self, newest: _Slave) -> None:
+        """End other connections of this replica: what one of them reported is not what the replica has now."""
+        for each in self._slaves:
+            if each is not newest and each.counts and each.replica_id == newest.replica_id:
+                each.counts = False
+                with contextlib.suppress(OSError):  # It is gone already.
+                    each.connection.shutdown(socket.SHUT_RDWR)
+
     def readable_end(self) -> int:
         """Up to where slaves may have the log."""
         return self.log.flushed_where if self.settings.only_flushed else self.log.max_physical_offset
@@ -447,6 +455,8 @@ class _EpochSlave(_Slave):
             raise EOFError("it began a handshake in the middle of the log")
         self.name, self.replica_id = f"id {handshake.replica_id}", handshake.replica_id
         self.counts = not handshake.is_learner
+        if self.counts:
+            self._master.replace_connections(self)
         self.from_last_file = self.from_last_file or handshake.from_last_file
         self._unanswered = True
         self.grown.set()
