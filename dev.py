@@ -42,8 +42,8 @@ PURE_TESTS = (
     "kernel/test_frame_reader.py::test_a_send_has_values_for_what_it_did_not_say",
 )  # fmt: skip
 
-# One process more than the processors of a small machine: half of a run is waiting for disks and child processes.
-WORKERS = 3
+# Twice the processors of a small machine: two thirds of a run are waiting for disks, leases and child processes.
+WORKERS = 4
 MYPY = ("mypy --strict", ["-m", "mypy"])  # What it checks, and how, is in pyproject.toml.
 # Of a whole run, so many failures may be of tests that fail once, and each must pass so often alone.
 UNSTEADY_MAX = 3

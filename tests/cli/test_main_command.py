@@ -72,7 +72,7 @@ def test_help_loads_no_command_and_nothing_that_draws() -> None:
         "from click.testing import CliRunner\n"
         "from tiermq.cli.main import cli\n"
         "CliRunner().invoke(cli, ['--help'])\n"
-        "heavy, light = ('rich', 'numpy', 'tiermq.cli.'), ('tiermq.cli.main', 'tiermq.cli.main')\n"
+        "heavy, light = ('rich', 'numpy', 'tiermq.cli.'), ('tiermq.cli.main', 'tiermq.cli.conventions')\n"
         "print([name for name in sys.modules if name.startswith(heavy) and name not in light])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -75,7 +75,7 @@ def objects(tmp_path: Path) -> dict[Path, bytes]:
 def test_a_disk_that_wrote_other_messages_than_its_tier_has_is_not_started(tmp_path: Path) -> None:
     served = forked(tmp_path, 5)
     before = objects(tmp_path)
-    with pytest.raises(AssertionError, match="no ready line") as refused, served:
+    with pytest.raises(AssertionError, match="it ended, and its log is") as refused, served:
         pass
     assert "of T-0 is not the one that file:" in str(refused.value)
     assert "restore into an empty one" in str(refused.value)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cli.wire_commands import shell
 from simulation.manual_clock import ManualClock
+from tiermq.client.broker_state import read_broker_state
 from tiermq.client.cluster_client import Access
-from tiermq.client.table_pages import read_broker_state
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.broker_state import GROUPS, OFFSETS, SETTINGS, TOPICS, write_broker_state

@@ -13,8 +13,8 @@ from interop.conftest import StartBroker
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, Cluster
 from servers.serving import Serving
 from tiermq.cli.main import cli
+from tiermq.client.broker_state import read_broker_state
 from tiermq.client.cluster_client import Access
-from tiermq.client.table_pages import read_broker_state
 from tiermq.errors import RemotingError
 from tiermq.files.config_file import decode_lenient_json
 from tiermq.tier.metadata.broker_state import DELAY_OFFSETS, GROUPS, OFFSETS, SETTINGS, TOPICS

@@ -1,11 +1,6 @@
-"""A broker's own tables over the wire, of TierMQ and of RocketMQ alike; long ones in pages, as RocketMQ 5.5 does.
+"""TablePages: tables of topics and groups that are asked for in pages, as RocketMQ 5.5 does.
 
-    state = await read_broker_state(cluster, "10.0.0.7:10911")        {"topics": b'{"dataVersion":…', …}
-
-The requests are those with which RocketMQ's slaves follow their master; accounts must be an administrator's. A frame
-holds some 35,000 groups. Brokers that know no pages respond with all of them. Request modes and filters have no such
-request in RocketMQ 4.9, and are not read.
-Cost: five requests, and one more for each further PAGE_ENTRIES topics or groups.
+A frame holds some 35,000 groups. Brokers that know no pages respond with all of them.
 """
 
 from __future__ import annotations
@@ -14,21 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiermq.client.cluster_client import TIMEOUT_S, ClusterClient
-from tiermq.errors import BadConfig, RemotingError
+from tiermq.errors import RemotingError
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import as_int, decode_object, encode_body, object_in
-from tiermq.settings import read_properties
-from tiermq.tier.metadata.broker_state import DELAY_OFFSETS, GROUPS, OFFSETS, SETTINGS, TOPICS, encode_settings
 
 PAGED: dict[int, tuple[str, str]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: ("Topic", "topicConfigTable"),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ("Group", "subscriptionGroupTable"),
-}
-REQUESTS = {
-    TOPICS.name: RequestCode.GET_ALL_TOPIC_CONFIG,
-    GROUPS.name: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    OFFSETS.name: RequestCode.GET_ALL_CONSUMER_OFFSET,
-    DELAY_OFFSETS.name: RequestCode.GET_ALL_DELAY_OFFSET,
 }
 PAGE_ENTRIES = 5_000
 RESTARTS_MAX = 20
@@ -85,24 +72,3 @@ async def ask_table(cluster: ClusterClient, address: str, code: RequestCode, *, 
         answer = await cluster.ask(address, code, timeout_s=timeout_s, **pages.fields)
         pages.take(answer.ext, bytes(answer.body))
     return pages.body
-
-
-async def read_broker_state(cluster: ClusterClient, address: str) -> dict[str, bytes]:
-    """The tables of the broker at the address, for `BrokerStateWriter`; settings without accounts and secrets.
-
-    Raises RemotingError.
-    """
-    found = {}
-    for name, code in REQUESTS.items():
-        if body := await ask_table(
-            cluster, address, code
-        ):  # RocketMQ has no delay offsets before the first delayed message.
-            found[name] = body
-    body = bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body)
-    try:
-        found[SETTINGS.name] = encode_settings(read_properties(body.decode()))
-    except (UnicodeError, BadConfig) as error:
-        raise RemotingError(
-            f"{address}: expected the broker's settings, found some that cannot be read: {error}"
-        ) from error
-    return found

@@ -110,6 +110,7 @@ def test_spark_reads_the_bundles_that_executors_wrote_and_that_others_merged(
             directory = broker_directory(CLUSTER, "broker-0")
             driver.fence_bundles(directory, create=True)
             driver.tend_bundles(directory, BundleUpkeep((0, len(bundles_in(tmp_path)) - 1), ()))
+        history.detach()
         assert any("-" in name for name in bundles_in(tmp_path))
 
 

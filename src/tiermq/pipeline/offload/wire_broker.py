@@ -31,9 +31,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from tiermq.client.broker_state import read_broker_state
 from tiermq.client.cluster_client import BlockingCluster, ClusterClient, QueuePlace
 from tiermq.client.queue_access import Pulled, QueueAccess
-from tiermq.client.table_pages import ask_table, read_broker_state
+from tiermq.client.table_pages import ask_table
 from tiermq.clock import HOUR_MS, Clock
 from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.record_head import HeadKind, read_head
