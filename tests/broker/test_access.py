@@ -161,11 +161,10 @@ def test_what_reaches_nothing_is_refused_to_an_account_without_permissions(tmp_p
         assert writer.request(ask).code == ResponseCode.SUCCESS, "a permission for one topic is enough"
 
 
-def test_only_a_list_of_names_and_a_hint_are_open_to_any_account(tmp_path: Path) -> None:
-    """905 makes a slave ask its name servers at once; what the request has is not used."""
+def test_only_lists_of_names_are_open_to_any_account(tmp_path: Path) -> None:
     with guarded(tmp_path) as broker:
         declared = broker.parts.server.declared
-        assert [code for code, (access, _) in declared.items() if access is ANY_ACCOUNT] == [905, 305]
+        assert [code for code, (access, _) in declared.items() if access is ANY_ACCOUNT] == [305]
         changing = {17, 25, 200, 207, 215, 222, 306, 309, 314, 316, 329, 401}
         assert all(declared[code][0] is ADMINISTRATOR for code in changing)
 

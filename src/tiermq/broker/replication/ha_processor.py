@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.replication.table_log import SETTLED
 from tiermq.errors import BadConfig, RemotingError, ReplicationError, RequestRefused
-from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
+from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -26,17 +27,8 @@ from tiermq.replication.ha_slave import MasterIdentity
 
 NO_CONTROLLER = "This broker runs without a controller: there are no epochs and no sync-state set."
 SLAVE_REFUSES = (
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-    RequestCode.DELETE_TOPIC_IN_BROKER,
+    *SETTLED,
     RequestCode.CLEAN_UNUSED_TOPIC,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    RequestCode.SET_MESSAGE_REQUEST_MODE,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-    RequestCode.CLONE_GROUP_OFFSET,
     RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.RECALL_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE,
@@ -88,7 +80,7 @@ class HaProcessor:
             raise RequestRefused("The timerMessageStore is null")
         return command.respond(body=self._parts.timers.metrics_bytes())
 
-    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, access=ANY_ACCOUNT)
+    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, access=ADMINISTRATOR)
     def min_id_changed(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """The name servers are asked at once; what the notification itself has is not used."""
         if (acting := self._parts.replication.acting) is not None:
