@@ -100,7 +100,7 @@ def pair(node: Make) -> tuple[Node, Node]:
     first, second = node("first"), node("second", begins_s=86_400.0)
     assert first.step() is Role.MASTER
     assert second.step() is Role.SLAVE
-    first.election.propose(1, frozenset((1, 2)))
+    first.election.propose(1, 1, frozenset((1, 2)))
     first.step()
     second.epoch = 1
     second.step()
@@ -157,7 +157,7 @@ def test_a_lease_that_ended_is_renewed_when_no_other_replica_took_it(node: Make)
 def test_of_two_replicas_that_take_over_at_once_one_wins(node: Make) -> None:
     first, second = pair(node)
     third = node("third")
-    first.election.propose(1, frozenset((1, 2, 3)))
+    first.election.propose(1, 2, frozenset((1, 2, 3)))
     first.step(0.1)
     for each in (third, second, third):  # The first look records an address, which others must see, too.
         each.epoch = 1
@@ -169,7 +169,7 @@ def test_of_two_replicas_that_take_over_at_once_one_wins(node: Make) -> None:
 
 def test_a_replica_that_is_not_in_sync_never_takes_over(node: Make) -> None:
     first, second = pair(node)
-    first.election.propose(1, frozenset((1,)))
+    first.election.propose(1, 3, frozenset((1,)))
     first.step(0.1)
     assert second.step(1.0) is Role.SLAVE
     assert second.step(100.0) is not Role.MASTER
@@ -194,7 +194,7 @@ def test_a_replica_that_lost_its_tail_does_not_take_over(node: Make) -> None:
 def test_a_released_lease_is_taken_at_once_by_the_successor_first(node: Make) -> None:
     first, second = pair(node)
     third = node("third")
-    first.election.propose(1, frozenset((1, 2, 3)))
+    first.election.propose(1, 4, frozenset((1, 2, 3)))
     first.step(0.1)
     for each in (second, third):
         each.epoch = 1
@@ -210,7 +210,7 @@ def test_a_released_lease_is_taken_at_once_by_the_successor_first(node: Make) ->
 
 def test_a_released_lease_is_not_left_to_a_successor_that_is_gone(node: Make) -> None:
     first, second = pair(node)
-    first.election.propose(1, frozenset((1, 2, 3)))
+    first.election.propose(1, 5, frozenset((1, 2, 3)))
     first.step(0.1)
     first.election.resign(3)
     first.step(0.1)
@@ -276,7 +276,7 @@ def test_a_replica_that_cannot_open_as_the_master_acknowledges_nothing_and_costs
     first, second = pair(node)
     third = node("third")
     first.step(3.1)  # It sees the third.
-    first.election.propose(1, frozenset((1, 2, 3)))
+    first.election.propose(1, 6, frozenset((1, 2, 3)))
     first.step(0.1)
     for each in (second, third):
         each.epoch = 1
@@ -400,7 +400,7 @@ def test_an_older_lease_of_the_same_epoch_does_not_bring_its_members_back(node: 
     name = master_lease_name("c", "b")
     old = first.driver.get_object(name)
     assert old is not None
-    first.election.propose(1, frozenset((1,)))
+    first.election.propose(1, 7, frozenset((1,)))
     first.step(3.0)
     first.end = first.confirmed = 1000
     first.step(3.0)
@@ -430,7 +430,7 @@ def test_a_take_over_whose_answer_was_lost_is_repeated_with_another_epoch(node: 
 def test_a_renewal_whose_answer_was_lost_keeps_the_lease(node: Make) -> None:
     first, second = pair(node)
     first.driver.loses_answers = True
-    first.election.propose(1, frozenset((1,)))
+    first.election.propose(1, 8, frozenset((1,)))
     first.step(3.1)
     assert first.election.decision.members == {1, 2}, "it is not known"
     first.driver.loses_answers = False
@@ -456,7 +456,7 @@ def test_a_renewal_that_landed_before_does_not_count_from_now(node: Make) -> Non
 
 def test_what_a_master_of_an_earlier_epoch_proposes_is_not_recorded(node: Make) -> None:
     first, _second = pair(node)
-    first.election.propose(0, frozenset((1,)))
+    first.election.propose(0, 9, frozenset((1,)))
     first.step(0.1)
     assert first.election.lease.members == {1, 2}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tiermq.replication.sync_set import SyncSet, confirmed_by
 
 BEHIND_S = 15.0
@@ -27,7 +29,7 @@ def test_a_replica_joins_once_it_has_what_was_acknowledged_without_it() -> None:
         )
     )
     assert sync.recorded == frozenset((1,))
-    sync.note_recorded(frozenset((1, 2)))
+    sync.note_recorded(frozenset((1, 2)), sync.number)
     assert (
         sync.recorded
         == sync.effective
@@ -43,7 +45,7 @@ def test_a_replica_joins_once_it_has_what_was_acknowledged_without_it() -> None:
 
 def recorded(*ids: int) -> SyncSet:
     sync = SyncSet(1, BEHIND_S)
-    sync.note_recorded(frozenset(ids))
+    sync.note_recorded(frozenset(ids), sync.number)
     return sync
 
 
@@ -63,7 +65,7 @@ def test_a_member_that_is_gone_counts_until_a_set_without_it_is_recorded() -> No
         )
     )
     assert sync.look({3: 10}, end=10, now_s=0.5) is None, "it was proposed"
-    sync.note_recorded(frozenset((1, 3)))
+    sync.note_recorded(frozenset((1, 3)), sync.number)
     assert sync.effective == frozenset(
         (
             1,
@@ -97,7 +99,7 @@ def test_a_set_whose_recording_is_not_known_counts_until_a_newer_one_is_recorded
             2,
         )
     ), "the election may have it"
-    sync.note_recorded(frozenset((1, 2)))
+    sync.note_recorded(frozenset((1, 2)), sync.number)
     assert sync.effective == frozenset(
         (
             1,
@@ -111,7 +113,7 @@ def test_a_set_whose_recording_is_not_known_counts_until_a_newer_one_is_recorded
             2,
         )
     )
-    sync.note_recorded(frozenset((1,)))
+    sync.note_recorded(frozenset((1,)), sync.number)
     assert sync.effective == frozenset((1,))
 
 
@@ -163,7 +165,7 @@ def test_a_master_whose_set_is_not_recorded_yet_confirms_and_proposes_nothing() 
     sync = SyncSet(1, BEHIND_S, is_recorded=False)
     assert [sync.is_alone] == [False]
     assert sync.advance({2: 100}, 50, lambda: 100, 0.0, needed=1) == (1, 50, None)
-    sync.note_recorded(frozenset((1,)))
+    sync.note_recorded(frozenset((1,)), sync.number)
     assert sync.is_alone
     assert sync.advance({}, 50, lambda: 100, 1.0, needed=1).confirmed == 100
 
@@ -193,27 +195,50 @@ def test_a_replica_that_is_too_slow_to_join_is_no_longer_waited_for() -> None:
 
 def test_a_recording_that_is_reported_twice_settles_no_newer_proposal() -> None:
     sync = SyncSet(1, 2.0)
-    sync.note_recorded(frozenset((1, 2, 3)))
+    sync.note_recorded(frozenset((1, 2, 3)), 0)
     assert sync.look({}, 80, 0.0) == frozenset((1,)), "both are gone"
-    sync.look({2: 80}, 80, 0.1)  # One is back before that is recorded.
-    sync.note_recorded(frozenset((1,)))
+    first = sync.number
+    sync.note_recorded(frozenset((1,)), first)
     sync.welcome({2: 80}, 80)
-    joined = sync.look({2: 80}, 80, 0.2)
-    assert joined == frozenset(
-        (
-            1,
-            2,
-        )
-    )
+    assert sync.look({2: 80}, 80, 0.2) == frozenset((1, 2))
+    second = sync.number
     assert sync.look({}, 80, 0.3) is None, "it is gone again, and the set with it may land in the bucket"
-    sync.note_recorded(frozenset((1,)))  # The same recording again.
-    assert sync.effective == frozenset(
-        (
-            1,
-            2,
-        )
-    )
-    sync.note_recorded(frozenset((1, 2)))
+    sync.note_recorded(frozenset((1,)), first)
+    assert sync.effective == frozenset((1, 2))
+    sync.note_recorded(frozenset((1, 2)), second)
     assert sync.look({}, 80, 0.4) == frozenset((1,))
-    sync.note_recorded(frozenset((1,)))
+    sync.note_recorded(frozenset((1,)), first)
+    assert sync.effective == frozenset((1, 2)), "the same members, of the older recording: the newer one is not known"
+    sync.note_recorded(frozenset((1,)), sync.number)
     assert sync.effective == frozenset((1,))
+
+
+def test_a_late_report_of_an_older_recording_takes_no_member_out() -> None:
+    sync = SyncSet(1, 2.0)
+    sync.note_recorded(frozenset((1, 2)), 0)
+    assert sync.look({}, 80, 0.0) == frozenset((1,))
+    alone = sync.number
+    sync.note_recorded(frozenset((1,)), alone)
+    sync.welcome({2: 80}, 80)
+    assert sync.look({2: 80}, 80, 0.1) == frozenset((1, 2))
+    both = sync.number
+    sync.note_recorded(frozenset((1, 2)), both)
+    sync.note_recorded(frozenset((1,)), alone)
+    assert sync.recorded == sync.effective == frozenset((1, 2)), "nothing is proposed, and the election needs both"
+    sync.note_recorded(frozenset((1, 2)), both)
+    assert sync.recorded == frozenset((1, 2))
+
+
+def test_a_set_of_a_broker_that_is_opened_again_ignores_recordings_before_its_first() -> None:
+    numbers = itertools.count(1)
+    before = SyncSet(1, 2.0, numbers=numbers)
+    before.note_recorded(frozenset((1, 2)), 0)
+    before.look({}, 80, 0.0)
+    again = SyncSet(1, 2.0, numbers=numbers)
+    again.note_recorded(frozenset((1, 2)), before.number)
+    again.note_recorded(frozenset((1,)), 0)
+    assert again.effective == frozenset((1, 2))
+    again.look({}, 80, 0.1)
+    assert again.number > before.number
+    again.note_recorded(frozenset((1,)), before.number)
+    assert again.effective == frozenset((1, 2))

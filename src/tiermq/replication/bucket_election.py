@@ -121,7 +121,8 @@ class BucketElection(Service):
         self._held_until_s = 0.0
         self._renewed_s = 0.0
         self._next_renewal_s = 0.0
-        self._wanted: tuple[int, frozenset[int]] | None = None  # With the epoch whose master wants it.
+        self._wanted: tuple[int, int, frozenset[int]] | None = None  # With the master's epoch, and its number.
+        self._recording = 0
         self._release_for: int | None = None
         self._rests_until_s = 0.0
         self._accepted_s = -math.inf
@@ -158,8 +159,8 @@ class BucketElection(Service):
             return max(0.0, self._held_until_s - now_s)
         return max(0.0, self._seen_s + self._lease.term_ms / 1000 - now_s) if self._lease.holder else 0.0
 
-    def propose(self, epoch: int, members: frozenset[int]) -> None:
-        self._wanted = epoch, members
+    def propose(self, epoch: int, number: int, members: frozenset[int]) -> None:
+        self._wanted = epoch, number, members
         self.wake()
 
     def addresses(self) -> dict[int, str]:
@@ -407,6 +408,7 @@ class BucketElection(Service):
             self._version = ""  # Read it again, also when the put landed and its answer was lost.
             return
         self._is_mine, self._is_settled, self._accepted_s, self._wanted = True, False, -math.inf, None
+        self._recording = 0
         self._hold(began_s)
         if not is_clean:
             self._lost = {"epoch": lease.epoch, "fromOffset": end, "toOffset": max(end, lease.confirmed)}
@@ -470,7 +472,7 @@ class BucketElection(Service):
             confirmed = max(lease.confirmed, candidate.ends().confirmed)
             members = lease.members
             if self._is_settled and wanted is not None and wanted[0] == lease.epoch:
-                members = wanted[1]
+                members = wanted[2]
             return replace(lease, renewals=lease.renewals + 1, confirmed=confirmed, members=members)
 
         self._next_renewal_s = self._clock.monotonic() + self.times.look_s  # After a failure; a success sets it later.
@@ -479,6 +481,8 @@ class BucketElection(Service):
         if wanted is not None and self._is_settled:
             if self._wanted is wanted:
                 self._wanted = None
+            if wanted[0] == self._lease.epoch:
+                self._recording = wanted[1]
             self._decide_master()
 
     def _release(self, successor: int) -> None:
@@ -555,6 +559,7 @@ class BucketElection(Service):
                 address=lease.address,
                 ha_address=lease.ha_address,
                 members=lease.members if self._is_settled else frozenset((self.own,)),
+                recording=self._recording,
                 is_recorded=self._is_settled,
                 is_clean=self._is_clean,
             ),

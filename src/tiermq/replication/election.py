@@ -35,6 +35,8 @@ class Decision:
     ha_address: str = ""
     members: frozenset[int] = frozenset()
     """The recorded in-sync set."""
+    recording: int = 0
+    """The number of the proposal by which it was recorded; 0: by none of this term."""
     is_recorded: bool = True
     """False: of a master whose set is not recorded yet, because its broker is not open: nothing is committed by it."""
     is_clean: bool = True
@@ -84,9 +86,9 @@ class Election(Protocol):
     def knows(self, replica_id: int) -> bool:
         """Whether a replica of this broker may have this id: another one is never in sync."""
 
-    def propose(self, epoch: int, members: frozenset[int]) -> None:
+    def propose(self, epoch: int, number: int, members: frozenset[int]) -> None:
         """Of the master of this epoch: have another in-sync set recorded. `on_change` is called once that is done, also
-        when it was recorded before.
+        when it was recorded before, with this number, which is above those of earlier proposals.
         """
 
     def resign(self, successor: int) -> None:

@@ -102,8 +102,8 @@ class HaMaster:
         """
         self.epochs = epochs
         self.sync = sync
-        self.propose: Callable[[frozenset[int]], None] = lambda _members: None
-        """Called on the thread of the port with the in-sync set to be recorded; `note_recorded` follows."""
+        self.propose: Callable[[int, frozenset[int]], None] = lambda _number, _members: None
+        """Called on the thread of the port with a number and the set to be recorded; `note_recorded` follows."""
         self.rules = rules
         self.settings = settings
         self.log = log
@@ -149,14 +149,14 @@ class HaMaster:
         is_alone = state.needed <= 1 and (self.sync is None or self.sync.is_alone)
         return LONG_MAX if is_alone else state.confirmed
 
-    def note_recorded(self, members: frozenset[int]) -> None:
-        """The election has recorded this in-sync set. Any thread may call."""
+    def note_recorded(self, members: frozenset[int], number: int) -> None:
+        """The election has recorded this in-sync set, by the proposal of this number. Any thread may call."""
         if self._loop is not None and self.sync is not None:
             with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile: this master's time is over.
-                self._loop.call_soon_threadsafe(self._note_recorded, self.sync, members)
+                self._loop.call_soon_threadsafe(self._note_recorded, self.sync, members, number)
 
-    def _note_recorded(self, sync: SyncSet, members: frozenset[int]) -> None:
-        sync.note_recorded(members)
+    def _note_recorded(self, sync: SyncSet, members: frozenset[int], number: int) -> None:
+        sync.note_recorded(members, number)
         self.update()
 
     def wake(self) -> None:
@@ -183,7 +183,7 @@ class HaMaster:
         self._started.set()
         tasks = {loop.create_task(self._accept()), loop.create_task(self._watch())}
         await self._ending.wait()
-        self.propose = lambda _members: None  # The replicas lose this master, and stay in sync without it.
+        self.propose = lambda _number, _members: None  # The replicas lose this master, and stay in sync without it.
         tasks |= {each.task for each in self._slaves if each.task is not None}
         for task in tasks:
             task.cancel()
@@ -283,7 +283,7 @@ class HaMaster:
             acks, self.state.confirmed, lambda: log.max_physical_offset, self.clock.monotonic(), needed=needed
         )
         if wanted is not None:
-            self.propose(wanted)
+            self.propose(sync.number, wanted)
         return ReplicaState(in_sync, needed, confirmed)
 
     def replace_connections(self, newest: _Slave) -> None:

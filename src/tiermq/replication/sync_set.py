@@ -9,6 +9,9 @@ recorded late, or whose recording is not known to have failed, never covers less
 
 A master that is about to begin its term has no recorded set yet (`is_recorded`): then nothing is confirmed or proposed.
 
+Proposals are numbered, and a recording is reported with the number of its proposal. Only the report of the newest
+proposal settles it: one that is late, or comes twice, has an older number and changes nothing.
+
 Invariants: a replica is proposed only once it has the log up to where it ended after the replica became effective: what
 was acknowledged without it is below. Only a recording takes a recorded member out of `effective`.
 Pure: the thread of the HA port is the only one that changes it.
@@ -16,7 +19,8 @@ Pure: the thread of the HA port is the only one that changes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,15 +46,22 @@ class Progress(NamedTuple):
 class SyncSet:
     """See the module."""
 
-    def __init__(self, own: int, behind_s: float, *, is_recorded: bool = True) -> None:
-        """`behind_s`: for how long a connected member may be behind."""
+    def __init__(
+        self, own: int, behind_s: float, *, is_recorded: bool = True, numbers: Iterator[int] | None = None
+    ) -> None:
+        """`behind_s`: for how long a connected member may be behind. `numbers`: of proposals, ascending from 1;
+        those who propose to one election share them.
+        """
         self.is_recorded = is_recorded
         self.own = own
         self.knows: Callable[[int], bool] = lambda _replica: True
         """Whether an id is that of a replica; others never join."""
         self._behind_s = behind_s
         self.recorded: frozenset[int] = frozenset((own,))
-        self._proposed: frozenset[int] | None = None
+        self.number = 0
+        """Of the newest proposal, or recording."""
+        self._numbers = itertools.count(1) if numbers is None else numbers
+        self._is_proposed = False
         self._unsettled: frozenset[int] = frozenset()  # Members of proposals of which none is known to have failed.
         self._joining: dict[int, int] = {}
         self._progress: dict[int, _Progress] = {}
@@ -64,12 +75,13 @@ class SyncSet:
         """Whether no other replica must have a message."""
         return self.is_recorded and len(self.effective) == 1
 
-    def note_recorded(self, members: frozenset[int]) -> None:
-        """The election has this set: the newest that was proposed, or an earlier one."""
-        self.is_recorded = True
+    def note_recorded(self, members: frozenset[int], number: int) -> None:
+        """The election has this set, by the proposal of this number; 0: by none."""
+        if number < self.number:
+            return  # Of an older recording: what it says is over.
+        self.is_recorded, self.number = True, number
         self.recorded = members | {self.own}
-        if self._proposed in (None, self.recorded):
-            self._proposed, self._unsettled = None, frozenset()
+        self._is_proposed, self._unsettled = False, frozenset()
         self._joining = {each: end for each, end in self._joining.items() if each not in members}
         self._refresh()
 
@@ -130,11 +142,9 @@ class SyncSet:
         wanted |= {each for each, needs in self._joining.items() if acks.get(each, -1) >= needs}
         self._progress = {each: found for each, found in self._progress.items() if each in acks}
         found = frozenset(wanted)
-        if self._proposed is not None or found == self.recorded:
-            # One proposal at a time: the recording of a set that was recorded before, reported twice, must not settle
-            # a newer proposal of the same set while another one may still land in the bucket.
+        if self._is_proposed or found == self.recorded:
             return None
-        self._proposed, self._unsettled = found, self._unsettled | found
+        self._is_proposed, self.number, self._unsettled = True, next(self._numbers), found
         self._refresh()
         return found
 

@@ -58,10 +58,10 @@ class ElectionByHand:
     def status(self) -> dict[str, object]:
         return {"by": "hand"}
 
-    def propose(self, epoch: int, members: frozenset[int]) -> None:
+    def propose(self, epoch: int, number: int, members: frozenset[int]) -> None:
         self.proposed.append(members)
         if self.records and epoch == self.decision.epoch:
-            self.decide(replace(self.decision, members=members))
+            self.decide(replace(self.decision, members=members, recording=number))
 
     def decide(self, decision: Decision) -> None:
         self.decision = decision

@@ -31,7 +31,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tiermq.broker.broker_config import BrokerConfig
@@ -132,7 +132,8 @@ class ControllerElection:
         self._leader: Address | None = None
         self._is_registered = False
         self._has_twin = False
-        self._wanted: frozenset[int] | None = None
+        self._wanted: tuple[int, frozenset[int]] | None = None  # With its number.
+        self._recording = 0
         self._look: asyncio.Event | None = None
 
     # The owner's thread.
@@ -171,8 +172,8 @@ class ControllerElection:
         """The controller does, and refuses a SyncStateSet with others."""
         return replica_id > 0
 
-    def propose(self, epoch: int, members: frozenset[int]) -> None:
-        self._soon(self._propose, epoch, members)
+    def propose(self, epoch: int, number: int, members: frozenset[int]) -> None:
+        self._soon(self._propose, epoch, number, members)
 
     def look_soon(self) -> None:
         self._soon(self._look_now)
@@ -226,9 +227,9 @@ class ControllerElection:
         if self._look is not None:
             self._look.set()
 
-    def _propose(self, epoch: int, members: frozenset[int]) -> None:
+    def _propose(self, epoch: int, number: int, members: frozenset[int]) -> None:
         if (self._info.master, self._info.epoch) == (self._id, epoch):
-            self._wanted = members
+            self._wanted = number, members
             self._look_now()
 
     async def _designate(self, successor: int) -> None:
@@ -391,13 +392,13 @@ class ControllerElection:
             info = set_info_of(await self._ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, ext, also=still))
         await self._take(info)
         if self._wanted is not None:
-            await self._alter(leader, self._wanted)
+            await self._alter(leader, *self._wanted)
 
     async def _take(self, info: SetInfo) -> None:
         if info.master is None or not is_news(self._info, info):
             return
         if info.epoch > self._info.epoch:
-            self._wanted = None  # Of an earlier term.
+            self._wanted, self._recording = None, 0  # Of an earlier term.
         self._info = info
         is_master = info.master == self._id
         if is_master and self._candidate is not None and info.address != self._candidate.address:
@@ -412,6 +413,7 @@ class ControllerElection:
             address=info.address,
             ha_address=ha_address,
             members=info.members if is_master else frozenset(),
+            recording=self._recording if is_master else 0,
         )
         self._decide(decision)
 
@@ -437,15 +439,14 @@ class ControllerElection:
             return last
         return answer.ext.get("masterHaAddress", last)
 
-    async def _alter(self, leader: Address, wanted: frozenset[int]) -> None:
+    async def _alter(self, leader: Address, number: int, wanted: frozenset[int]) -> None:
         """Ask for another SyncStateSet; a refusal is found out about by the next look."""
         if self._info.master != self._id:
             self._wanted = None
             return
         if wanted == self._info.members:
-            self._wanted = None
-            assert self._candidate is not None
-            self._candidate.on_change(self.decision)  # It was recorded before.
+            self._wanted, self._recording = None, number
+            self._decide(replace(self.decision, recording=number))  # It was recorded before.
             return
         ext = {
             "brokerName": self._settings.name,
@@ -457,8 +458,10 @@ class ControllerElection:
         answer = await self._ask(leader, RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
         recorded = decode_object(answer.body)
         members = frozenset(as_int(each) for each in recorded.get("syncStateSet") or [])
+        if members == wanted:
+            self._recording = number
         await self._take(self._info._replace(members=members, set_epoch=int_field(answer, "newSyncStateSetEpoch")))
-        if self._wanted == members:
+        if self._wanted == (number, members):
             self._wanted = None
 
 

@@ -12,6 +12,7 @@ rest is refused at the start: see `rocketmq_settings`.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import socket
 import ssl
@@ -36,6 +37,9 @@ from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
 from tiermq.replication.sync_set import SyncSet
 from tiermq.store.local_store import LocalStore
+
+_PROPOSALS = itertools.count(1)
+"""Numbers of in-sync sets: a broker that is opened again in its term goes on with them."""
 
 
 class Term(NamedTuple):
@@ -308,11 +312,16 @@ class Replication:
         if term is not None and election is not None:
             decided = election.decision
             is_recorded = decided.epoch == term.epoch and decided.is_recorded
-            sync = SyncSet(term.replica_id, config.ha_max_time_slave_not_catchup / 1000, is_recorded=is_recorded)
+            sync = SyncSet(
+                term.replica_id,
+                config.ha_max_time_slave_not_catchup / 1000,
+                is_recorded=is_recorded,
+                numbers=_PROPOSALS,
+            )
             sync.knows = election.knows
             if is_recorded:
                 # After a restart in its term a master still needs those that the election has recorded.
-                sync.note_recorded(decided.members)
+                sync.note_recorded(decided.members, decided.recording)
         master = HaMaster(local, rules, settings, listening, clock, epochs, sync)
         if term is not None and election is not None:
             master.propose = functools.partial(election.propose, term.epoch)
@@ -421,7 +430,7 @@ class Replication:
     def take_decision(self, decision: Decision) -> None:
         """What an election has decided, of a broker that has this role already. Any thread may call."""
         if self.master is not None and decision.role is Role.MASTER and decision.is_recorded:
-            self.master.note_recorded(decision.members)
+            self.master.note_recorded(decision.members, decision.recording)
         elif self.slave is not None and decision.role is not Role.MASTER:
             self.master_address = decision.address  # Asked who it is by the slave.
             self.slave.set_master(decision.ha_address, decision.epoch)
