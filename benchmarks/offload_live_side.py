@@ -83,7 +83,7 @@ def loaded_broker(directory: Path) -> Iterator[tuple[str, SteadyLoad]]:
     broker_side.make_topics(store)
     settings = {"flushDiskType": "ASYNC_FLUSH"}
     with Cluster(broker_side.distribution(), store, directory / "broker", settings) as cluster:
-        cluster.peer()  # It waits until the name server knows the broker.
+        cluster.await_registered()
         load = SteadyLoad(fetch(), cluster.name_server, directory)
         try:
             yield cluster.name_server, load

@@ -71,7 +71,7 @@ def tiermq_broker(store: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def rocketmq_broker(store: Path, scratch: Path) -> Iterator[str]:
     with Cluster(fetch(), store, scratch, {"mappedFileSizeCommitLog": LOG_FILE_BYTES}) as cluster:
-        cluster.peer()  # It waits until the name server knows the broker.
+        cluster.await_registered()
         yield cluster.name_server
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from interop.rocketmq import Distribution
 
 BODY_BYTES_MAX = 1_500
-PAUSE_MS = 40
+PAUSE_MS = 10
 """Between two sends to a broker: a load that goes on while a process starts again must leave it a processor."""
 
 Queue = tuple[str, int]

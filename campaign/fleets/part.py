@@ -96,6 +96,9 @@ class FleetKills:
         fleet.start()
         atexit.register(self._end)
         self._world = _World(fleet, TierCheck(TIER, TOPIC))
+        while not fleet.metrics_file.exists():  # Before the first wave there is no executor to kill.
+            time.sleep(_POLL_S)
+            fleet.keep_driver()
         return self._world
 
     def _end(self) -> None:

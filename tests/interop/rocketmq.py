@@ -28,6 +28,10 @@ from typing import Any, Self
 
 from interop.peer import Peer
 from servers.loopback import free_ports
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 VERSION = os.environ.get("TIERMQ_ROCKETMQ_VERSION", "5.3.3")
 ARTIFACTS = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
@@ -330,6 +334,12 @@ class Cluster:
     @property
     def broker_address(self) -> str:
         return f"{self._host}:{self._broker_port}"
+
+    def await_registered(self) -> None:
+        """Until the name server knows the broker: it boots before it has registered."""
+        with BlockingClient("127.0.0.1", self._name_server_port) as client:
+            asked = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            until(lambda: self.broker_address.encode() in bytes(client.request(asked).body))
 
     def peer(self) -> Peer:
         """RocketMQ's client against this cluster; one per cluster, closed with it."""
