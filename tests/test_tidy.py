@@ -6,6 +6,7 @@ The order of the packages, and what each must not depend on, are read from ARCHI
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -40,6 +41,15 @@ IGNORED_PARTS = {".git", ".venv", "build", "dist", "__pycache__", ".cache", "out
 
 # Parsed once, in one process: parsing is what these tests cost.
 pytestmark = pytest.mark.xdist_group("reads-all-sources")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Syntax trees have no cycles: no garbage collector walks over them here, nor in the tests that come after."""
+    gc.disable()
+    yield
+    tree.cache_clear()
+    gc.enable()
 
 
 def python_files(*tops: str) -> list[Path]:

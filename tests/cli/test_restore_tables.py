@@ -35,6 +35,7 @@ from tiermq.tier.metadata.broker_state import (
 )
 from tiermq.tier.names import state_object
 from tiermq.tier.restore.restore import read_manifests
+from waiting import until
 
 HOME = ("DefaultCluster", "b1")
 SETTINGS = {
@@ -109,14 +110,16 @@ class World:
 
     def wait_for(self, offsets: dict[str, int], messages: int) -> None:
         """Until the bucket has the group's offsets and manifests of so many messages."""
-        while True:
+
+        def are_there() -> bool:
             table = self.tables().get(OFFSETS.name)
             found = {} if table is None else table.document[OFFSETS.table].get("orders@audit", {})
             with self.driver() as driver:
                 manifests = read_manifests(driver, driver.list_objects()).manifests.values()
             copied = sum(each.max_offset for each in manifests if each.topic_id >= 0)
-            if found == offsets and copied == messages:
-                return
+            return bool(found == offsets and copied == messages)
+
+        until(are_there)
 
     def fill(self) -> None:
         """A topic with three queues, of which two have messages, and a group that consumed one queue."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiermq import LocalStore, Message
+from waiting import until
 
 COUNT = 6_000
 KILLS = 3
@@ -18,6 +19,11 @@ KILLS = 3
 def lines_of(record: Path) -> int:
     path = record / "offsets.csv"
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for_lines(record: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    until(lambda: lines_of(record) >= count or process.poll() is not None)
+    assert process.poll() is None
 
 
 def bodies_of(store: LocalStore, queue_id: int) -> list[bytes]:
@@ -39,8 +45,7 @@ def test_a_replay_that_is_killed_puts_every_message_once(tmp_path: Path) -> None
         before = lines_of(tmp_path / "record")
         # Slow enough that it cannot end before it is killed.
         process = subprocess.Popen([*command, "--rate", "1000"], cwd=tmp_path, stdout=subprocess.DEVNULL)
-        while lines_of(tmp_path / "record") < before + 200:
-            assert process.poll() is None
+        wait_for_lines(tmp_path / "record", before + 200, process)
         process.kill()
         process.wait()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
