@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """One entry for people who work on TierMQ. Needs only Python 3.11 with pip; everything else goes into .venv here.
 
-  python3 dev.py demo            the whole way in a minute or two: send to a broker, kill -9, recover, copy to a tier
+  python3 dev.py demo            end to end in two minutes: send to a broker, kill -9, recover, copy to a tier
                                  on Spark, evict, read, SQL, export, restore; proof that nothing was lost, pictures
   python3 dev.py demo --tier s3://bucket/prefix    the same on S3, with credentials in AWS_* variables
   python3 dev.py test            ruff, mypy --strict, the test suite, and its store half again in pure Python
   python3 dev.py test -k recover tests/store    any pytest arguments: then one pass over just that
-  python3 dev.py test -m slow    the slow lane; -m interop the lane that needs Java or other foreign programs;
+  python3 dev.py test -m slow    the slow tests; -m interop those that need Java or other foreign programs;
                                  -m peer RocketMQ's own integration tests against our brokers
   python3 dev.py lint            only ruff and mypy;  lint --fix repairs what can be repaired
   python3 dev.py prove           try to break it: simulated lives, power cuts, kills, bad disks and networks, fuzzing

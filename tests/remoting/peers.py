@@ -102,6 +102,12 @@ def serving(server: RemotingServer) -> Iterator[ServerThread]:
         yield running
 
 
+def begun_send(frame_bytes: int, body_bytes: int) -> bytes:
+    """A send of `frame_bytes`, cut off after `body_bytes` of its body."""
+    header = encode_frame(RemotingCommand(RequestCode.SEND_MESSAGE))[8:]
+    return struct.pack(">iI", frame_bytes - 4, len(header)) + header + bytes(body_bytes)
+
+
 class RawPeer:
     """A socket and frames, nothing else."""
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.damage import damaged
-from remoting.peers import BIG, ECHO, RawPeer, make_server, serving
+from remoting.peers import BIG, ECHO, RawPeer, begun_send, make_server, serving
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig, body_checksum, encode_register_body
@@ -166,7 +166,7 @@ def test_announced_bytes_cost_nothing_before_they_come(attacked: Attacked) -> No
     with contextlib.ExitStack() as peers:
         for _ in range(count):
             peer = peers.enter_context(RawPeer(attacked.server.port))
-            peer.socket.sendall(struct.pack(">iI", 15 * MIB, 4) + bytes(sent))
+            peer.socket.sendall(begun_send(15 * MIB, sent))
         while attacked.server.server._partial_bytes < count * sent:
             assert attacked.goes_on()
         grown = memory_bytes() - before

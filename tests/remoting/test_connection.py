@@ -12,7 +12,7 @@ from asyncio import Future
 
 import pytest
 
-from remoting.peers import BIG, ECHO, ECHO_BLOCKING, LATER, RawPeer, ServerThread, make_server, serving
+from remoting.peers import BIG, ECHO, ECHO_BLOCKING, LATER, RawPeer, ServerThread, begun_send, make_server, serving
 from tiermq.errors import PeerGone, RequestTimedOut
 from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient
@@ -117,7 +117,7 @@ def test_frames_that_are_never_completed_are_bounded_over_all_peers(caplog: pyte
         peers = [RawPeer(running.port) for _ in range(8)]
         for peer in peers:
             with contextlib.suppress(OSError):  # It may be closed while it sends.
-                peer.socket.sendall(struct.pack(">iI", 16 * MIB - 4, 0) + bytes(MIB))
+                peer.socket.sendall(begun_send(16 * MIB, MIB))
         # Three of them fit under the limit; one that was not accepted yet is none of them.
         while len(opened) < len(peers) or len(server.connections) > 3:
             assert still_serves(running)
@@ -133,7 +133,7 @@ def test_peers_that_hold_the_most_make_room_for_a_client_with_a_large_request() 
     with serving(server) as running:
         peers = [RawPeer(running.port) for _ in range(4)]
         for peer in peers:
-            peer.socket.sendall(struct.pack(">iI", 16 * MIB - 4, 0) + bytes(2 * MIB - 8))
+            peer.socket.sendall(begun_send(16 * MIB, 2 * MIB))
         while running.thread.call(lambda: sum(each.partial_bytes for each in server.connections)) < 8 * MIB:
             assert still_serves(running)
         with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:

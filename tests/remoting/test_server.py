@@ -472,6 +472,39 @@ def test_long_bodies_are_parsed_in_the_pool_or_refused(code: int, size: int, pla
         assert (answer.code, " ".join(named)) == (0, places)
 
 
+@pytest.mark.parametrize("cut", [100, 70_000])
+def test_a_body_that_is_too_long_is_refused_before_it_arrives_and_skipped(cut: int) -> None:
+    """`cut`: bytes of the refused frame that come with its header. The peer sends the rest after the answer."""
+    server = RemotingServer()
+    server.serve(Places())
+    short = encode_frame(RemotingCommand(2_002, opaque=1, body=b"before"))
+    refused = encode_frame(RemotingCommand(2_002, opaque=2, body=bytes(5_000_000)))
+    header_end = 8 + int.from_bytes(refused[5:8])
+    behind = encode_frame(RemotingCommand(2_002, opaque=3, body=b"behind"))
+    with serving(server) as started, RawPeer(started.port) as peer:
+        peer.socket.sendall(short + refused[: header_end + cut])
+        answers = {answer.opaque: answer for answer in (peer.read(), peer.read())}
+        assert {opaque: answer.code for opaque, answer in answers.items()} == {1: 0, 2: ResponseCode.INVALID_PARAMETER}
+        assert "expected a body of at most" in str(answers[2].remark)
+        assert max(each._reader.pending_bytes for each in server.connections) == 0
+        peer.socket.sendall(refused[header_end + cut :] + behind)
+        assert peer.read().opaque == 3
+        peer.socket.sendall(short)
+        assert peer.read().opaque == 1
+
+
+@pytest.mark.parametrize("code", [2_005, 2_007])
+def test_a_long_body_that_is_wanted_is_taken_however_it_is_cut(code: int) -> None:
+    server = RemotingServer()
+    server.serve(Places())
+    frame = encode_frame(RemotingCommand(code, opaque=7, body=bytes(LARGE)))
+    with serving(server) as started, RawPeer(started.port) as peer:
+        for begin in range(0, len(frame), 300_001):
+            peer.socket.sendall(frame[begin : begin + 300_001])
+        assert (answer := peer.read()).opaque == 7
+        assert answer.code == 0
+
+
 class Body:
     """What a body was read into."""
 

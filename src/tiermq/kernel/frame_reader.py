@@ -37,7 +37,7 @@ FIXED = struct.Struct(
     "i"  # length of the remark
 )
 FRAME_BYTES_MAX = 16 * 1024 * 1024
-_HEADER_MASK = (1 << 24) - 1
+HEADER_MASK = (1 << 24) - 1
 _LANGUAGE_PYTHON = 3
 _RESPONSE_BIT = 1
 assert LENGTHS.size == 8
@@ -174,7 +174,7 @@ class FrameReader:
                 self._wanted_bytes = LENGTHS.size
                 break
             length, mixed = LENGTHS.unpack_from(data, at)
-            header_type, header_length = mixed >> 24, mixed & _HEADER_MASK
+            header_type, header_length = mixed >> 24, mixed & HEADER_MASK
             is_whole = 4 + header_length <= length <= self._frame_bytes_max - 4
             if not is_whole or header_length > self._header_bytes_max or header_type > 1:
                 self.broken = refusal(length, header_type, header_length, self._frame_bytes_max, self._header_bytes_max)

@@ -168,6 +168,10 @@ class RemotingClient:
     def take_send(self, connection: Connection, request: SendRequest) -> None:
         self.take_request(connection, command_of_send(request))
 
+    def refuses_body(self, _connection: Connection, _command: RemotingCommand, _body_bytes: int) -> bool:
+        """A server may ask with any body."""
+        return False
+
     def take_request(self, connection: Connection, command: RemotingCommand) -> None:
         handler = self._handlers.get(command.code)
         if handler is not None:

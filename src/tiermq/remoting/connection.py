@@ -7,6 +7,7 @@ Invariants:
 * While the peer does not take its answers, nothing is read from it, and frames that were already read wait.
 * Requests of one peer hold the loop at most `SLICE_S` at a time. What is left of a read waits in the owner's queue, one
   slice of one peer for each loop iteration, and nothing more is read from that peer meanwhile.
+* A body that is too long for its request is refused when the header is there, and skipped as it arrives.
 * A peer is active when it completes a frame, or has sent `ACTIVE_BYTES` of one: single bytes keep nothing open.
 * A connection that cannot continue (garbage, too much unsent) is closed; requests to the peer that were open then fail
   with PeerGone.
@@ -25,6 +26,7 @@ from typing import Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
 from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, Frame, FrameReader, SendRequest
+from tiermq.kernel.frame_reader import HEADER_MASK, LENGTHS
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.frame import command_of, encode_frame
@@ -115,6 +117,9 @@ class ConnectionOwner(Protocol):
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None: ...
 
+    def refuses_body(self, connection: Connection, command: RemotingCommand, body_bytes: int) -> bool:
+        """Whether a request's body is too long for it. Then the request, without its body, has been answered."""
+
 
 class Connection(asyncio.Protocol):
     """See the module."""
@@ -130,6 +135,7 @@ class Connection(asyncio.Protocol):
         "_owner",
         "_partial_bytes",
         "_reader",
+        "_refused_bytes",
         "_requests",
         "_silent_bytes",
         "_tls",
@@ -159,7 +165,8 @@ class Connection(asyncio.Protocol):
         self.closing = False
         self.last_active_s = 0.0
         self._owner = owner
-        self._reader = FrameReader(owner.limits.frame_bytes_max, header_bytes_max=owner.limits.header_bytes_max)
+        self._reader = self._new_reader()
+        self._refused_bytes = 0
         self._partial_bytes = 0
         self._silent_bytes = 0
         self._counted_unsent = 0
@@ -201,7 +208,11 @@ class Connection(asyncio.Protocol):
             if self._tls is not None:
                 data = self._tls.received(data)
                 self._write_raw(self._tls.pending_output())
+            if self._refused_bytes:
+                data = self._skip_refused(data)
             frames = self._reader.feed(data) if data else []
+            if (pending_bytes := self._reader.pending_bytes) and (frames or not self._partial_bytes):
+                self._refuse_long(data[-pending_bytes:])
         except BadFrame as error:
             self._give_up(error)
             return
@@ -401,6 +412,30 @@ class Connection(asyncio.Protocol):
             return
         if taken:
             del frames[:taken]
+
+    def _new_reader(self) -> FrameReader:
+        limits = self._owner.limits
+        return FrameReader(limits.frame_bytes_max, header_bytes_max=limits.header_bytes_max)
+
+    def _refuse_long(self, begin: bytes) -> None:
+        """Of a frame that has only begun: refuse a body that is too long for the request before it is received."""
+        if len(begin) < LENGTHS.size:
+            return
+        length, mixed = LENGTHS.unpack_from(begin)
+        header_end = LENGTHS.size + (mixed & HEADER_MASK)
+        body_bytes = 4 + length - header_end
+        if body_bytes <= self._owner.limits.body_bytes_max or len(begin) < header_end:
+            return
+        command = command_of(Frame(mixed >> 24, begin[LENGTHS.size : header_end], b""))
+        if not command.flag & FLAG_RESPONSE and self._owner.refuses_body(self, command, body_bytes):
+            self._refused_bytes = 4 + length - len(begin)
+            self._reader = self._new_reader()
+
+    def _skip_refused(self, data: bytes) -> bytes:
+        """What is behind the refused body."""
+        skipped = data[self._refused_bytes :]
+        self._refused_bytes = max(0, self._refused_bytes - len(data))
+        return skipped
 
     def _take_frames(self, *, waits: bool = True) -> None:
         """Serve what was read. What exceeds the time slice is queued, if `waits`; else left to the caller."""

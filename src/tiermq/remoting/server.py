@@ -546,15 +546,30 @@ class RemotingServer:
 
     def _takers_of_long(self, command: RemotingCommand) -> Mapping[int, Handler]:
         """Handlers on the loop for bodies above INLINE_BODY_BYTES. Raises RequestRefused for one that is too long."""
-        code = command.code
+        self._check_body(command.code, len(command.body))
+        return self._long
+
+    def refuses_body(self, connection: Connection, command: RemotingCommand, body_bytes: int) -> bool:
+        if command.code in SEND_CODES:
+            return False  # The store knows how long a message may be.
+        try:
+            self._check_body(command.code, body_bytes)
+        except RequestRefused as error:
+            response = self._refusal_of(command, error)
+        else:
+            return False
+        if response is not None and not command.flag & FLAG_ONEWAY:
+            self._send(connection, command, response)
+        return True
+
+    def _check_body(self, code: int, body_bytes: int) -> None:
+        """Raises RequestRefused for a body above INLINE_BODY_BYTES that is too long for its request."""
         most = INLINE_BODY_BYTES if code in self._handlers and code not in self._long else self.limits.body_bytes_max
-        if len(command.body) > most and code not in self._large_bodies:
+        if body_bytes > most and code not in self._large_bodies:
             raise RequestRefused(
-                f"request {int(code)}: expected a body of at most {most} bytes, found {len(command.body)}: "
-                "split the request",
+                f"request {int(code)}: expected a body of at most {most} bytes, found {body_bytes}: split the request",
                 ResponseCode.INVALID_PARAMETER,
             )
-        return self._long
 
     def _decode_in_pool(
         self,
