@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 
 from tiermq.broker.admin.unserved_processor import REASONS
+from tiermq.broker.replication.ha_processor import NO_CONTROLLER
 from tiermq.remoting.codes import RequestCode
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
@@ -155,7 +156,7 @@ def outcome(command: str, real: str, ours: str) -> str:
         return f"no broker: {NO_BROKER[command]}"
     if command == "remappingStaticTopic":  # There is no such topic, since none could be made.
         return f"not applicable: {REASONS[RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC]}"
-    if reason := next((each for each in REASONS.values() if each in ours), None):
+    if reason := next((each for each in (*REASONS.values(), NO_CONTROLLER) if each in ours), None):
         return f"not applicable: {reason}"
     if ours == real:
         return "both refuse alike" if is_failure(ours) else "same answer"
