@@ -3,7 +3,8 @@
     python -m benchmarks.offload_driver_side 10000        queues in all, 8 of a topic
 
 The driver is a process of its own, in which nothing else runs: tasks run in another one, and brokers in a third. Three
-waves: every queue is new; every queue has one more message; nothing is new. The tier is a directory in memory.
+waves: every queue is new; every queue has one more message; nothing is new. The tier is a directory in memory. Each
+wave is reported on stderr when it has ended.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def measure(queues: int, directory: Path) -> dict[str, Any]:
                 driver.stdin.write("wave\n")
                 driver.stdin.flush()
                 found[wave] = json.loads(driver.stdout.readline())
+                print(f"{found['queues']} queues, {wave}: {found[wave]}", file=sys.stderr, flush=True)
             return found
 
 

@@ -1,7 +1,8 @@
 """A RocketMQ broker under load while an offload copies it: what producers notice, and when a message is a row in SQL.
 
     python -m benchmarks.offload_live_side producer          rate and p99 of sends, beside a job and alone
-    python -m benchmarks.offload_live_side freshness         from a message's acknowledgement to its row
+    python -m benchmarks.offload_live_side freshness         from a message's acknowledgement to its row, once job and
+                                                             Spark have started
 
 The load is RocketMQ's own client (`interop/java/SteadyLoad.java`), which tells how long each send took. The job is
 `tiermq pipeline offload --trigger 5s` in a process of its own, with its tasks in it, into a tier of files. For rounds
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -162,7 +164,8 @@ class Timed(Acknowledged):
 def measure_freshness(directory: Path, *, seconds: float = FRESH_S) -> dict[str, list[float]]:
     """How long after its acknowledgement each message was in the answer of a query, and how long queries took.
 
-    A query follows another at once, so a query's own time is in it.
+    A query follows another at once, so a query's own time is in it. Messages count from the first query's end on: it
+    waits for the job's first commit, and takes seconds in which Spark loads and compiles what all others use.
     """
     from tiermq.spark.attached_history import attach
     from tiermq.spark.session import get_spark
@@ -171,26 +174,31 @@ def measure_freshness(directory: Path, *, seconds: float = FRESH_S) -> dict[str,
     timed = Timed(TOPIC, "fresh")
     late: list[float] = []
     queries: list[float] = []
+    uncounted = 0
     with loaded_broker(directory) as (name_server, load), job(name_server, directory):
         load.start(TOPIC, "fresh", [BROKER_NAME] * SLOW_THREADS, queues=QUEUES, pause_ms=SLOW_PAUSE_MS, into=timed)
         ends: dict[Queue, int] = {}
-        began_s, is_over = time.monotonic(), False
         while not list((directory / "tier").rglob("manifest*")):
             time.sleep(_POLL_S)
         history = attach(spark, tier=(directory / "tier").as_uri())
-        while not is_over or len(late) < timed.count:
-            if not is_over and time.monotonic() - began_s >= seconds:
+        counted_from_s, is_over = math.inf, False
+        while not is_over or len(late) + uncounted < timed.count:
+            if not is_over and time.monotonic() - counted_from_s >= seconds:
                 load.stop()
                 is_over = True
             asked_s = time.monotonic()
             rows = history.sql(f"select queueId, max(queueOffset) as last from {TOPIC} group by queueId").collect()
             seen_s = time.monotonic()
-            queries.append(seen_s - asked_s)
+            if counted_from_s < math.inf:
+                queries.append(seen_s - asked_s)
+            counted_from_s = min(counted_from_s, seen_s)
             for row in rows:
                 queue = (BROKER_NAME, int(row["queueId"]))
                 acknowledged = timed.at_s.get(queue, {})
                 new = range(ends.get(queue, 0), int(row["last"]) + 1)
-                late += [seen_s - acknowledged[offset] for offset in new if offset in acknowledged]
+                at_s = [acknowledged[offset] for offset in new if offset in acknowledged]
+                late += [seen_s - each for each in at_s if each >= counted_from_s]
+                uncounted += sum(each < counted_from_s for each in at_s)
                 ends[queue] = new.stop
     spark.stop()
     return {"late_s": late, "query_s": queries}

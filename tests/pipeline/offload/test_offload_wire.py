@@ -185,6 +185,41 @@ def test_with_a_trigger_what_a_wave_has_seen_is_copied_by_the_first_one_after_th
         assert set(stop.waits) == {6.0}
 
 
+def test_with_a_trigger_longer_than_the_settle_time_a_look_between_waves_lets_the_next_one_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_rocketmq(monkeypatch)
+    with wire_world(tmp_path) as world:
+        fill(world.broker, 60)
+        counted: list[int] = []
+
+        def count() -> None:
+            counted.append(sum(len(data) // 20 for path, data in world.segments().items() if "/CONSUME_QUEUE/" in path))
+
+        stop = Waiting()
+
+        def fill_more() -> None:
+            count()
+            fill(world.broker, 30, seed=2)
+
+        def count_and_stop() -> None:
+            count()
+            stop.set()
+
+        stop.happens = {1: count, 3: fill_more, 4: count, 5: count_and_stop}
+        world.offload(stop=stop, trigger_s=6.0, scope=world.scope(settle_s=2.0))
+        assert stop.waits == [4.0, 2.0, 4.0, 2.0, 4.0]
+        assert counted == [0, 60, 60, 90]
+
+
+def test_a_broker_that_reports_flushes_is_not_looked_at_between_waves(tmp_path: Path) -> None:
+    with wire_world(tmp_path) as world:
+        stop = Waiting()
+        stop.happens[2] = stop.set
+        world.offload(stop=stop, trigger_s=6.0, scope=world.scope(settle_s=2.0))
+        assert stop.waits == [6.0, 6.0]
+
+
 def as_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let brokers answer as RocketMQ does, without our field."""
     ends = TopicAdminProcessor._ends

@@ -445,7 +445,7 @@ class OffloadJob:
                 elif is_through or idle_waves >= IDLE_WAVES_MAX:
                     break
             elif not copied:
-                options.stop.wait(self._pause_s(options.trigger_s))
+                self._pause(options.trigger_s)
 
     def _try_wave(self) -> tuple[bool, bool, Sequence[OffloadBroker]]:
         """A wave: whether anything was done, whether nothing was left to do, and its brokers.
@@ -500,6 +500,17 @@ class OffloadJob:
                 left_out = broker.place.refused | broker.place.failed
                 problems += [f"{path} {topic}: {why}" for topic, why in left_out.items()]
         return problems
+
+    def _pause(self, trigger_s: float) -> None:
+        """Until the next wave. Brokers are looked at in between, so that what they have by then is settled for it."""
+        stop, pause_s = self._options.stop, self._pause_s(trigger_s)
+        origins = [broker.place for broker in self._brokers if isinstance(broker.place, WireBroker)]
+        settles = [origin.settle_s for origin in origins if origin.must_be_seen and origin.settle_s < pause_s]
+        if self._fleet is None or not settles or self._failures:
+            stop.wait(pause_s)
+        elif not stop.wait(pause_s - max(settles)):
+            self._fleet.look(self._look_wait_s)
+            stop.wait(max(settles))
 
     def _pause_s(self, trigger_s: float) -> float:
         """The trigger, unless what a broker was seen to have would not count then; longer after failures."""

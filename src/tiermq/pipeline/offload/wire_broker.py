@@ -428,6 +428,11 @@ class WireBroker(RecordSource):
         is_sync = (self._settings or {}).get("flushDiskType") == "SYNC_FLUSH"
         return min(SYNC_SETTLE_S, self._settle_s) if is_sync else self._settle_s
 
+    @property
+    def must_be_seen(self) -> bool:
+        """Whether messages count only after the settle time, since the broker does not report what it has flushed."""
+        return bool(self._seen)
+
     def settled(self, name: QueueName) -> int:
         """Behind the newest message that the broker cannot take back."""
         ends = self._ends.get(name)
