@@ -22,7 +22,7 @@ from interop.java_client import JavaClient
 from interop.official import PROGRAMS_VERSION, Official
 
 Load = Callable[..., dict[str, Any]]
-OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag"})
+OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag", "pop"})
 """Kinds and fields of jobs that no official program does."""
 
 
@@ -45,6 +45,8 @@ def loading(jars: Any, name_server: str, port: int, queues: int, directory: Path
 
         def run(kind: str, topic: str, threads: int, messages: int, **more: Any) -> dict[str, Any]:
             if OWN & more.keys() or kind in OWN:
+                if kind == "consume":
+                    begin_at_the_beginning(port, more["group"], topic, queues)
                 if not own:
                     own.append(stack.enter_context(JavaClient(jars, name_server, directory).loading()))
                 return own[0](kind=kind, topic=topic, threads=threads, messages=messages, **more)

@@ -36,7 +36,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or received, and
  * takes the next job, so that its compiled code stays warm.
  *
- * Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
+ * A consumer with pop true pops, if its group's mode is POP for the topic. Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
  * given). A transaction is a half message and its commit. A lag sends delayed messages of level 1 at a rate, consumes
  * them all, and tells as its seconds how long after their time 99 of 100 of them were delivered at most, by the
  * broker's store time.
@@ -241,6 +241,7 @@ public final class Load {
         consumer.setMqClientApiTimeout(Address.PATIENCE_MS);
         consumer.setConsumeThreadMin(job.getIntValue("threads"));
         consumer.setConsumeThreadMax(job.getIntValue("threads"));
+        consumer.setClientRebalance(!job.getBooleanValue("pop"));
         consumer.subscribe(job.getString("topic"), "*");
         long wanted = job.getLongValue("messages");
         AtomicLong received = new AtomicLong();
