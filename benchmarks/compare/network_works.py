@@ -208,7 +208,7 @@ def pop_request(topic: str) -> RemotingCommand:
         "invisibleTime": "60000", "pollTime": "0", "bornTime": "1700000000000", "initMode": "0", "expType": "TAG",
         "exp": "*", "order": "false", "bname": "b1",
     }  # fmt: skip
-    return RemotingCommand(RequestCode.POP_MESSAGE, opaque=7, ext=ext, header_type=HeaderType.ROCKETMQ)
+    return RemotingCommand(RequestCode.POP_MESSAGE, opaque=7, ext=ext)
 
 
 def _properties() -> bytes:
@@ -267,9 +267,11 @@ def _pop_consumer(place: Place, stack: ExitStack) -> Sides:
     """A push consumer that pops: each message has an acknowledgement of its own."""
     messages = count_of(place)
     sides = _open(
-        place, stack, Load(messages, partial(_popper, messages, place.quick), pop_request(BACKLOG_TOPIC), QUEUES, PULL_MESSAGES)
+        place,
+        stack,
+        Load(messages, partial(_popper, messages, place.quick), pop_request(BACKLOG_TOPIC), QUEUES, PULL_MESSAGES),
     )
-    sides.notes |= {"load": "Load.java with RocketMQ's client, a group of its own in each round"}
+    sides.notes |= {"load": "Load.java with RocketMQ's client and JSON headers, a new group each round"}
     return sides
 
 

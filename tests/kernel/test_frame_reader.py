@@ -1,4 +1,4 @@
-"""Frames cut from a stream, sends and acknowledgements parsed and answers built at once: against the general codecs, in both kernels."""
+"""Frames cut from a stream, sends and acknowledgements parsed, answers built: against the general codecs, in both kernels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def sends(draw: st.DrawFn) -> RemotingCommand:
     )
 
 
-RECEIPT_WORDS = st.integers(0, 1 << 62).map(str) | st.sampled_from(["0", "1", "2", "007", "-1", "+1", "", "x", "9" * 19])
+RECEIPT_WORDS = st.integers(0, 1 << 62).map(str) | st.sampled_from(
+    ["0", "1", "2", "007", "-1", "+1", "", "x", "9" * 19]
+)
 
 
 @st.composite
@@ -194,7 +196,8 @@ def test_an_acknowledgement_is_the_one_that_the_general_codec_reads(
         command = decode_frame(frame)
         ext, receipt = command.ext, Receipt.decode(each.receipt, each.offset)
         assert Receipt.decode(ext["extraInfo"], int(ext["offset"])) == receipt
-        assert (receipt.queue_id, receipt.offset) == (each.queue_id, each.offset) and not command.body
+        assert (receipt.queue_id, receipt.offset) == (each.queue_id, each.offset)
+        assert not command.body
         expected = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]), int(ext["offset"]), each.receipt)
         assert parsed_of(each) == (*expected, command.opaque, command.is_oneway, command.header_type)
 

@@ -319,7 +319,9 @@ def pull_answer(
 
 def ack_answers(acks: list[AckRequest], version: int) -> bytes:
     """The response frames of acknowledgements that succeeded, in their order; one-way ones have none."""
-    return b"".join(_answer(each.header_type, each.opaque, 0, version, None, [], 0) for each in acks if not each.is_oneway)
+    return b"".join(
+        _answer(each.header_type, each.opaque, 0, version, None, [], 0) for each in acks if not each.is_oneway
+    )
 
 
 def _answer(

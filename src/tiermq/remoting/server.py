@@ -527,7 +527,9 @@ class RemotingServer:
                 _log.exception("%d acknowledgements failed together", len(acks))
         if left is not acks:
             over = set(map(id, left))
-            connection.send_bytes(ack_answers([each for each in acks if id(each) not in over] if over else acks, VERSION))
+            connection.send_bytes(
+                ack_answers([each for each in acks if id(each) not in over] if over else acks, VERSION)
+            )
         for ack in left:
             self.take_request(connection, command_of_ack(ack))
 

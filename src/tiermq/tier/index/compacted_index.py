@@ -259,7 +259,6 @@ class CompactedIndex:
             read_bytes *= 4
         return Selected(found, has_more=position < end)
 
-
     def _fences_of(self, slots: int) -> SlotFences | None:
         if self._fences is None and self._sums is not None:
             first = HEADER_BYTES + SLOT_BYTES * slots
