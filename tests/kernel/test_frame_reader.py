@@ -1,4 +1,4 @@
-"""Frames cut from a stream, sends and acknowledgements parsed, answers built: against the general codecs, in both kernels."""
+"""Frames cut from a stream, sends and acknowledgements parsed, answers built: against the general codecs, both kernels."""
 
 from __future__ import annotations
 
