@@ -1,4 +1,4 @@
-"""Frames cut from a stream, sends and acknowledgements parsed, answers built: against the general codecs, both kernels."""
+"""Frames cut from a stream, requests parsed and answers built at once: against the general codecs, in both kernels."""
 
 from __future__ import annotations
 
