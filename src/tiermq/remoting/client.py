@@ -165,6 +165,9 @@ class RemotingClient:
     def unsent_changed(self, delta_bytes: int) -> None:
         """The same."""
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(flush)
+
     def take_send(self, connection: Connection, request: SendRequest) -> None:
         self.take_request(connection, command_of_send(request))
 

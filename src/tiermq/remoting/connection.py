@@ -116,6 +116,9 @@ class ConnectionOwner(Protocol):
     def unsent_changed(self, delta_bytes: int) -> None:
         """Add to (or subtract from) the bytes of answers that the peer has not taken."""
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        """Call it at the end of what runs on the loop now, or in its next iteration."""
+
     def take_send(self, connection: Connection, request: SendRequest) -> None: ...
 
     def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
@@ -328,7 +331,7 @@ class Connection(asyncio.Protocol):
                 self._flush()
         elif not self._flush_is_due:
             self._flush_is_due = True
-            self.loop.call_soon(self._flush)
+            self._owner.flush_soon(self._flush)
 
     def send_at_once(self, command: RemotingCommand) -> None:
         """Send what may leave although `may_answer` forbids answers: a refusal, or a status."""

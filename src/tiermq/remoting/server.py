@@ -180,6 +180,7 @@ class RemotingServer:
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._calls_lock = threading.Lock()
         self._calls_are_due = False
+        self._flushes: list[Callable[[], None]] | None = None  # Those of `_run_calls`, while it runs.
 
     # Before the start.
 
@@ -387,19 +388,23 @@ class RemotingServer:
                 raise
 
     def _run_calls(self) -> None:
-        """What is left after SLICE_S waits until the peers that are ready were served."""
-        with self._calls_lock:
-            calls, self._calls = self._calls, deque()
+        """Also calls that these make, and the answers of all of them leave at the end.
+
+        What is left after SLICE_S waits until the peers that are ready were served.
+        """
         until_s = monotonic() + SLICE_S
+        self._flushes = flushes = []
         try:
-            while calls and monotonic() < until_s:
-                self._run_call(*calls.popleft())
+            while self._calls and monotonic() < until_s:
+                self._run_call(*self._calls.popleft())
         finally:
+            self._flushes = None
             with self._calls_lock:
-                self._calls.extendleft(reversed(calls))
                 self._calls_are_due = are_due = bool(self._calls)
             if are_due:
                 self.loop.call_soon(self._run_calls)
+            for flush in flushes:
+                self._run_call(flush, ())
 
     def _run_call(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         try:
@@ -462,6 +467,12 @@ class RemotingServer:
 
     def now_s(self) -> float:
         return self.clock.monotonic()
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        if self._flushes is None:
+            self.loop.call_soon(flush)
+        else:
+            self._flushes.append(flush)
 
     def opened(self, connection: Connection) -> bool:
         if connection.peer == UNKNOWN_PEER:  # It was reset before it was accepted: its requests have no peer.

@@ -167,7 +167,7 @@ class SendProcessor:
         server = self._parts.server
         if not server.is_on_loop or server.loop.is_closed():
             return False
-        server.loop.call_soon(dispatch)
+        server.call_threadsafe(dispatch)  # With the pulls that it wakes, and their answers.
         return True
 
     # Fast path.
