@@ -102,7 +102,8 @@ def columns_of_schema(schema: StructType, options: SourceOptions) -> tuple[str, 
             )
         if not field.nullable:
             raise BadSchema(f"column {mine.name}: expected a column that may be null, found NOT NULL; leave that out")
-    if options.columns and set(options.columns) != set(names):
+    is_of_a_plan = options.scan.snapshot is not None  # Then it has those of the columns that the plan needs.
+    if options.columns and not is_of_a_plan and set(options.columns) != set(names):
         raise BadSchema(
             f"the schema has columns {', '.join(names)} and option columns names {', '.join(options.columns)}: "
             "give one of them"
