@@ -91,6 +91,43 @@ def test_pysparks_own_daemon_prints_no_broken_pipe_and_everything_else() -> None
     assert "hung up" not in done.stderr
 
 
+LAST_BYTES = """
+import socket, sys, types
+import pyspark.daemon as daemon
+
+def main(infile, outfile):
+    if "loud" in sys.argv:
+        outfile.close()  # Its flush is then a ValueError, a defect.
+    else:
+        outfile.write(b"the last bytes")
+
+sys.modules["pyspark_of_a_test"] = types.SimpleNamespace(main=main)
+if "own" in sys.argv:
+    daemon.manager = lambda: None
+    from tiermq.spark.worker_daemon import main as start
+    start()
+else:
+    this = sys.modules["__main__"]
+    this.__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+    this.traceback = daemon.traceback
+    from tiermq.spark.worker_daemon import silence_broken_pipes
+    silence_broken_pipes()
+    daemon.print = this.print
+ours, theirs = socket.socketpair()
+theirs.close()
+daemon.worker(ours, True)
+"""
+
+
+@pytest.mark.parametrize("daemon", ["own", "pyspark's"])
+def test_a_worker_that_cannot_write_its_last_bytes_prints_nothing_about_it(daemon: str) -> None:
+    words = [sys.executable, "-c", LAST_BYTES, "pyspark_of_a_test", daemon]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    done = subprocess.run([*words, "loud"], capture_output=True, text=True, check=True)
+    assert "failed to flush" in done.stderr and "ValueError" in done.stderr
+
+
 QUIET = """
 import sys
 from tiermq.spark import get_spark, messages

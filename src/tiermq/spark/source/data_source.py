@@ -20,6 +20,7 @@ from tiermq.history.arrow_schema import COLUMNS, arrow_schema, spark_schema_ddl
 from tiermq.pipeline.store_directory import require_unlocked
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SinkOptions, SourceOptions
+from tiermq.spark.query_pruning import RULE_OPTIONS
 from tiermq.spark.sink.writers import TierMQStreamWriter, TierMQWireStreamWriter, TierMQWireWriter, TierMQWriter
 from tiermq.spark.source.batch_reader import TierMQReader
 from tiermq.spark.source.stream_reader import TierMQStreamReader
@@ -83,6 +84,7 @@ def require_no_table(given: Mapping[str, str]) -> None:
     At its creation Spark (4.3) hands each option over twice, as `name` and `option.name`, beside properties of its own;
     when the table is read, nothing.
     """
+    given = {name: value for name, value in given.items() if name.lower() not in RULE_OPTIONS}
     if not given or any(name.lower().startswith(_ADDED_TO_TABLES) for name in given):
         found = "" if given else "expected option tier, store or namesrv, found no option at all; "
         raise BadOption(found + _NO_TABLES)
