@@ -49,6 +49,7 @@ public final class PruneMessages extends Rule {
     private final String tablePrefix;
     private final String cheapestColumn;
     private final String snapshotFolder;
+    private volatile boolean isUnsuited = false;
     private final Map reads = Collections.synchronizedMap(new WeakHashMap());
 
     public PruneMessages(String format, String tablePrefix, String cheapestColumn, String snapshotFolder) {
@@ -59,7 +60,16 @@ public final class PruneMessages extends Rule {
     }
 
     public TreeNode apply(TreeNode plan) {
-        return this.pruned((LogicalPlan) plan, null, null);
+        if (this.isUnsuited) {
+            return plan;
+        }
+        try {
+            return this.pruned((LogicalPlan) plan, null, null);
+        } catch (LinkageError error) {
+            this.isUnsuited = true;
+            this.log().warn("this Spark has other plans than 4.3: conditions prune nothing, everything is read", error);
+            return plan;
+        }
     }
 
     /* `needed` are the columns that nodes above need, null for all of them. */

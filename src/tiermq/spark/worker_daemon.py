@@ -76,6 +76,7 @@ def silence_broken_pipes() -> None:
 def main() -> None:
     """What `python -m tiermq.spark.worker_daemon` does, which Spark starts."""
     pyspark.daemon.print = quiet_print
+    pyspark.daemon.traceback = _QuietTraceback(pyspark.daemon.traceback)
     pyspark.daemon.worker = without_listener(pyspark.daemon.worker)
     pyspark.daemon.manager()
 
