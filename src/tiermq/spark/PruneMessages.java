@@ -14,6 +14,11 @@
  */
 package tiermq;
 
+import java.io.ByteArrayOutputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.lang.reflect.Field;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -31,6 +36,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
@@ -46,14 +52,21 @@ public final class PruneMessages extends Rule {
     private static final String CONDITION = "scanCondition";
     private static final String SNAPSHOT = "scanSnapshot";
     private final String format;
+    private final String module;
+    private final String className;
     private final String tablePrefix;
     private final String cheapestColumn;
     private final String snapshotFolder;
     private volatile boolean isUnsuited = false;
     private final Map reads = Collections.synchronizedMap(new WeakHashMap());
 
-    public PruneMessages(String format, String tablePrefix, String cheapestColumn, String snapshotFolder) {
+    /* `format`: the name of the source, whose class in Python is `className` of `module`. */
+    public PruneMessages(
+            String format, String module, String className, String tablePrefix, String cheapestColumn,
+            String snapshotFolder) {
         this.format = format;
+        this.module = module;
+        this.className = className;
         this.tablePrefix = tablePrefix;
         this.cheapestColumn = cheapestColumn;
         this.snapshotFolder = snapshotFolder;
@@ -186,11 +199,42 @@ public final class PruneMessages extends Rule {
                 options.put(SNAPSHOT, reads.snapshot);
                 PythonDataSourceV2 source = new PythonDataSourceV2();
                 source.setShortName(table.name());
+                if (table.name().equalsIgnoreCase(this.format)) {
+                    this.setCreated(source, schema, options);
+                }
                 read = new Read(new PythonTable(source, table.name(), schema), new CaseInsensitiveStringMap(options));
                 reads.byKey.put(key, read);
             }
             return read;
         }
+    }
+
+    /* The source in Python, pickled here: a call of its class with the options. That saves a Python process. */
+    private void setCreated(PythonDataSourceV2 source, StructType schema, Map options) {
+        try {
+            ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+            DataOutputStream pickle = new DataOutputStream(bytes);
+            pickle.write(new byte[] {(byte) 0x80, 2});  // Protocol 2.
+            pickle.writeBytes("c" + this.module + "\n" + this.className + "\n}(");
+            for (java.util.Iterator each = options.entrySet().iterator(); each.hasNext();) {
+                Map.Entry option = (Map.Entry) each.next();
+                this.writeText(pickle, (String) option.getKey());
+                this.writeText(pickle, (String) option.getValue());
+            }
+            pickle.write(new byte[] {'u', (byte) 0x85, 'R', '.'});
+            Field created = PythonDataSourceV2.class.getDeclaredField("dataSourceInPython");
+            created.setAccessible(true);
+            created.set(source, new PythonDataSourceCreationResult(bytes.toByteArray(), schema));
+        } catch (Exception error) {
+            throw new NoSuchFieldError(error.toString());
+        }
+    }
+
+    private void writeText(DataOutputStream pickle, String text) throws IOException {
+        byte[] encoded = text.getBytes(StandardCharsets.UTF_8);
+        pickle.writeByte('X');
+        pickle.writeInt(Integer.reverseBytes(encoded.length));
+        pickle.write(encoded);
     }
 
     private static final class Reads {

@@ -71,8 +71,10 @@ def _install(spark: SparkSession) -> None:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
     compiler.cook(_SOURCE.read_text(encoding="utf-8"))
-    values = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 4)
-    values[0], values[1], values[2], values[3] = "tiermq", TABLE_PREFIX, CHEAPEST_COLUMN, folder
+    given = ("tiermq", "tiermq.spark.source.data_source", "TierMQDataSource", TABLE_PREFIX, CHEAPEST_COLUMN, folder)
+    values = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, len(given))
+    for number, value in enumerate(given):
+        values[number] = value
     rule = compiler.getClassLoader().loadClass(_CLASS).getConstructors()[0].newInstance(values)
     getattr(methods, "extraOptimizations_$eq")(jvm.PythonUtils.toSeq([*rules, rule]))
 
