@@ -49,6 +49,18 @@ COMPLAINT_REST_S = 60.0
 _TROUBLES = (TierUnavailable, TierCredentials, BadTierUrl)
 
 
+def notify_manager(state: str) -> None:
+    """Notify the service manager that started this process, if it wants to know (systemd's Type=notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+    except OSError as error:
+        _log.warning("the service manager at %s was not notified of %s: %s", address, state, error)
+
+
 class EndSignals:
     """SIGTERM, SIGINT and SIGHUP for a server command to wait for.
 
@@ -94,6 +106,7 @@ class EndSignals:
 
         Meanwhile `acl` looks for a changed file: without that a broken one would be reported at the next request only.
         """
+        notify_manager("READY=1")
         self._mine.settimeout(None if acl is None else RELOAD_S)
         while not set(came := self._signals(acl)) & set(NUMBERS) and not self._has_ended:
             if signal.SIGHUP in came:
@@ -101,6 +114,7 @@ class EndSignals:
         self._mine.settimeout(None)
         self._listener = threading.Thread(target=self._end_at_once, args=(time.monotonic(),), daemon=True)
         self._listener.start()
+        notify_manager("STOPPING=1")
 
     def _signals(self, acl: AccessFile | None) -> bytes:
         while True:
