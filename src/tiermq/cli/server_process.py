@@ -34,7 +34,7 @@ from tiermq.message.hosts import LOOPBACK
 from tiermq.remoting.permissions import RELOAD_S, AccessFile, Account
 from tiermq.remoting.security_promises import ACL, CERTIFICATE, ENFORCING, TRUSTED
 from tiermq.remoting.server import RemotingServer, ThreadedServer
-from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
+from tiermq.remoting.tls import KEY_PASSWORD, TlsMode, TlsSettings, can_make_self_signed
 from tiermq.settings import Promise, ServerConfiguration, unkept_in_file
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
@@ -274,6 +274,18 @@ class SecurityOptions:
         }
         return {name for name, is_given in said.items() if is_given}
 
+    @property
+    def words(self) -> list[str]:
+        """The same options for another process; a password of the key is in its environment."""
+        said = {
+            "--tls": None if self.mode is None else self.mode.value,
+            "--tls-cert": self.certificate,
+            "--tls-key": self.key,
+            "--tls-trusted": self.trusted,
+            "--acl": self.accounts,
+        }
+        return [word for option, value in said.items() if value is not None for word in (option, str(value))]
+
     def is_open(self, bind_address: str) -> bool:
         """Whether every machine that reaches a server at this address may use it."""
         return not (self.accounts or self.trusted) and bind_address not in (LOOPBACK, "localhost", "::1")
@@ -419,7 +431,7 @@ def security_options(command: F) -> F:
         ),
         click.option("--tls-cert", type=_FILE, help="PEM certificate [self-signed, new at each start, for tests]."),
         click.option("--tls-key", type=_FILE, help="PEM key of the certificate [in the same file]."),
-        click.option("--tls-key-password", envvar="TIERMQ_TLS_KEY_PASSWORD", hidden=True),
+        click.option("--tls-key-password", envvar=KEY_PASSWORD, hidden=True),
         click.option(
             "--tls-trusted",
             "--tls-trust",
