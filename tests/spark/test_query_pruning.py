@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -28,6 +29,10 @@ def world(tmp_path: Path) -> Iterator[SourceWorld]:
     made.put(10, "orders", 0)
     yield made
     made.bury()
+
+
+def places(world: SourceWorld) -> dict[str, Any]:
+    return dict(world.both)
 
 
 CONDITIONS = (
@@ -73,7 +78,7 @@ USES: tuple[Callable[[DataFrame], DataFrame], ...] = (
 
 
 def test_rows_are_those_of_a_plan_without_pruning(spark: SparkSession, world: SourceWorld) -> None:
-    frame = messages(spark, **world.both)
+    frame = messages(spark, **places(world))
     frame.createOrReplaceTempView("whole")
     key = world.sent["orders", 2][7].keys[0]
     queries = [frame.where(each).select("topic", "queueId", "queueOffset", "body") for each in CONDITIONS]
@@ -117,7 +122,7 @@ def test_a_plan_reads_what_its_conditions_leave_wherever_it_comes_from(spark: Sp
 
 
 def test_a_frame_is_a_snapshot_whatever_conditions_are_put_on_it(spark: SparkSession, world: SourceWorld) -> None:
-    frame = messages(spark, **world.both)
+    frame = messages(spark, **places(world))
     assert frame.where("topic = 'rare'").count() == 5
     world.put(3, "rare", 0)
     world.put(3, "rare", 1)

@@ -135,7 +135,6 @@ def test_a_worker_that_cannot_write_its_last_bytes_prints_nothing_about_it(daemo
 def test_a_jvm_that_hangs_up_on_a_real_daemon_and_its_worker_causes_no_traceback(tmp_path: Path, sent: bytes) -> None:
     environment = {
         **os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(sys.path),
     }  # fmt: skip
     words = [sys.executable, "-m", "tiermq.spark.worker_daemon", "pyspark.sql.worker.plan_data_source_read"]
     pipe = subprocess.PIPE
