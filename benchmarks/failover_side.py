@@ -19,6 +19,7 @@ from tiermq import Message, TieredStore
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.config import StoreConfig
 from tiermq.replication.bucket_election import LeaseTimes
+from tiermq.tier.tier_config import TierConfig
 from waiting import until
 
 TIMES = LeaseTimes()
@@ -117,7 +118,7 @@ def measure_takeover(directory: Path, size: int, rounds: int) -> Takeovers:
         with Sending(cluster) as sending:
             sending.more()
             for number in range(1, rounds + 1):
-                time.sleep(2 * StoreConfig().tiered_store_group_commit_timeout / 1000)  # Nothing is lost by waiting.
+                time.sleep(2 * TierConfig().tiered_store_group_commit_timeout / 1000)  # Nothing is lost by waiting.
                 master.kill()
                 shutil.rmtree(master.store)
                 began_s = time.monotonic()
