@@ -19,7 +19,6 @@ from tiermq import Message, TieredStore
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.config import StoreConfig
 from tiermq.replication.bucket_election import LeaseTimes
-from tiermq.tier.tier_config import TierConfig
 from waiting import until
 
 TIMES = LeaseTimes()
@@ -30,6 +29,8 @@ TAKEOVER_S = 5.0
 TOPICS, QUEUES = 16, 8
 BODY_BYTES = 1024
 STORED_AT_ONCE = 2_000
+UPLOADED_S = 5.0
+"""After so long a message is in the tier, so that the loss of the machine loses only the last ones."""
 DEFAULTS = {
     "master_lease_term": round(1000 * TIMES.term_s),
     "master_lease_renewal": round(1000 * TIMES.renew_s),
@@ -112,13 +113,14 @@ def measure_takeover(directory: Path, size: int, rounds: int) -> Takeovers:
     count = _fill(directory / "m0", tier, size)
     log_bytes, tier_bytes = (_bytes_below(directory / name) for name in ("m0/commitlog", "tier"))
     promoted_s, started_s = [], []
-    with replicas(directory, "--tier", tier, **{**DEFAULTS, **sizes}) as cluster:
+    quick = {"tiered_store_group_commit_timeout": 1_000}
+    with replicas(directory, "--tier", tier, **{**DEFAULTS, **sizes, **quick}) as cluster:
         master = cluster.start("m0")
         until(lambda: cluster.is_master(master))
         with Sending(cluster) as sending:
             sending.more()
             for number in range(1, rounds + 1):
-                time.sleep(2 * TierConfig().tiered_store_group_commit_timeout / 1000)  # Nothing is lost by waiting.
+                time.sleep(UPLOADED_S)
                 master.kill()
                 shutil.rmtree(master.store)
                 began_s = time.monotonic()
