@@ -139,7 +139,7 @@ def companion_name(key: SegmentKey) -> str:
 class CompactedIndex:
     """One uploaded index file. Immutable, except for cached reads; any thread may query."""
 
-    __slots__ = ("_companion", "_driver", "_fences", "_slots", "_sums", "segment")
+    __slots__ = ("_companion", "_driver", "_fences", "_has_other_size", "_slots", "_sums", "segment")
 
     def __init__(self, driver: TierDriver, segment: Segment, slots: int = 0, sums: BlockSums | None = None) -> None:
         """`slots` and `sums`: where they are known; else the companion is read for them."""
@@ -147,6 +147,7 @@ class CompactedIndex:
         self._sums = sums
         self._slots = slots  # 0: not known yet.
         self._fences: SlotFences | None = None  # None: not known yet, or the file has no checksums.
+        self._has_other_size = False  # Than the segment's row has.
         self._companion: CoverageRecord | bool | None = False  # False: not read yet; None: there is no companion.
         self.segment = segment
 
@@ -197,7 +198,7 @@ class CompactedIndex:
                     f"{self.key.path}: expected a compacted index of 28 + 8*{slots} + 28*{header.item_count} bytes, "
                     f"found an object of {self._driver.size(self.key)}; delete it and index its time again"
                 )
-            self._slots = slots
+            self._slots, self._has_other_size = slots, total != self.segment.size
         return self._slots
 
     def _companion_slots(self) -> int:
@@ -260,7 +261,7 @@ class CompactedIndex:
         return Selected(found, has_more=position < end)
 
     def _fences_of(self, slots: int) -> SlotFences | None:
-        if self._fences is None and self._sums is not None:
+        if self._fences is None and self._sums is not None and not self._has_other_size:
             first = HEADER_BYTES + SLOT_BYTES * slots
             if self.segment.size > first and (self.segment.size - first) % ITEM_BYTES == 0:
                 self._fences = SlotFences(slots, first, self.segment.size)
