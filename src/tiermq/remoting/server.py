@@ -393,7 +393,8 @@ class RemotingServer:
         What is left after SLICE_S waits until the peers that are ready were served.
         """
         until_s = monotonic() + SLICE_S
-        self._flushes = flushes = []
+        flushes: list[Callable[[], None]] = []
+        self._flushes = flushes
         try:
             while self._calls and monotonic() < until_s:
                 self._run_call(*self._calls.popleft())
