@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from examples import DEFAULT
 from simulation.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 # No deadlines: a shared machine may stop for longer than any honest limit. In CI examples are derived from the test's
 # source instead of chance, so that a red build is red again when it is repeated.
-settings.register_profile("default", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", deadline=None, max_examples=DEFAULT, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
+gc.disable()  # Until the tests are collected: hardly anything that is made meanwhile goes before the end of the run.
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
 
 
@@ -44,6 +46,7 @@ def pytest_collection_finish() -> None:
     """Modules and tests live to the end of the run: the garbage collector need not walk over them in each test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -92,13 +92,16 @@ class ConnectionOwner(Protocol):
     """The owner of the connection: the server, or a client."""
 
     limits: ServerLimits
-    tls_context: ssl.SSLContext | None
+    speaks_tls: bool
     plain_allowed: bool
     fast_path: FastSendPath | None
     take_sends: TakeSends | None
     round_robin: RoundRobin
     may_answer: Callable[[], bool] | None
     """Asked whenever answers leave: they are dropped, and the connection closed, when they may not."""
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None: ...
 
     def now_s(self) -> float: ...
 
@@ -173,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_slice = False
         self._transport: asyncio.Transport | None = None
         self._tls: TlsLayer | None = None
-        self._tls_known = owner.tls_context is None and owner.plain_allowed
+        self._tls_known = not owner.speaks_tls and owner.plain_allowed
         self._frames: deque[Frame | SendRequest] = deque()
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0

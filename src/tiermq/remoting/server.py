@@ -144,7 +144,8 @@ class RemotingServer:
         self.clock = clock or SystemClock()
         self.acl = acl
         self._tls = None if tls is None or tls.mode is TlsMode.DISABLED else tls
-        self.tls_context: ssl.SSLContext | None = None if self._tls is None else self._tls.server_context()
+        self.speaks_tls = self._tls is not None
+        self._tls_context = None if self._tls is None else self._tls.server_context_at_start()
         self.plain_allowed = tls is None or tls.mode is not TlsMode.ENFORCING
         self.connections: set[Connection] = set()
         self.refused_connections = 0
@@ -275,10 +276,17 @@ class RemotingServer:
         """Every code that is served: who may ask for it, and whether it runs in the pool."""
         return {code: (access, code in self._blocking) for code, access in self._access.items()}
 
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None without TLS. A certificate for this process alone is made for the first TLS peer: most have none."""
+        if self._tls_context is None and self._tls is not None:
+            self._tls_context = self._tls.server_context()
+        return self._tls_context
+
     def reload_tls(self) -> None:
         """Read the certificates again, for connections from now on. Any thread. Raises BadConfig, and keeps the old."""
         if self._tls is not None:
-            self.tls_context = self._tls.server_context()
+            self._tls_context = self._tls.server_context_at_start()
 
     # Life.
 

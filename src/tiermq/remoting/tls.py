@@ -70,6 +70,11 @@ class TlsSettings:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
+    def server_context_at_start(self) -> ssl.SSLContext | None:
+        """The same; None where it can be made later, since no file can be wrong. Raises BadConfig."""
+        is_later = self.certificate_path is None and self.trusted_path is None and can_make_self_signed()
+        return None if is_later else self.server_context()
+
     def client_context(self) -> ssl.SSLContext:
         """For requests of this process to a server with the same settings: it shows the same certificate."""
         context = trusting_client_context()
