@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ FREE = ("--port", "0", "--namesrv-port", "0")
 @contextmanager
 def serving(*words: str | Path) -> Iterator[tuple[Preloaded, dict[str, Any]]]:
     """The command in a process of its own, and what its ready line says. It is ended by SIGTERM and must end well."""
-    process = Preloaded(["serve", *map(str, words), "--json"])
+    process = Preloaded(["serve", *map(str, words), "--json"], stderr=subprocess.PIPE)
     try:
         line = process.stdout.readline()
         if not line:
@@ -284,7 +285,7 @@ def refused(*words: str | Path) -> str:
 
 
 def refusal(*words: str | Path) -> str:
-    process = Preloaded(["serve", *map(str, words)])
+    process = Preloaded(["serve", *map(str, words)], stderr=subprocess.PIPE)
     found, errors = process.communicate()
     assert (process.returncode, found) == (2, "")
     return errors
@@ -627,7 +628,7 @@ def test_a_master_and_a_slave_are_made_by_their_files_and_the_slave_is_killed_an
 
 def started(*words: str | Path) -> tuple[Preloaded, dict[str, Any]]:
     """The command in a process that the caller ends."""
-    process = Preloaded(["serve", *map(str, words), "--json"])
+    process = Preloaded(["serve", *map(str, words), "--json"], stderr=subprocess.PIPE)
     return process, json.loads(process.stdout.readline())
 
 

@@ -23,8 +23,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import IO, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import IO, NamedTuple, Self, cast
 
 LOADED = ("serve", "follow", "controller", "namesrv")
 """Of `tiermq.cli`."""
@@ -34,12 +34,22 @@ REQUEST_BYTES_MAX = 1 << 20
 class Preloaded:
     """One command. Used by one thread; the names are those of `subprocess.Popen`."""
 
-    def __init__(self, arguments: Sequence[str], *, stderr: IO[bytes] | None = None) -> None:
-        """stdout is a pipe, and so is stderr without a file for it: it must not be more than a pipe holds."""
-        pipes = [os.pipe() for _ in range(3 if stderr is None else 2)]
-        request = {"arguments": list(arguments), "environment": dict(os.environ), "directory": os.getcwd()}
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        stderr: IO[bytes] | int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """stdout is a pipe. stderr is this process's, a file, or with `PIPE` one for no more than a pipe holds."""
+        pipes = [os.pipe() for _ in range(3 if stderr == subprocess.PIPE else 2)]
+        request = {
+            "arguments": list(arguments),
+            "environment": dict(environment or os.environ),
+            "directory": os.getcwd(),
+        }
         (_, out), (_, reported), *more = pipes
-        errors = more[0][1] if stderr is None else stderr.fileno()
+        errors = more[0][1] if more else 2 if stderr is None or isinstance(stderr, int) else stderr.fileno()
         try:
             socket.send_fds(_template(os.getpid()).requests, [json.dumps(request).encode()], [out, errors, reported])
         finally:
@@ -47,7 +57,7 @@ class Preloaded:
                 os.close(writing)
         files = [cast("IO[str]", open(reading, encoding="utf-8")) for reading, _ in pipes]  # noqa: SIM115
         self.stdout, self._status = files[:2]
-        self.stderr = files[2] if stderr is None else None
+        self.stderr = files[2] if more else None
         self.returncode: int | None = None
         self.pid = int(self._status.readline())
 
@@ -67,6 +77,16 @@ class Preloaded:
             found = self.stdout.read(), errors.read()
         self.wait()
         return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Wait for its end, as `subprocess.Popen` does."""
+        self.wait()
+        for file in (self.stdout, self.stderr):
+            if file is not None:
+                file.close()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
