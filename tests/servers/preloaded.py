@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, NamedTuple, Self, cast
 
 LOADED = ("serve", "follow", "controller", "namesrv")
@@ -40,13 +41,14 @@ class Preloaded:
         *,
         stderr: IO[bytes] | int | None = None,
         environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
     ) -> None:
         """stdout is a pipe. stderr is this process's, a file, or with `PIPE` one for no more than a pipe holds."""
         pipes = [os.pipe() for _ in range(3 if stderr == subprocess.PIPE else 2)]
         request = {
             "arguments": list(arguments),
             "environment": dict(environment or os.environ),
-            "directory": os.getcwd(),
+            "directory": str(directory or Path.cwd()),
         }
         (_, out), (_, reported), *more = pipes
         errors = more[0][1] if more else 2 if stderr is None or isinstance(stderr, int) else stderr.fileno()
@@ -98,6 +100,13 @@ class Preloaded:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+
+def completed(arguments: Sequence[str], directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; its errors must not be more than a pipe holds."""
+    process = Preloaded(arguments, stderr=subprocess.PIPE, directory=directory)
+    found, errors = process.communicate()
+    return subprocess.CompletedProcess(list(arguments), process.wait(), found, errors)
 
 
 class _Template(NamedTuple):
