@@ -272,3 +272,20 @@ def test_without_proof_files_go_when_they_are_old(world: BrokerWorld) -> None:
     world.put(300)
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
+
+
+def test_a_restore_for_a_broker_that_is_waited_for_indexes_keys_afterwards(world: BrokerWorld) -> None:
+    world.open()
+    world.put(40)
+    assert world.store.flush_to_tier()
+    world.erase_disk()
+    world.open(restore=True, index_later=True)
+    key = world.sent[T, 0][7].keys[0]
+    assert world.store.tier.index is not None
+    assert not world.store.query(T, key).complete, "and no message of the tier was read"
+    world.put(1)
+    world.store.tier.index.run_once()
+    page = world.store.query(T, key)
+    assert page.complete
+    assert [message.body for message in page.messages] == [world.sent[T, 0][7].body]
+    assert bodies(world) == sent(world)

@@ -733,7 +733,7 @@ def _opened_store(
     if elected is not None:
         if elected.is_empty:
             put_tables_aside(path)
-            settings = {**settings, "restore": True}
+            settings = {**settings, "restore": True, "index_later": True}  # Producers wait for a master.
         take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
     reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
     return TieredStore.open(path, tier=tier, reader=reads, **{**settings, **names})
