@@ -21,6 +21,7 @@ import contextlib
 import functools
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -39,7 +40,7 @@ from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
-from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
+from tiermq.broker.listen_address import BoundSockets, bound_sockets, grpc_socket, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
 from tiermq.broker.replication.replication import (
@@ -64,10 +65,11 @@ from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClo
 from tiermq.message.topic_name import is_light_queue
 from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient, parse_name_servers
+from tiermq.remoting.connection import AccessCheck
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
-from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
+from tiermq.remoting.server import DRAIN_S, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.replication.ha_master import HaMaster
 from tiermq.settings import settings_of
@@ -77,6 +79,7 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 if TYPE_CHECKING:
     from tiermq.broker.broker_context import Store
+    from tiermq.broker.grpc.grpc_service import GrpcService
     from tiermq.broker.replication.tier_tables import TierTables
     from tiermq.tier.tiered_store import NotUploaded
 
@@ -161,12 +164,15 @@ class Broker:
         term: Term | None = None,
         settings_file: Path | None = None,
         master_tls: Callable[[], ssl.SSLContext] | None = None,
+        grpc: socket.socket | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
         self.store = store
         self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
         self._endpoint: HttpEndpoint | None = None
+        self.grpc: GrpcService | None = None
+        self._grpc_socket = grpc
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -215,6 +221,15 @@ class Broker:
         topics.listeners.append(self._tell_queue_types)
         self._connect_tier()
         self._make_processors()
+        if grpc is not None:
+            self._serve_grpc(grpc)
+
+    def _serve_grpc(self, bound: socket.socket) -> None:
+        from tiermq.broker.grpc.grpc_service import GrpcService
+
+        pops = next((each for each in self.processors if isinstance(each, PopProcessor)), None)
+        self.grpc = GrpcService(self.parts, pops)
+        self.parts.server.also_listen(bound, self.grpc.connection)
 
     def _make_processors(self) -> None:
         self._set_member: ActingMaster | ReturningMaster | None = None
@@ -336,6 +351,9 @@ class Broker:
             ha = ha_socket(config, role, port, is_guarded=_is_guarded(tls, acl))
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
+            grpc = grpc_socket(config)
+            if grpc is not None:
+                undo.callback(grpc.close)
             opening = {**settings, "clock": clock, "store_host": store_host(config.broker_ip1, port)}
             store = _opened_store(path, tier, config, role, elected, opening)
             undo.callback(store.close)
@@ -353,6 +371,7 @@ class Broker:
                 term=None if elected is None else elected.term(os.fspath(path)),
                 settings_file=settings_file,
                 master_tls=master_tls,
+                grpc=grpc,
             )
             undo.pop_all()
         return made
@@ -377,6 +396,14 @@ class Broker:
     @property
     def address(self) -> str:
         return f"{self.config.broker_ip1}:{self.port}"
+
+    @property
+    def grpc_address(self) -> str | None:
+        """Where gRPC is served, if it is."""
+        host, port = self.config.broker_ip1, self.config.grpc_server_port
+        if self.grpc is None:
+            return None
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> None:
         """Listen, register, and begin periodic work. Raises OSError when the address cannot be had."""
@@ -635,6 +662,8 @@ class Broker:
         if thread is None:
             if self._listening is not None:
                 self._listening.close()
+            if self._grpc_socket is not None:
+                self._grpc_socket.close()
             self.replication.stop()
             self._close_store()
             return
