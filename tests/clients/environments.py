@@ -102,6 +102,10 @@ def _by_pip(packages: tuple[str, ...], target: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *packages]
 
 
+def _by_pip_with_dependencies(packages: tuple[str, ...], target: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *packages]
+
+
 def _by_npm(packages: tuple[str, ...], target: Path) -> list[str]:
     for program in ("npm", "node"):
         if shutil.which(program) is None:
@@ -120,3 +124,21 @@ CLIENTS = (
         {"NODE_PATH": "{home}/node_modules"},
     ),
 )
+
+GRPC_CLIENTS = (
+    ForeignClient(
+        "rocketmq-python-client",
+        ("rocketmq-python-client==5.1.2",),
+        "grpc_rocketmq.py",
+        _by_pip_with_dependencies,
+        {"PYTHONPATH": "{home}"},
+    ),
+    ForeignClient(
+        "rocketmq-client-nodejs",
+        ("rocketmq-client-nodejs@1.0.8",),
+        "grpc_rocketmq.js",
+        _by_npm,
+        {"NODE_PATH": "{home}/node_modules", "NODE_TLS_REJECT_UNAUTHORIZED": "0"},
+    ),
+)
+"""Clients of RocketMQ 5, which speak gRPC."""
