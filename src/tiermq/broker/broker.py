@@ -21,7 +21,6 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -40,7 +39,7 @@ from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
-from tiermq.broker.listen_address import BoundSockets, bound_sockets, grpc_socket, store_host
+from tiermq.broker.listen_address import BoundSockets, broker_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
 from tiermq.broker.replication.replication import (
@@ -164,15 +163,12 @@ class Broker:
         term: Term | None = None,
         settings_file: Path | None = None,
         master_tls: Callable[[], ssl.SSLContext] | None = None,
-        grpc: socket.socket | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
         self.store = store
         self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
         self._endpoint: HttpEndpoint | None = None
-        self.grpc: GrpcService | None = None
-        self._grpc_socket = grpc
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -221,15 +217,16 @@ class Broker:
         topics.listeners.append(self._tell_queue_types)
         self._connect_tier()
         self._make_processors()
-        if grpc is not None:
-            self._serve_grpc(grpc)
 
-    def _serve_grpc(self, bound: socket.socket) -> None:
+    def _serve_grpc(self) -> None:
+        self.grpc: GrpcService | None = None
+        if self._listening is None or self._listening.grpc is None or self.replication.is_slave:
+            return  # A slave takes no messages and no acknowledgements: clients find a master elsewhere.
         from tiermq.broker.grpc.grpc_service import GrpcService
 
-        pops = next((each for each in self.processors if isinstance(each, PopProcessor)), None)
+        [pops] = (each for each in self.processors if isinstance(each, PopProcessor))
         self.grpc = GrpcService(self.parts, pops)
-        self.parts.server.also_listen(bound, self.grpc.connection)
+        self.parts.server.also_listen(self._listening.grpc, self.grpc.connection)
 
     def _make_processors(self) -> None:
         self._set_member: ActingMaster | ReturningMaster | None = None
@@ -249,6 +246,7 @@ class Broker:
             self._become_slave()
         elif self.replication.master is not None:
             self._log_tables(self.replication.master)
+        self._serve_grpc()
 
     def _log_tables(self, master: HaMaster) -> None:
         """Write the changes of tables into the log, for replicas."""
@@ -345,15 +343,12 @@ class Broker:
             **settings,
         }
         with contextlib.ExitStack() as undo:
-            listening = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
+            listening = broker_sockets(config)
             undo.callback(listening.close)
             port = listening.main.getsockname()[1]
             ha = ha_socket(config, role, port, is_guarded=_is_guarded(tls, acl))
             if ha.socket is not None:
                 undo.callback(ha.socket.close)
-            grpc = grpc_socket(config)
-            if grpc is not None:
-                undo.callback(grpc.close)
             opening = {**settings, "clock": clock, "store_host": store_host(config.broker_ip1, port)}
             store = _opened_store(path, tier, config, role, elected, opening)
             undo.callback(store.close)
@@ -371,7 +366,6 @@ class Broker:
                 term=None if elected is None else elected.term(os.fspath(path)),
                 settings_file=settings_file,
                 master_tls=master_tls,
-                grpc=grpc,
             )
             undo.pop_all()
         return made
@@ -662,8 +656,6 @@ class Broker:
         if thread is None:
             if self._listening is not None:
                 self._listening.close()
-            if self._grpc_socket is not None:
-                self._grpc_socket.close()
             self.replication.stop()
             self._close_store()
             return

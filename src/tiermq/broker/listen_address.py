@@ -30,14 +30,29 @@ class BoundSockets(NamedTuple):
     fast: socket.socket | None
     why_not_fast: str
     """The reason where there is no fast socket."""
+    grpc: socket.socket | None = None
+    """For clients that speak gRPC, if it is served."""
 
     @property
     def sockets(self) -> list[socket.socket]:
+        """Those for remoting."""
         return [self.main] if self.fast is None else [self.main, self.fast]
 
     def close(self) -> None:
-        for each in self.sockets:
+        for each in (*self.sockets, *([] if self.grpc is None else [self.grpc])):
             each.close()
+
+
+def broker_sockets(config: BrokerConfig) -> BoundSockets:
+    """The sockets of a broker. Raises OSError when one needed is taken, BadConfig without what gRPC needs."""
+    grpc = grpc_socket(config)
+    try:
+        made = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
+    except BaseException:
+        if grpc is not None:
+            grpc.close()
+        raise
+    return made._replace(grpc=grpc)
 
 
 def bound_sockets(host: str, port: int, fast: FastListenPort) -> BoundSockets:

@@ -65,6 +65,60 @@ class Code(enum.IntEnum):
     FAILED_TO_CONSUME_MESSAGE = 60000
 
 
+class MessageType(enum.IntEnum):
+    """What a message is, and what a topic takes."""
+
+    NORMAL = 1
+    FIFO = 2
+    DELAY = 3
+    TRANSACTION = 4
+    LITE = 5
+    PRIORITY = 6
+
+
+class QueuePermission(enum.IntEnum):
+    """What a client may do with a queue."""
+
+    NONE = 1
+    READ = 2
+    WRITE = 3
+    READ_WRITE = 4
+
+
+class Encoding(enum.IntEnum):
+    """How a body is sent."""
+
+    IDENTITY = 1
+    GZIP = 2
+
+
+class Resolution(enum.IntEnum):
+    """How a transaction ends."""
+
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+class OffsetPolicy(enum.IntEnum):
+    """Which offset of a queue is asked for."""
+
+    BEGINNING = 0
+    END = 1
+    TIMESTAMP = 2
+
+
+PUSH_CONSUMER = 2
+"""A client type."""
+FILTER_BY_SQL = 2
+"""A filter type."""
+DIGEST_BY_MD5 = 2
+"""A digest type."""
+ANSWER_TO_CHECK = 2
+"""Why a transaction is ended: the broker has asked for it."""
+IPV4, IPV6 = 1, 2
+"""How an address is written."""
+
+
 def _loaded() -> descriptor_pool.DescriptorPool:
     data = files(__package__).joinpath("service.binpb").read_bytes()
     pool = descriptor_pool.DescriptorPool()

@@ -14,7 +14,6 @@ import hmac
 from collections.abc import Mapping
 from typing import NamedTuple
 
-ALGORITHM = "MQv2-HMAC-SHA1"
 DATE_TIME = "x-mq-date-time"
 
 

@@ -2,7 +2,7 @@
 
 One JSON object is the job: endpoints, topic, group, optional accessKey and secretKey, tls, and either
     send      bodies; optional messageGroup, delayS, tag, properties, recall, transaction: commit, rollback, or lost,
-              which is committed when it is asked about                    →  {"sent": {...}} for each, {"checked": body}
+              which is committed when it is asked about                →  {"sent": {...}} for each, {"checked": body}
     receive   until so many are acknowledged; the first of each of `again` is given more or less time instead, or fails
               in a push consumer; optional push, tag, sql                  →  {"received": {...}} for each
 """

@@ -21,11 +21,19 @@ from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_processor import ACCOUNT
-from tiermq.broker.grpc.grpc_message import DELAY, FIFO, NORMAL, TRANSACTION, Refused, given_message
+from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, given_message
 from tiermq.broker.grpc.local_request import Caller, Pending
 from tiermq.errors import CorruptRecord, PeerGone, RequestTimedOut
 from tiermq.grpc.call import Call
-from tiermq.grpc.messages import Code, Settings, TelemetryCommand, status
+from tiermq.grpc.messages import (
+    FILTER_BY_SQL,
+    PUSH_CONSUMER,
+    Code,
+    MessageType,
+    Settings,
+    TelemetryCommand,
+    status,
+)
 from tiermq.message.properties import UNIQ_KEY
 from tiermq.message.record import decode_records
 from tiermq.message.topic_name import group_problem, is_broker_group, is_system_topic, topic_problem
@@ -39,12 +47,9 @@ _log = logging.getLogger(__name__)
 
 SETTINGS_BYTES_MAX = 256 * 1024
 CLIENTS_MAX = 20_000
-PRODUCER, PUSH_CONSUMER, SIMPLE_CONSUMER, PULL_CONSUMER = 1, 2, 3, 4
-SQL = 2
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH = 32
 POLL_S = 20
-BODY_BYTES_MAX = 4 * 1024 * 1024
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SWEEP_S = 10.0
 _LANGUAGES = {
@@ -298,7 +303,7 @@ class GrpcClients:
             backoff.exponential_backoff.initial.nanos = 10_000_000
             backoff.exponential_backoff.max.seconds = 1
             backoff.exponential_backoff.multiplier = 2
-            made.publishing.max_body_size = min(BODY_BYTES_MAX, self._parts.local.config.max_message_size)
+            made.publishing.max_body_size = min(SENT_BODY_BYTES_MAX, self._parts.local.config.max_message_size)
             made.publishing.validate_message_type = True
             return made
         subscription = made.subscription
@@ -349,7 +354,7 @@ class GrpcClients:
                 {
                     "topic": entry.topic.name,
                     "subString": entry.expression.expression or "*",
-                    "expressionType": "SQL92" if entry.expression.type == SQL else "TAG",
+                    "expressionType": "SQL92" if entry.expression.type == FILTER_BY_SQL else "TAG",
                     "subVersion": now_ms,
                 }
                 for entry in client.settings.subscription.subscriptions
@@ -446,10 +451,10 @@ def status_of(answer: RemotingCommand) -> Any:
 
 
 MESSAGE_TYPES = {
-    "NORMAL": (NORMAL,),
-    "FIFO": (FIFO,),
-    "DELAY": (DELAY,),
-    "TRANSACTION": (TRANSACTION,),
-    "MIXED": (NORMAL, FIFO, DELAY, TRANSACTION),
+    "NORMAL": (MessageType.NORMAL,),
+    "FIFO": (MessageType.FIFO,),
+    "DELAY": (MessageType.DELAY,),
+    "TRANSACTION": (MessageType.TRANSACTION,),
+    "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
 """What a topic takes, by its attribute `message.type`."""

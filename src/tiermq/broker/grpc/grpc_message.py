@@ -17,29 +17,18 @@ import zlib
 from typing import Any
 
 from tiermq.errors import CorruptRecord, TierMQError
-from tiermq.grpc.messages import Code, Message
+from tiermq.grpc.messages import DIGEST_BY_MD5, Code, Encoding, Message, MessageType
 from tiermq.message import properties as names
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
 
-NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = 1, 2, 3, 4, 5, 6
-IDENTITY, GZIP = 1, 2
-MD5 = 2
-TYPE_NAMES = {
-    NORMAL: "NORMAL",
-    FIFO: "FIFO",
-    DELAY: "DELAY",
-    TRANSACTION: "TRANSACTION",
-    LITE: "LITE",
-    PRIORITY: "PRIORITY",
-}
-BODY_BYTES_MAX = 4 * 1024 * 1024
+SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
 """Of a body that is decompressed on the loop."""
 USER_PROPERTIES_MAX = 128
-PROPERTIES_BYTES_MAX = 16 * 1024
+USER_BYTES_MAX = 16 * 1024
 GROUP_BYTES_MAX = 64
 RECOVERY_S_MAX = 3600
 PRIORITY_NAME = "_SYS_MSG_PRIORITY_"
@@ -92,9 +81,9 @@ def check_message(message: Any) -> None:
     system, body = message.system_properties, message.body
     if not body:
         raise Refused(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if len(body) > BODY_BYTES_MAX:
+    if len(body) > SENT_BODY_BYTES_MAX:
         raise Refused(
-            Code.MESSAGE_BODY_TOO_LARGE, f"expected a body of at most {BODY_BYTES_MAX} bytes, found {len(body)}"
+            Code.MESSAGE_BODY_TOO_LARGE, f"expected a body of at most {SENT_BODY_BYTES_MAX} bytes, found {len(body)}"
         )
     _check_properties(message)
     if not system.message_id.strip() or has_control(system.message_id):
@@ -144,25 +133,25 @@ def _check_properties(message: Any) -> None:
                 f"expected a key that is not blank, without control characters, found {key[:80]!r}",
             )
         total += len(key.encode())
-    if total > PROPERTIES_BYTES_MAX:
+    if total > USER_BYTES_MAX:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"expected at most {PROPERTIES_BYTES_MAX} bytes of properties, tag and keys, found {total}",
+            f"expected at most {USER_BYTES_MAX} bytes of properties, tag and keys, found {total}",
         )
 
 
-def type_of(message: Any) -> int:
+def type_of(message: Any) -> MessageType:
     """What a message is, by what it has."""
     system = message.system_properties
-    if system.message_type == TRANSACTION:
-        return TRANSACTION
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
     if system.HasField("delivery_timestamp"):
-        return DELAY
+        return MessageType.DELAY
     if system.HasField("message_group"):
-        return FIFO
+        return MessageType.FIFO
     if system.HasField("lite_topic"):
-        return LITE
-    return PRIORITY if system.HasField("priority") else NORMAL
+        return MessageType.LITE
+    return MessageType.PRIORITY if system.HasField("priority") else MessageType.NORMAL
 
 
 def timestamp_ms(value: Any) -> int:
@@ -182,7 +171,7 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
         found[names.TAGS] = system.tag
     if system.keys:
         found[names.KEYS] = names.KEY_SEPARATOR.join(system.keys)
-    if system.message_type == TRANSACTION:
+    if system.message_type == MessageType.TRANSACTION:
         found[names.TRAN_MSG], found[names.PGROUP] = "true", topic
         if recovery_s := system.orphaned_transaction_recovery_duration.seconds:
             found[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(recovery_s)
@@ -205,7 +194,7 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
 def stored_body(message: Any) -> tuple[bytes, int]:
     """The body as it is stored, and its system flag. Raises Refused."""
     body: bytes = message.body
-    if message.system_properties.body_encoding != GZIP:
+    if message.system_properties.body_encoding != Encoding.GZIP:
         return body, 0
     if body[:1] == b"\x78":  # Some clients say gzip and mean zlib.
         return body, 1 | ZLIB_FLAG
@@ -235,17 +224,17 @@ def _gzip_header_bytes(body: bytes) -> int:
 def given_body(message: StoredMessage) -> tuple[bytes, int]:
     """A record's body as gRPC clients read it, and its encoding."""
     if not is_compressed(message.sys_flag):
-        return message.body, IDENTITY
+        return message.body, Encoding.IDENTITY
     if message.body[:2] == b"\x1f\x8b":
-        return message.body, GZIP
+        return message.body, Encoding.GZIP
     try:
         plain = message.decompressed_body(max_bytes=PLAIN_BYTES_MAX)
     except CorruptRecord:
-        return message.body, GZIP  # Damaged, or longer than is worked on here: the client finds out.
+        return message.body, Encoding.GZIP  # Damaged, or longer than is worked on here: the client finds out.
     if compression_type_number(message.sys_flag) not in _ZLIBS:
-        return plain, IDENTITY
+        return plain, Encoding.IDENTITY
     tail = zlib.crc32(plain).to_bytes(4, "little") + (len(plain) & 0xFFFFFFFF).to_bytes(4, "little")
-    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + message.body[2:-4] + tail, GZIP
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + message.body[2:-4] + tail, Encoding.GZIP
 
 
 def given_message(message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> Any:
@@ -265,7 +254,7 @@ def fill_message(found: Any, message: StoredMessage, topic: str, *, handle: str 
         if name not in RESERVED:
             user[name] = value
     system.body_encoding = encoding
-    system.body_digest.type = MD5
+    system.body_digest.type = DIGEST_BY_MD5
     system.body_digest.checksum = hashlib.md5(found.body, usedforsecurity=False).hexdigest().upper()
     system.message_id = properties.get(names.UNIQ_KEY) or message.message_id
     system.message_type = _given_type(properties)
@@ -304,16 +293,16 @@ def _fill_later(system: Any, properties: dict[str, str]) -> None:
         system.dead_letter_queue.message_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID, "")
 
 
-def _given_type(properties: dict[str, str]) -> int:
+def _given_type(properties: dict[str, str]) -> MessageType:
     if properties.get(names.TRAN_MSG) == "true":
-        return TRANSACTION
+        return MessageType.TRANSACTION
     if any(
         name in properties
         for name in (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
     ):
-        return DELAY
+        return MessageType.DELAY
     if names.SHARDING_KEY in properties:
-        return FIFO
+        return MessageType.FIFO
     if LITE_NAME in properties:
-        return LITE
-    return PRIORITY if PRIORITY_NAME in properties else NORMAL
+        return MessageType.LITE
+    return MessageType.PRIORITY if PRIORITY_NAME in properties else MessageType.NORMAL

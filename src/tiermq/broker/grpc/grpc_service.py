@@ -82,8 +82,7 @@ Handler = Callable[[Ask], Coroutine[Pending, None, Any]]
 class GrpcService:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, pops: PopProcessor | None) -> None:
-        """`pops`: of a broker that is no slave."""
+    def __init__(self, parts: BrokerContext, pops: PopProcessor) -> None:
         self._parts = parts
         self._acl = parts.server.acl
         self._asking = Asking(parts.server)

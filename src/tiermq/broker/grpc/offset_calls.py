@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
-    SQL,
     check_group,
     check_topic,
     code_of,
@@ -21,7 +20,7 @@ from tiermq.broker.grpc.grpc_clients import (
 from tiermq.broker.grpc.grpc_message import Refused, fill_message, timestamp_ms
 from tiermq.broker.pull.pull_processor import USUAL_MESSAGES_MAX
 from tiermq.errors import RequestRefused
-from tiermq.grpc.messages import Code, message_class, status
+from tiermq.grpc.messages import FILTER_BY_SQL, Code, OffsetPolicy, message_class, status
 from tiermq.message.record import decode_records
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -34,7 +33,6 @@ PullMessageResponse = message_class("PullMessageResponse")
 UpdateOffsetResponse = message_class("UpdateOffsetResponse")
 GetOffsetResponse = message_class("GetOffsetResponse")
 QueryOffsetResponse = message_class("QueryOffsetResponse")
-BEGINNING, END, TIMESTAMP = 0, 1, 2
 MAY_WAIT, HAS_SUBSCRIPTION = 2, 4
 """Bits of a pull's system flag."""
 POLL_MS_MAX = 20_000
@@ -96,7 +94,7 @@ class OffsetCalls:
                 "commitOffset": "0",
                 "suspendTimeoutMillis": str(max(0, poll_ms)),
                 "subscription": wanted.expression or "*",
-                "expressionType": "SQL92" if wanted.type == SQL else "TAG",
+                "expressionType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
                 "subVersion": "0",
             },
         )
@@ -135,8 +133,8 @@ class OffsetCalls:
         fields = {"topic": queue.topic.name, "queueId": str(queue.id)}
         if self._parts.topics.get(queue.topic.name) is None:
             raise Refused(Code.TOPIC_NOT_FOUND, f"topic {queue.topic.name} does not exist")
-        code = RequestCode.GET_MIN_OFFSET if policy == BEGINNING else RequestCode.GET_MAX_OFFSET
-        if policy == TIMESTAMP:
+        code = RequestCode.GET_MIN_OFFSET if policy == OffsetPolicy.BEGINNING else RequestCode.GET_MAX_OFFSET
+        if policy == OffsetPolicy.TIMESTAMP:
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
             fields["timestamp"] = str(timestamp_ms(request.timestamp))
         answer = await ask.broker(code, fields)

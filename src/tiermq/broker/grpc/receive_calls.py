@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
-    SQL,
     GrpcClients,
     check_group,
     check_topic,
@@ -24,14 +23,14 @@ from tiermq.broker.grpc.grpc_clients import (
 )
 from tiermq.broker.grpc.grpc_message import Refused, fill_message, set_timestamp
 from tiermq.broker.grpc.local_request import Pending
-from tiermq.broker.pop.pop_acks import ORDERED_QUEUE, Receipt
+from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
 from tiermq.broker.pop.pop_checkpoints import PoppedMessage
 from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pop.pop_topics import MARK_NORMAL, real_topic
 from tiermq.broker.pop.pop_waiting import MESSAGES_MAX
 from tiermq.errors import RequestRefused
 from tiermq.grpc.call import Call
-from tiermq.grpc.messages import Code, message_class, status
+from tiermq.grpc.messages import FILTER_BY_SQL, Code, message_class, status
 from tiermq.message.message_filter import tags_in
 from tiermq.message.properties import POP_CK
 from tiermq.message.record import decode_records
@@ -57,7 +56,6 @@ ANSWER_S = 0.2
 LOOK_S = 1.0
 """How often a topic is looked for that is not there yet."""
 HANDLE_WORDS = 9
-ACKS_MAX = 4_096
 EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
 
@@ -85,7 +83,7 @@ class Handle(NamedTuple):
 class ReceiveCalls:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor | None) -> None:
+    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor) -> None:
         self._parts = parts
         self._clients = clients
         self._pops = pops
@@ -138,7 +136,7 @@ class ReceiveCalls:
             "pollTime": str(int(poll_s * 1000)),
             "bornTime": str(self._parts.clock.now_ms()),
             "initMode": "1",
-            "expType": "SQL92" if wanted.type == SQL else "TAG",
+            "expType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
             "exp": wanted.expression or "*",
             "order": str(is_ordered).lower(),
         }
@@ -316,7 +314,7 @@ class ReceiveCalls:
             return
         stored_in = real_topic(group, topic, receipt.mark)
         popped = PoppedMessage(group, stored_in, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
-        point = None if self._pops is None else self._pops.log.points.find(popped)
+        point = self._pops.log.points.find(popped)
         if point is None or receipt.offset not in point.open:
             raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
@@ -366,7 +364,7 @@ def _invisible_ms(request: Any) -> int:
 
 def _tags(wanted: Any) -> frozenset[str] | None:
     """The tags that a client wants; None for all, and for another filter. The broker has compared hashes only."""
-    if wanted.type == SQL or wanted.expression in ("", "*"):
+    if wanted.type == FILTER_BY_SQL or wanted.expression in ("", "*"):
         return None
     return tags_in(wanted.expression)[0]
 

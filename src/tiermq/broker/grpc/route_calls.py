@@ -18,8 +18,9 @@ from tiermq.broker.grpc.grpc_clients import (
     require_topic,
 )
 from tiermq.broker.grpc.grpc_message import Refused
+from tiermq.broker.pop.pop_waiting import ANY_QUEUE
 from tiermq.broker.topic.topic_table import MESSAGE_TYPE
-from tiermq.grpc.messages import Code, message_class, status
+from tiermq.grpc.messages import IPV4, IPV6, Code, QueuePermission, message_class, status
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.namesrv.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from tiermq.remoting.permissions import EITHER, Permission
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 QueryRouteResponse = message_class("QueryRouteResponse")
 QueryAssignmentResponse = message_class("QueryAssignmentResponse")
 Endpoints = message_class("Endpoints")
-NONE, READ, WRITE, READ_WRITE = 1, 2, 3, 4
-IPV4, IPV6, DOMAIN_NAME = 1, 2, 3
-ANY_QUEUE = -1
 SEND_QUEUES = 4
 """Queues of a topic that a send creates, as in RocketMQ's clients."""
+_PERMISSIONS = {
+    (False, False): QueuePermission.NONE,
+    (False, True): QueuePermission.WRITE,
+    (True, False): QueuePermission.READ,
+    (True, True): QueuePermission.READ_WRITE,
+}
 
 
 class RouteCalls:
@@ -57,7 +61,7 @@ class RouteCalls:
         writes = topic.write_queues if perm & PERM_WRITE else 0
         for number in range(max(reads, writes, 1)):
             can_read, can_write = number < reads, number < writes
-            permission = READ_WRITE if can_read and can_write else READ if can_read else WRITE if can_write else NONE
+            permission = _PERMISSIONS[can_read, can_write]
             self._add(answer.message_queues.add(), topic.name, number, permission, endpoints, types)
         return answer
 
@@ -74,7 +78,7 @@ class RouteCalls:
         endpoints = self._endpoints(ask, request.endpoints)
         group = self._parts.groups.get(request.group.name)
         numbers = range(topic.read_queues) if group is not None and group.consume_message_orderly else (ANY_QUEUE,)
-        permission = READ_WRITE if topic.perm & PERM_WRITE else READ
+        permission = _PERMISSIONS[True, bool(topic.perm & PERM_WRITE)]
         for number in numbers:
             self._add(answer.assignments.add().message_queue, topic.name, number, permission, endpoints, ())
         return answer
@@ -93,7 +97,7 @@ class RouteCalls:
         return TopicConfig(name, queues, queues, PERM_READ | PERM_WRITE)
 
     def _add(
-        self, queue: Any, topic: str, number: int, permission: int, endpoints: Any, types: tuple[int, ...]
+        self, queue: Any, topic: str, number: int, permission: QueuePermission, endpoints: Any, types: tuple[int, ...]
     ) -> None:
         queue.topic.name = topic
         queue.id = number

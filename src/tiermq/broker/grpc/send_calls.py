@@ -25,10 +25,6 @@ from tiermq.broker.grpc.grpc_clients import (
     transaction_place,
 )
 from tiermq.broker.grpc.grpc_message import (
-    DELAY,
-    PRIORITY,
-    TRANSACTION,
-    TYPE_NAMES,
     Refused,
     check_message,
     consistent_queue,
@@ -41,7 +37,7 @@ from tiermq.broker.grpc.route_calls import SEND_QUEUES
 from tiermq.broker.send.send_checks import SYS_FLAG_TRANSACTION
 from tiermq.broker.send.send_processor import PLACE_CHARACTERS
 from tiermq.broker.topic.topic_table import MESSAGE_TYPE
-from tiermq.grpc.messages import Code, message_class, status
+from tiermq.grpc.messages import ANSWER_TO_CHECK, Code, MessageType, Resolution, message_class, status
 from tiermq.kernel import SendRequest
 from tiermq.message.system_flag import TransactionType
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
@@ -55,8 +51,7 @@ if TYPE_CHECKING:
 SendMessageResponse = message_class("SendMessageResponse")
 EndTransactionResponse = message_class("EndTransactionResponse")
 RecallMessageResponse = message_class("RecallMessageResponse")
-COMMIT, ROLLBACK = 1, 2
-SOURCE_SERVER_CHECK = 2
+_OUTCOMES = {Resolution.COMMIT: TransactionType.COMMIT, Resolution.ROLLBACK: TransactionType.ROLLBACK}
 _STORED = frozenset((Code.OK, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT, Code.HA_NOT_AVAILABLE))
 assert SYS_FLAG_TRANSACTION & TransactionType.PREPARED
 
@@ -87,7 +82,7 @@ class SendCalls:
         queue, kinds = self._queue(topic, messages), [type_of(message) for message in messages]
         peer = "{}:{}".format(*ask.caller.peer)
         sends = [self._send_of(each, topic, queue, peer, now_ms) for each in messages]
-        if TRANSACTION in kinds:
+        if MessageType.TRANSACTION in kinds:
             self._clients.sends_to(ask.caller, topic)
         pending = [ask.send(each) for each in sends]
         answer = SendMessageResponse()
@@ -106,25 +101,25 @@ class SendCalls:
         queues = SEND_QUEUES if config is None else config.write_queues
         wanted = None if config is None else config.attributes.get(MESSAGE_TYPE)
         if wanted is not None:
-            taken = MESSAGE_TYPES.get(wanted, tuple(TYPE_NAMES))
+            taken = MESSAGE_TYPES.get(wanted, tuple(MessageType))
             for message in messages:
                 if (kind := type_of(message)) not in taken:
                     raise Refused(
                         Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                         f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is "
-                        f"{TYPE_NAMES[kind]}",
+                        f"{kind.name}",
                     )
         first = messages[0].system_properties
         if first.message_group or first.lite_topic:
             return consistent_queue(first.message_group or first.lite_topic, max(1, queues))
-        if type_of(messages[0]) == PRIORITY:
+        if type_of(messages[0]) == MessageType.PRIORITY:
             return max(0, min(int(first.priority), queues - 1))
         return next(self._turn) % max(1, queues)
 
     def _send_of(self, message: Any, topic: str, queue: int, peer: str, now_ms: int) -> SendRequest:
         system = message.system_properties
         body, sys_flag = stored_body(message)
-        if system.message_type == TRANSACTION:
+        if system.message_type == MessageType.TRANSACTION:
             sys_flag |= TransactionType.PREPARED
         return SendRequest(
             RequestCode.SEND_MESSAGE_V2,
@@ -153,7 +148,7 @@ class SendCalls:
         if not request.transaction_id.strip():
             raise Refused(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
         log_offset, queue_offset = transaction_place(request.transaction_id)
-        outcome = {COMMIT: TransactionType.COMMIT, ROLLBACK: TransactionType.ROLLBACK}.get(request.resolution, 0)
+        outcome = _OUTCOMES.get(request.resolution, 0)
         answer = await ask.broker(
             RequestCode.END_TRANSACTION,
             {
@@ -161,7 +156,7 @@ class SendCalls:
                 "commitLogOffset": str(log_offset),
                 "tranStateTableOffset": str(queue_offset),
                 "commitOrRollback": str(int(outcome)),
-                "fromTransactionCheck": str(request.source == SOURCE_SERVER_CHECK).lower(),
+                "fromTransactionCheck": str(request.source == ANSWER_TO_CHECK).lower(),
                 "msgId": request.message_id,
                 "transactionId": request.transaction_id,
             },
@@ -179,9 +174,9 @@ class SendCalls:
         return RecallMessageResponse(status=status_of(answer), message_id=answer.ext.get("msgId", ""))
 
 
-def _add_entry(entry: Any, message: Any, kind: int, answer: RemotingCommand) -> None:
+def _add_entry(entry: Any, message: Any, kind: MessageType, answer: RemotingCommand) -> None:
     code = code_of(answer.code)
-    if kind == DELAY and answer.code == ResponseCode.MESSAGE_ILLEGAL:
+    if kind == MessageType.DELAY and answer.code == ResponseCode.MESSAGE_ILLEGAL:
         code = Code.ILLEGAL_DELIVERY_TIME
     entry.status.CopyFrom(status(code, answer.remark or ""))
     if code not in _STORED:
@@ -190,5 +185,5 @@ def _add_entry(entry: Any, message: Any, kind: int, answer: RemotingCommand) -> 
     entry.message_id = entry.transaction_id = key
     entry.offset = offset = int(answer.ext.get("queueOffset", "0"))
     entry.recall_handle = answer.ext.get("recallHandle", "")
-    if kind == TRANSACTION:
+    if kind == MessageType.TRANSACTION:
         entry.transaction_id = transaction_id_of(key, int(answer.ext["msgId"][-PLACE_CHARACTERS:], 16), offset)
