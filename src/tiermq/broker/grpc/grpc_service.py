@@ -20,6 +20,7 @@ from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import GrpcClients, code_of
+from tiermq.broker.grpc.grpc_leases import GrpcLeases
 from tiermq.broker.grpc.grpc_message import Refused
 from tiermq.broker.grpc.local_request import Asking, Caller, Conversation, LocalRequest, Pending
 from tiermq.broker.grpc.offset_calls import OffsetCalls
@@ -56,9 +57,9 @@ class Ask:
         self._asking = asking
         self._open: list[LocalRequest] = []
 
-    def broker(self, code: int, ext: dict[str, str], body: bytes = b"") -> Pending:
-        """Ask a processor."""
-        request = self._asking.ask(self.caller, code, ext, body)
+    def broker(self, code: int, ext: dict[str, str], *, leases: bool = False) -> Pending:
+        """Ask a processor. `leases`: the client has what it pops for as long as it lives."""
+        request = self._asking.ask(self.caller, code, ext, leases=leases)
         if not request.pending.is_done:
             self._open.append(request)
         return request.pending
@@ -88,6 +89,7 @@ class GrpcService:
         self._asking = Asking(parts.server)
         self.clients = clients = GrpcClients(parts)
         self._telemetry = TelemetryCalls(clients)
+        self.leases = GrpcLeases(parts, clients, pops)
         routes, sends = RouteCalls(parts, clients), SendCalls(parts, clients)
         receives, offsets = ReceiveCalls(parts, clients, pops), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.broker.group.client_processor import ACCOUNT
+from tiermq.broker.pop.pop_waiting import LEASE_OF
 from tiermq.kernel import SendRequest
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import AccessCheck, Connection
@@ -125,9 +126,13 @@ class Asking:
     def __init__(self, server: RemotingServer) -> None:
         self.server = server
 
-    def ask(self, caller: Caller, code: int, ext: Mapping[str, str], body: bytes = b"") -> LocalRequest:
-        """Make a request; its answer is what `pending` gives."""
+    def ask(
+        self, caller: Caller, code: int, ext: Mapping[str, str], body: bytes = b"", *, leases: bool = False
+    ) -> LocalRequest:
+        """Make a request; its answer is what `pending` gives. `leases`: the client has what it pops while it lives."""
         request = LocalRequest(caller)
+        if leases:
+            request.attributes[LEASE_OF] = caller.key
         self.server.take_request(request, RemotingCommand(code, ext=ext, body=body))
         return request
 

@@ -21,6 +21,7 @@ from tiermq.broker.grpc.grpc_clients import (
     require_topic,
     status_of,
 )
+from tiermq.broker.grpc.grpc_leases import RENEWED_MS
 from tiermq.broker.grpc.grpc_message import Refused, fill_message, set_timestamp
 from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
@@ -46,8 +47,6 @@ ReceiveMessageResponse = message_class("ReceiveMessageResponse")
 AckMessageResponse = message_class("AckMessageResponse")
 ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
-RENEWED_MS = 60_000
-"""How long a message is invisible whose client is to have it until it says otherwise; it is extended in time."""
 INVISIBLE_MS_LEAST = 10_000
 INVISIBLE_MS_MOST = 12 * 3_600_000
 POLL_S_LEAST, POLL_S_MOST = 5.0, 20.0
@@ -142,7 +141,7 @@ class ReceiveCalls:
         }
         if is_ordered and request.attempt_id:
             fields["attemptId"] = request.attempt_id
-        return await ask.broker(RequestCode.POP_MESSAGE, fields)
+        return await ask.broker(RequestCode.POP_MESSAGE, fields, leases=request.auto_renew)
 
     async def _await_topic(self, ask: Ask, topic: str, poll_s: float) -> float:
         """Until the topic is there, or the time is over; what is left of it. Raises Refused if none may be made."""
@@ -311,7 +310,7 @@ class ReceiveCalls:
         """Raises Refused for a receipt whose time is over: its message is delivered again."""
         receipt = handle.receipt
         if receipt.pop_ms + receipt.invisible_ms > self._parts.clock.now_ms() or receipt.is_ordered:
-            return
+            return  # Of a longer time since its pop, the check point knows.
         stored_in = real_topic(group, topic, receipt.mark)
         popped = PoppedMessage(group, stored_in, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
         point = self._pops.log.points.find(popped)
