@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clients.conftest import available
-from clients.environments import GRPC_CLIENTS, ForeignClient
+from clients.environments import GRPC_CLIENTS, GRPC_JAVA, ForeignClient
 from clients.test_third_party_clients import stored
 from servers.loopback import free_ports
 from servers.serving import Serving
@@ -50,7 +50,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcServing]:
         yield served
 
 
-@pytest.fixture(params=GRPC_CLIENTS, ids=lambda each: each.name)
+JAVA = pytest.param(GRPC_JAVA, marks=pytest.mark.interop)
+
+
+@pytest.fixture(params=[*GRPC_CLIENTS, JAVA], ids=lambda each: each.name)
 def client(request: pytest.FixtureRequest) -> ForeignClient:
     return available(request.param)
 
