@@ -61,7 +61,7 @@ class Code(enum.IntEnum):
     PROXY_TIMEOUT = 50400
     MASTER_PERSISTENCE_TIMEOUT = 50401
     SLAVE_PERSISTENCE_TIMEOUT = 50402
-    VERIFY_FIFO_MESSAGE_UNSUPPORTED = 50502
+    UNSUPPORTED = 50500
     FAILED_TO_CONSUME_MESSAGE = 60000
 
 
@@ -109,6 +109,8 @@ class OffsetPolicy(enum.IntEnum):
 
 PUSH_CONSUMER = 2
 """A client type."""
+LITE_CONSUMERS = (5, 6)
+"""Client types: push and simple consumers of lite topics."""
 FILTER_BY_SQL = 2
 """A filter type."""
 DIGEST_BY_MD5 = 2

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from broker.brokers import Producer
+from broker.brokers import Producer, broker_config, running
 from broker.grpc.grpc_peer import GrpcPeer
+from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.grpc.grpc_message import consistent_queue
 from tiermq.grpc.messages import Code, Encoding, MessageType, QueuePermission, TelemetryCommand, request_class
@@ -161,6 +163,24 @@ def test_the_queue_of_a_group_is_the_one_that_rocketmq_s_proxy_chooses() -> None
     moved = [name for name in map(str, range(1000)) if consistent_queue(name, 8) != consistent_queue(name, 9)]
     assert all(consistent_queue(name, 9) == 8 for name in moved)
     assert 60 < len(moved) < 170
+
+
+def test_messages_and_consumers_of_lite_topics_are_refused_in_words(broker: Broker, peer: GrpcPeer) -> None:
+    answer = peer.send(peer.message("T", lite_topic="session-1"))
+    assert (answer.status.code, "lite" in answer.status.message) == (Code.UNSUPPORTED, True)
+    assert stored(broker) == []
+    with pytest.raises(grpc.RpcError, match="lite"):
+        peer.settle(client_type=5, subscription={"group": {"name": "G"}})
+
+
+def test_under_sync_flush_each_message_is_answered_once_it_is_on_disk(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    settings = {"config": broker_config(grpc_server_port=port), "flush_disk_type": "SYNC_FLUSH"}
+    with running(tmp_path, **settings) as broker, GrpcPeer(port) as peer:
+        for _ in range(2):  # The first creates the topic, the second takes the fast path.
+            answer = peer.send(*(peer.message("T", b"%d" % number) for number in range(3)))
+            assert [entry.status.code for entry in answer.entries] == [Code.OK] * 3
+        assert broker.parts.local.flushed_where >= max(each.physical_offset + each.size for each in stored(broker))
 
 
 # Compressed bodies.

@@ -27,6 +27,7 @@ from tiermq.errors import CorruptRecord, PeerGone, RequestTimedOut
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import (
     FILTER_BY_SQL,
+    LITE_CONSUMERS,
     PUSH_CONSUMER,
     Code,
     MessageType,
@@ -45,7 +46,7 @@ from tiermq.remoting.permissions import Account, Permission
 
 _log = logging.getLogger(__name__)
 
-SETTINGS_BYTES_MAX = 256 * 1024
+SETTINGS_BYTES_MAX = 32 * 1024
 CLIENTS_MAX = 20_000
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH = 32
@@ -260,6 +261,8 @@ class GrpcClients:
         """Raises Refused for settings that are not served."""
         if settings.ByteSize() > SETTINGS_BYTES_MAX:
             raise Refused(Code.BAD_REQUEST, f"expected settings of at most {SETTINGS_BYTES_MAX} bytes, found more")
+        if settings.client_type in LITE_CONSUMERS:
+            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: use a push or a simple consumer")
         if settings.HasField("publishing"):
             for topic in settings.publishing.topics:
                 check_topic(topic.name)

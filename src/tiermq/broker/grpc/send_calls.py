@@ -79,7 +79,10 @@ class SendCalls:
                     Code.MESSAGE_CORRUPTED, f"expected messages of {topic}, found one of {message.topic.name[:80]!r}"
                 )
             check_message(message)
-        queue, kinds = self._queue(topic, messages), [type_of(message) for message in messages]
+        kinds = [type_of(message) for message in messages]
+        if MessageType.LITE in kinds:
+            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: send the message without lite_topic")
+        queue = self._queue(topic, messages)
         peer = "{}:{}".format(*ask.caller.peer)
         sends = [self._send_of(each, topic, queue, peer, now_ms) for each in messages]
         if MessageType.TRANSACTION in kinds:
@@ -110,8 +113,8 @@ class SendCalls:
                         f"{kind.name}",
                     )
         first = messages[0].system_properties
-        if first.message_group or first.lite_topic:
-            return consistent_queue(first.message_group or first.lite_topic, max(1, queues))
+        if first.message_group:
+            return consistent_queue(first.message_group, max(1, queues))
         if type_of(messages[0]) == MessageType.PRIORITY:
             return max(0, min(int(first.priority), queues - 1))
         return next(self._turn) % max(1, queues)
