@@ -22,7 +22,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
 from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, Frame, FrameReader, SendRequest
@@ -32,6 +32,9 @@ from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.frame import command_of, encode_frame
 from tiermq.remoting.limits import SLICE_S, ServerLimits
 from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
+
+if TYPE_CHECKING:
+    from tiermq.remoting.permissions import Account
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -47,6 +50,15 @@ _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the pa
 
 TakeSends = Callable[["Connection", "list[Frame | SendRequest]"], int]
 """Takes sends for the fast path at the head of a read, and returns how many: they are answered later."""
+
+
+class AccessCheck(Protocol):
+    """The account that signed a request; None may do everything. Raises RequestRefused for an unsigned one."""
+
+    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None: ...
+
+    def signer_by(self, key: str, signature: str, peer_host: str, sign: Callable[[str], str]) -> Account | None:
+        """The same of a protocol with signatures of its own: `sign` makes the one that a secret key would make."""
 
 
 class Sliced(Protocol):
@@ -207,12 +219,7 @@ class Connection(asyncio.Protocol):
             return
         self._silent_bytes += len(data)
         try:
-            if not self._tls_known:
-                self._choose_tls(data[0])
-                self.loop.call_soon(self._flush)
-            if self._tls is not None:
-                data = self._tls.received(data)
-                self._write_raw(self._tls.pending_output())
+            data = self._decrypted(data)
             if self._refused_bytes:
                 data = self._skip_refused(data)
             frames = self._reader.feed(data) if data else []
@@ -400,6 +407,21 @@ class Connection(asyncio.Protocol):
         return f"{self.peer[0]}:{self.peer[1]}"
 
     # How it works inside.
+
+    def _decrypted(self, data: bytes) -> bytes:
+        """What the peer sent, without TLS. Raises BadFrame."""
+        if not self._tls_known:
+            self._choose_tls(data[0])
+            self.loop.call_soon(self._flush)
+        if self._tls is None:
+            return data
+        data = self._tls.received(data)
+        self._write_raw(self._tls.pending_output())
+        return data
+
+    def signer_of(self, acl: AccessCheck, command: RemotingCommand) -> Account | None:
+        """The account of a request of this peer; None may do everything. Raises RequestRefused."""
+        return acl.signer_of(command, self.peer[0])
 
     def _choose_tls(self, first_byte: int) -> None:
         self._tls_known = True

@@ -51,6 +51,7 @@ class TlsSettings:
         """Raises BadConfig for files that cannot be used, and without a certificate when none can be made."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])  # gRPC's clients require it; those of remoting ask for nothing.
         if self.certificate_path is None:
             make_self_signed("tiermq").load_into(context)
         else:
