@@ -324,7 +324,7 @@ class AsyncConsumer:
         return self._ready_count
 
     def _take_of(self, queue: AssignedQueue, most: int) -> list[ReceivedMessage]:
-        found = []
+        found: list[ReceivedMessage] = []
         size = queue.ready_bytes
         while queue.ready and len(found) < most:
             found.append(queue.take())
@@ -571,8 +571,13 @@ class AsyncConsumer:
         return max(0, int_field(answer, "offset"))
 
     async def _move(self, queue: AssignedQueue, position: int) -> None:
+        """Continue elsewhere. A pull that is held at the broker is given up: it would last seconds."""
         self._forget_ready(queue)
         queue.move_to(position)
+        pull = self._pulls.get(queue)
+        if pull is not None and pull is not asyncio.current_task():
+            pull.cancel()
+            self._pulls[queue] = self._session.spawn(self._pull_always(queue), f"pull-{self.group}")
         await self._commit([queue])
 
     async def _commit_always(self) -> None:
@@ -683,7 +688,10 @@ class AsyncConsumer:
         flags = with_host_shapes(stored.sys_flag, born_v6=False, store_v6=False)
         key, encoded = message.unique_key or "", encode_properties(properties)
         copy = Outgoing(topic, stored.body, encoded, flags, stored.flag, key, stored.born_timestamp_ms)
-        fields = send_fields(self.group, place, copy) | {"j": str(times), "l": str(self.settings.max_attempts)}
+        fields: dict[str, Any] = send_fields(self.group, place, copy) | {
+            "j": str(times),
+            "l": str(self.settings.max_attempts),
+        }
         await self._session.ask(place.address, RequestCode.SEND_MESSAGE_V2, stored.body, **fields)
 
     # What the session calls.

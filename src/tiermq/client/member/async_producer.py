@@ -83,6 +83,7 @@ TRIED_ELSEWHERE = frozenset(
 FINAL_ALONE = frozenset((ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST))
 """Of these, those that waiting does not change."""
 QueueChoice = Callable[[Sequence[QueuePlace]], QueuePlace]
+Once = Callable[[QueuePlace], Coroutine[Any, Any, RemotingCommand]]
 
 
 class AsyncProducer:
@@ -109,12 +110,15 @@ class AsyncProducer:
         self._health = BrokerHealth()
         self._turns: dict[str, itertools.count[int]] = {}
         self._templates: dict[tuple[str, QueuePlace], SendTemplate] = {}
-        self._in_order: dict[tuple[str, str, int], asyncio.Lock] = {}
+        self._choosing: dict[str, asyncio.Lock] = {}
+        self._last_in_order: dict[tuple[str, str, int], asyncio.Future[None]] = {}
         self._topics: set[str] = set()
+        self._stored_topics: set[str] = set()
         self._open: set[asyncio.Task[Any]] = set()
         self._replies: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._transactions = Transactions(session, group, check, self._send_half)
         self._is_closed = False
+        session.producers.append(self)
 
     # Life.
 
@@ -145,7 +149,7 @@ class AsyncProducer:
         return await self._session.writable(topic)
 
     async def serve(self, topic: str) -> None:
-        """Be known to a topic's brokers before anything is sent, to be asked about transactions of a sender that died."""
+        """Be known to a topic's brokers before anything is sent, to be asked about another sender's transactions."""
         self._topics.add(topic)
         await self._session.greet_all({topic})
 
@@ -205,7 +209,8 @@ class AsyncProducer:
     ) -> None:
         """Hand a message to the network, and no more: no broker answers, and a loss is not noticed."""
         outgoing = await self._prepared(message, AT_ONCE, sharding_key)
-        place = await self._place(outgoing.topic, choice_of(queue, sharding_key), None)
+        choose, places = choice_of(queue, sharding_key), await self._session.writable(outgoing.topic)
+        place = choose(places) if choose else self._turn_of(outgoing.topic, places, None, time.monotonic())
         client = await self._session.greet(place.address)
         if client.credentials is not None:
             client.oneway(self._command(RequestCode.SEND_MESSAGE_V2, place, outgoing))
@@ -267,7 +272,8 @@ class AsyncProducer:
             TTL: str(round(timeout_s * 1000)),
         }
         outgoing = self.preparation.prepare(message, more=more)
-        self._replies[correlation] = reply = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+        self._replies[correlation] = reply
         try:
             async with asyncio.timeout(timeout_s):
                 await self.serve(message.topic)  # The reply comes by a connection that the broker knows.
@@ -286,9 +292,13 @@ class AsyncProducer:
 
     # How it works inside.
 
-    async def _prepared(self, message: Message, delay: Delay, sharding_key: str | None) -> Outgoing:
+    def check_open(self) -> None:
+        """Raises RemotingError after `close`. Any thread may call."""
         if self._is_closed:
             raise RemotingError(f"producer group {self.group}: expected an open producer, found it closed")
+
+    async def _prepared(self, message: Message, delay: Delay, sharding_key: str | None) -> Outgoing:
+        self.check_open()
         if len(message.body) > _COMPRESSED_AT_ONCE_BYTES:  # A loop should not compress megabytes.
             return await asyncio.to_thread(self.preparation.prepare, message, delay=delay, sharding_key=sharding_key)
         return self.preparation.prepare(message, delay=delay, sharding_key=sharding_key)
@@ -296,14 +306,14 @@ class AsyncProducer:
     async def _send_half(self, message: Message, choose: QueueChoice | None, **more: Any) -> tuple[SendReceipt, str]:
         """A half message, and the address of its broker."""
         outgoing = self.preparation.prepare(message, **more)
-        receipt = await self._store(outgoing, choose, is_half=True)
+        receipt = await self._store(outgoing, choose)
         route = await self._session.route(message.topic)
         places = route.addresses if route is not None else {}
         if not places:
             places = {each.broker_name: each.address for each in await self._session.writable(message.topic)}
         return receipt, places[receipt.broker_name]
 
-    async def _store(self, outgoing: Outgoing, choose: QueueChoice | None, *, is_half: bool = False) -> SendReceipt:
+    async def _store(self, outgoing: Outgoing, choose: QueueChoice | None) -> SendReceipt:
         async def once(place: QueuePlace) -> RemotingCommand:
             if outgoing.is_timer and 0 < self._session.version_of(place.address) < V5_0_0:
                 raise IllegalMessage(
@@ -312,7 +322,7 @@ class AsyncProducer:
                 )
             return await self._ask(RequestCode.SEND_MESSAGE_V2, place, outgoing)
 
-        place, answer = await self._until_stored(outgoing.topic, choose, once, must_greet=outgoing.is_timer or is_half)
+        place, answer = await self._until_stored(outgoing.topic, choose, once)
         ext = answer.ext
         receipt = SendReceipt(
             outgoing.topic,
@@ -336,7 +346,7 @@ class AsyncProducer:
         async def once(place: QueuePlace) -> RemotingCommand:
             return await self._ask(RequestCode.SEND_BATCH_MESSAGE, place, whole)
 
-        place, answer = await self._until_stored(first.topic, choose, once, must_greet=False)
+        place, answer = await self._until_stored(first.topic, choose, once)
         queue_id, offset = int_field(answer, "queueId"), int_field(answer, "queueOffset")
         ids = message_ids_of(answer.ext.get("msgId", ""), len(batch))
         status = SendStatus(answer.code)
@@ -349,92 +359,87 @@ class AsyncProducer:
         return receipts
 
     async def _until_stored(
-        self,
-        topic: str,
-        choose: QueueChoice | None,
-        once: Callable[[QueuePlace], Coroutine[Any, Any, RemotingCommand]],
-        *,
-        must_greet: bool,
+        self, topic: str, choose: QueueChoice | None, once: Once
     ) -> tuple[QueuePlace, RemotingCommand]:
         """Try until a broker has stored it; where, and its answer."""
         self._topics.add(topic)
-        lock = None
-        if choose is not None:
-            place = await self._place(topic, choose, None)
-            lock = self._in_order.setdefault((topic, place.broker_name, place.queue_id), asyncio.Lock())
-            await lock.acquire()
+        if choose is None:
+            return await self._try(topic, None, once)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with self._choosing.setdefault(topic, asyncio.Lock()):
+            place = choose(await self._writable(topic))
+            key = (topic, place.broker_name, place.queue_id)
+            before = self._last_in_order.get(key)
+            self._last_in_order[key] = mine
         try:
-            return await self._try(topic, choose, once, must_greet=must_greet)
+            if before is not None:
+                await asyncio.shield(before)
+            return await self._try(topic, choose, once)
         finally:
-            if lock is not None:
-                lock.release()
+            _resolve_after(before, mine)
+            if self._last_in_order.get(key) is mine and mine.done():
+                del self._last_in_order[key]
 
-    async def _try(
-        self,
-        topic: str,
-        choose: QueueChoice | None,
-        once: Callable[[QueuePlace], Coroutine[Any, Any, RemotingCommand]],
-        *,
-        must_greet: bool,
-    ) -> tuple[QueuePlace, RemotingCommand]:
+    async def _writable(self, topic: str) -> tuple[QueuePlace, ...]:
+        """The topic's queues; while its brokers are gone, for as long as the producer's patience, if it has been there.
+
+        Raises RemotingError at once for a topic that this producer has not sent to.
+        """
+        deadline_s, rest_s = time.monotonic() + self._patience_s, FIRST_REST_S
+        while True:
+            try:
+                return await self._session.writable(topic)
+            except RemotingError:
+                if topic not in self._stored_topics or time.monotonic() + rest_s > deadline_s:
+                    raise
+            await asyncio.sleep(rest_s)
+            rest_s = min(2 * rest_s, REST_MAX_S)
+
+    async def _try(self, topic: str, choose: QueueChoice | None, once: Once) -> tuple[QueuePlace, RemotingCommand]:
         deadline_s, rest_s, failed = 0.0, FIRST_REST_S, None
         while True:
-            place = None
+            places = await self._writable(topic)
             began_s = time.monotonic()
             deadline_s = deadline_s or began_s + self._patience_s
+            place = self._turn_of(topic, places, failed, began_s) if choose is None else choose(places)
+            others = choose is None and any(each.broker_name != place.broker_name for each in places)
             try:
-                place = await self._place(topic, choose, failed)
-                if must_greet:
-                    await self._session.greet(place.address)
                 answer = await once(place)
                 if answer.code in _STORED:
                     self._health.answered(place.broker_name, time.monotonic() - began_s, began_s)
+                    self._stored_topics.add(topic)
                     return place, answer
                 problem: RemotingError = RequestRefused(
                     f"topic {topic}: {place.broker_name} at {place.address} refuses: {answer.remark or answer.code}",
                     answer.code,
                 )
-                if answer.code not in TRIED_ELSEWHERE:
+                if answer.code not in TRIED_ELSEWHERE or (answer.code in FINAL_ALONE and not others):
                     raise problem
-                is_final = answer.code in FINAL_ALONE
             except (PeerGone, RequestTimedOut) as error:
-                problem, is_final = error, False
-            now_s = time.monotonic()
-            others = False
-            if place is not None:
-                self._health.failed(place.broker_name, now_s)
-                self._session.forget_route(topic)
-                others = choose is None and any(
-                    each.broker_name != place.broker_name for each in await self._session.writable(topic)
-                )
-                failed = place.broker_name
-            if now_s + rest_s > deadline_s or (is_final and not others):
+                problem = error
+            now_s, failed = time.monotonic(), place.broker_name
+            self._health.failed(failed, now_s)
+            self._session.forget_route(topic)
+            if now_s + rest_s > deadline_s:
                 raise problem
             _log.info("topic %s: sent again: %s", topic, problem)
-            if not others:
+            if others:
+                rest_s += FIRST_REST_S  # Each failure counts, so that brokers that refuse are not asked forever.
+            else:
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, REST_MAX_S)
-            elif rest_s < REST_MAX_S:
-                rest_s += FIRST_REST_S  # Each failure counts, so that two brokers that refuse are not asked forever.
 
-    async def _place(self, topic: str, choose: QueueChoice | None, failed: str | None) -> QueuePlace:
-        places = await self._session.writable(topic)
-        if choose is not None:
-            return choose(places)
-        turn = next(self._turns.setdefault(topic, itertools.count(hash(self._session.client_id) % 97)))
-        count, now_s = len(places), time.monotonic()
-        first = places[turn % count]
-        if failed is None and not self._health.is_avoided(first.broker_name, now_s):
-            return first
+    def _turn_of(self, topic: str, places: Sequence[QueuePlace], failed: str | None, now_s: float) -> QueuePlace:
+        """The next queue by turns, of a broker that has not just failed and is not avoided, if there is one."""
+        turn, count = next(self._turns.setdefault(topic, itertools.count())), len(places)
         second = None
         for step in range(count):
             place = places[(turn + step) % count]
-            if place.broker_name == failed:
-                continue
-            if not self._health.is_avoided(place.broker_name, now_s):
-                return place
-            second = second or place
-        return second or first
+            if place.broker_name != failed:
+                if not self._health.is_avoided(place.broker_name, now_s):
+                    return place
+                second = second or place
+        return second or places[turn % count]
 
     def _template(self, topic: str, place: QueuePlace) -> SendTemplate:
         template = self._templates.get((topic, place))
@@ -444,7 +449,7 @@ class AsyncProducer:
         return template
 
     async def _ask(self, code: RequestCode, place: QueuePlace, outgoing: Outgoing) -> RemotingCommand:
-        client = await self._session.client.at(place.address)
+        client = await self._session.greet(place.address)
         if client.credentials is not None:
             return await client.request(self._command(code, place, outgoing), self._timeout_s)
         template = self._template(outgoing.topic, place)
@@ -471,9 +476,6 @@ class AsyncProducer:
 
     # What the session calls.
 
-    def heartbeat(self) -> dict[str, Any]:
-        return {"groupName": self.group}
-
     def topics(self) -> set[str]:
         return set(self._topics)
 
@@ -495,6 +497,14 @@ class AsyncProducer:
 
 _STORED = frozenset(int(status.value) for status in SendStatus)
 _COMPRESSED_AT_ONCE_BYTES = 64 << 10
+
+
+def _resolve_after(before: asyncio.Future[None] | None, mine: asyncio.Future[None]) -> None:
+    """The next in order may begin: not before those ahead have ended, where this one was given up early."""
+    if before is None or before.done():
+        mine.set_result(None)
+    else:
+        before.add_done_callback(lambda _: mine.set_result(None))
 
 
 def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: Any) -> Delay:

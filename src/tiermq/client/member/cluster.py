@@ -127,6 +127,7 @@ class Producer(_OnLoop):
 
         The message is prepared in this thread; many that begin before the loop looks wake it once.
         """
+        self._inner.check_open()
         choose = choice_of(queue, sharding_key)
         delay = delay_of(delay_level, delay_s, deliver_at)
         outgoing = self._inner.preparation.prepare(message, delay=delay, sharding_key=sharding_key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 from tiermq.client.member.message_queue import MessageQueue
@@ -16,11 +17,12 @@ from tiermq.errors import BadConfig
 
 
 class OffsetFile:
-    """One caller at a time."""
+    """Any thread may store; one file belongs to one consumer."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises BadConfig for a file that is none of these."""
         self._path = Path(path)
+        self._lock = threading.Lock()
         self._positions: dict[str, dict[str, int]] = {}
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
@@ -39,12 +41,13 @@ class OffsetFile:
         return self._positions.get(queue.topic, {}).get(_name(queue))
 
     def store(self, positions: dict[MessageQueue, int]) -> None:
-        for queue, offset in positions.items():
-            self._positions.setdefault(queue.topic, {})[_name(queue)] = offset
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_name(self._path.name + ".partial")
-        partial.write_text(json.dumps(self._positions, indent=1), encoding="utf-8")
-        os.replace(partial, self._path)
+        with self._lock:
+            for queue, offset in positions.items():
+                self._positions.setdefault(queue.topic, {})[_name(queue)] = offset
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_name(self._path.name + ".partial")
+            partial.write_text(json.dumps(self._positions, indent=1), encoding="utf-8")
+            os.replace(partial, self._path)
 
 
 def _name(queue: MessageQueue) -> str:

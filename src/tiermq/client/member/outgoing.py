@@ -27,7 +27,7 @@ from tiermq.message.properties import (
     encode_properties,
     get_property,
 )
-from tiermq.message.system_flag import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType
+from tiermq.message.system_flag import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType, is_compressed
 from tiermq.message.topic_name import check_topic
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class Preparation:
         if named:
             properties += encode_properties(named)
         body, flags = message.body, message.sys_flag | sys_flag
-        if may_compress and self.compress_above is not None and len(body) > self.compress_above:
+        above = self.compress_above
+        if may_compress and above is not None and len(body) > above and not is_compressed(flags):
             smaller = compress(body, self.compression.value)
             if len(smaller) < len(body):
                 body = smaller

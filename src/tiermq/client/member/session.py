@@ -18,6 +18,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace, Route
@@ -33,6 +34,8 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_S = 30.0
 ROUTE_S = 30.0
 """How long a route is used before it is asked for again; a failure of one of its brokers ends it earlier."""
+UNKNOWN_S = 0.5
+"""How soon a topic that no broker has is asked for again: somebody may have just made it."""
 REQUEST_S = 3.0
 CLOSE_S = 3.0
 """How long leaving may take for each broker: one that is gone keeps no program from ending."""
@@ -43,14 +46,18 @@ class Member(Protocol):
 
     group: str
 
-    def heartbeat(self) -> dict[str, Any]:
-        """Its part of the client's heartbeat."""
-
     def topics(self) -> set[str]:
         """Whose brokers must know the member."""
 
     def on_request(self, address: str, command: RemotingCommand) -> Coroutine[Any, Any, RemotingCommand | None] | None:
         """The work for a broker's request; None where this member does not know it."""
+
+
+class ConsumerMember(Member, Protocol):
+    """A consumer."""
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Its part of the client's heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,8 @@ class Session:
     def __init__(self, client: ClusterClient, name_servers: str, *, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.client = client
         self.client_id = make_client_id(name_servers)
-        self.producers: dict[str, Member] = {}
-        self.consumers: dict[str, Member] = {}
+        self.producers: list[Member] = []
+        self.consumers: dict[str, ConsumerMember] = {}
         self.is_closing = False
         self._heartbeat_s = heartbeat_s
         self._routes: dict[str, _KnownRoute] = {}
@@ -105,12 +112,12 @@ class Session:
     async def route(self, topic: str, *, max_age_s: float = ROUTE_S) -> Route | None:
         """None for a topic that no broker has. Raises RemotingError when no name server answers and none is known."""
         known = self._routes.get(topic)
-        if known is not None and time.monotonic() - known.at_s < max_age_s:
+        if known is not None and time.monotonic() - known.at_s < (max_age_s if known.route else UNKNOWN_S):
             return known.route
         asking = self._asking.get(topic)
         if asking is None:
             asking = self._asking[topic] = asyncio.get_running_loop().create_task(self.client.find_route(topic))
-            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+            asking.add_done_callback(partial(self._route_came, topic))
         try:
             route = await asyncio.shield(asking)
         except RemotingError:
@@ -120,6 +127,9 @@ class Session:
             route = known.route
         self._routes[topic] = _KnownRoute(route, time.monotonic())
         return route
+
+    def _route_came(self, topic: str, _asking: asyncio.Task[Route | None]) -> None:
+        self._asking.pop(topic, None)
 
     def forget_route(self, topic: str) -> None:
         """A broker of it has failed: ask again."""
@@ -173,7 +183,7 @@ class Session:
                 return client
             client = await self.client.at(address)
             for code in _BROKER_REQUESTS:
-                client.on_request(code, lambda command, by=client: self._asked(address, by, command))
+                client.on_request(code, partial(self._asked, address, client))
             beat = json.dumps(self._heartbeat()).encode()
             answer = await self.client.ask(address, RequestCode.HEART_BEAT, beat, timeout_s=REQUEST_S)
             self._versions[address] = answer.version
@@ -203,14 +213,14 @@ class Session:
     def _heartbeat(self) -> dict[str, Any]:
         return {
             "clientID": self.client_id,
-            "producerDataSet": [member.heartbeat() for member in self.producers.values()],
+            "producerDataSet": [{"groupName": group} for group in {member.group for member in self.producers}],
             "consumerDataSet": [member.heartbeat() for member in self.consumers.values()],
         }
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            topics = {topic for each in (*self.producers.values(), *self.consumers.values()) for topic in each.topics()}
+            topics = {topic for each in (*self.producers, *self.consumers.values()) for topic in each.topics()}
             try:
                 await self.greet_all(topics)
             except RemotingError as error:
@@ -218,11 +228,14 @@ class Session:
 
     async def leave(self, member: Member, *, is_consumer: bool) -> None:
         """The member is gone: its brokers are told at once, so that the group need not wait for heartbeats to fail."""
-        members = self.consumers if is_consumer else self.producers
-        if members.get(member.group) is member:
-            del members[member.group]
+        if is_consumer and self.consumers.get(member.group) is member:
+            del self.consumers[member.group]
+        if not is_consumer:
+            self.producers.remove(member)
+            if any(each.group == member.group for each in self.producers):
+                return
         field = "consumerGroup" if is_consumer else "producerGroup"
-        fields = {"clientID": self.client_id, field: member.group}
+        fields: dict[str, Any] = {"clientID": self.client_id, field: member.group}
         open_ones = [address for address, client in self._greeted.items() if client.is_open]
 
         async def unregister(address: str) -> None:
@@ -236,10 +249,10 @@ class Session:
     def _asked(self, address: str, client: RemotingClient, command: RemotingCommand) -> RemotingCommand | None:
         """Find the member; what it answers is sent when it is there."""
         if command.code in _OF_PRODUCERS:
-            members = list(self.producers.values())
+            members = list(self.producers)
         else:
             named = self.consumers.get(command.ext.get("consumerGroup") or command.ext.get("group") or "")
-            members = [named] if named is not None else []
+            members = [] if named is None else [named]
         for member in members:
             work = member.on_request(address, command)
             if work is not None:
