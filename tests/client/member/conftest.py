@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    settings = {"timer_wheel_enable": True, "enable_property_filter": True}
+    settings: dict[str, Any] = {"timer_wheel_enable": True, "enable_property_filter": True}
     with LocalBroker(tmp_path_factory.mktemp("store"), **settings) as running:
         yield running
 

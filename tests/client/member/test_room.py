@@ -36,7 +36,12 @@ def test_a_thread_waits_for_bytes() -> None:
     room = Room(100, 100)
     room.take_blocking(60)
     taken = threading.Event()
-    thread = threading.Thread(target=lambda: (room.take_blocking(60), taken.set()))
+
+    def take() -> None:
+        room.take_blocking(60)
+        taken.set()
+
+    thread = threading.Thread(target=take)
     thread.start()
     until(lambda: room._waiting)
     assert not taken.is_set()

@@ -128,6 +128,16 @@ class AssignedQueue:
         with self._lock:
             return self._open[-1] - self._open[0] if self._open else 0
 
+    def stop_giving(self) -> None:
+        """What is ready is left for the next owner; what was given may still be done."""
+        if self.ready:
+            self.position = self.ready[0].offset
+            with self._lock:
+                for _ in self.ready:
+                    self._open.pop()
+            self.ready.clear()
+            self.ready_bytes = 0
+
     def drop(self) -> None:
         """Another member may have it from now on."""
         self.is_dropped = True

@@ -69,6 +69,10 @@ COMMIT_S = 5.0
 REBALANCE_S = 20.0
 UNBALANCED_S = 1.0
 """How soon a share that could not be worked out, or a queue without an offset, is tried again."""
+FINISHED_S, SETTLED_S = 0.15, 0.3
+"""A queue that goes to another member: how long its last messages may take to be done before it is committed, and how
+long the other member waits, when it hears of the change at the same time, before it asks where to begin.
+"""
 LOCK_S = 20.0
 PULL_TIMEOUT_S = 30.0
 REST_S = 1.0
@@ -128,6 +132,7 @@ class AsyncConsumer:
         self._rebalancing = asyncio.Lock()
         self._closed = asyncio.Event()
         self._is_closing = False
+        self._has_others = False
         self._tasks: list[asyncio.Task[Any]] = []
         self.cursor = MessageCursor(auto_ack=settings.auto_ack)
         self._handlers = Handlers(self, on_message, workers) if on_message is not None else None
@@ -461,6 +466,8 @@ class AsyncConsumer:
             lost = [queue for name, queue in self._queues.items() if name not in wanted and name.topic not in unknown]
             if lost:
                 await self._give_up(lost)
+            if wanted - self._queues.keys() and self._has_others:
+                await asyncio.sleep(SETTLED_S)
             added = await asyncio.gather(*(self._assign(name) for name in sorted(wanted - self._queues.keys())))
             return not unknown and all(added)
 
@@ -480,6 +487,7 @@ class AsyncConsumer:
         if members is None or self._session.client_id not in members:
             await self._session.greet_all({topic})
             return None
+        self._has_others = len(members) > 1
         return allocate_averagely(queues, members, self._session.client_id)
 
     async def _members(self, addresses: set[str]) -> list[str] | None:
@@ -523,9 +531,14 @@ class AsyncConsumer:
             pulls.append(self._pulls.pop(queue))
             pulls[-1].cancel()
         await asyncio.gather(*pulls, return_exceptions=True)
-        await self._commit(queues, timeout_s=CLOSE_S)
         for queue in queues:
             self._forget_ready(queue)
+            queue.stop_giving()
+        deadline_s = time.monotonic() + FINISHED_S
+        while time.monotonic() < deadline_s and any(queue.open_count for queue in queues):
+            await asyncio.sleep(LOOK_S)
+        await self._commit(queues, timeout_s=CLOSE_S)
+        for queue in queues:
             queue.drop()
             self._room.pop(queue).set()
         if self.settings.is_ordered:

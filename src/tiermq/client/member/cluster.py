@@ -91,6 +91,10 @@ class Transaction(_OnLoop):
         """Let it never become visible. Raises as `commit` does."""
         self._run(self._inner.roll_back())
 
+    def leave_open(self) -> None:
+        """Neither: the broker asks `check` later."""
+        self._run(self._inner.leave_open())
+
 
 class Producer(_OnLoop):
     """See `AsyncProducer`. Any thread may send."""

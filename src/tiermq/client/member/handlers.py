@@ -72,7 +72,8 @@ class Handlers:
         while not consumer.is_closing:
             chunk = max(1, min(CHUNK_MESSAGES, consumer.ready_count // self._workers))
             messages = await consumer.take(chunk, None)
-            await self._handle_all(messages)
+            if messages:
+                await self._handle_all(messages)
 
     async def _handle_all(self, messages: list[ReceivedMessage]) -> None:
         failed: list[tuple[ReceivedMessage, BaseException]] = []
@@ -81,7 +82,8 @@ class Handlers:
                 failed = await asyncio.get_running_loop().run_in_executor(self._pool, self._handle_in_thread, messages)
             except RuntimeError as error:  # The interpreter ends, and starts no threads any more.
                 _log.info("group %s: messages are left for other members: %s", self._consumer.group, error)
-                await self._consumer.wait()
+                while not self._consumer.is_closing:
+                    await self._consumer.arrival()
                 return
         else:
             for message in messages:

@@ -79,6 +79,10 @@ class AsyncTransaction:
         """Let it never become visible. Raises as `commit` does."""
         await self.end(Decision.ROLLBACK)
 
+    async def leave_open(self) -> None:
+        """Neither: the broker asks `check` later."""
+        await self.end(Decision.UNKNOWN)
+
     async def end(self, decision: Decision) -> None:
         """UNKNOWN leaves it open: the broker asks."""
         if self.receipt is None or self._is_ended:

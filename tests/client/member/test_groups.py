@@ -1,0 +1,130 @@
+"""Members of one group: they share the queues, and take over from one that leaves or dies."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+
+import tiermq
+from present import present
+from tiermq import Message
+from tiermq.client.member.cluster import Cluster, Consumer
+from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.testing import LocalBroker
+from waiting import until
+
+
+def shares(*consumers: Consumer) -> list[list[int]]:
+    return [[queue.queue_id for queue in each.queues] for each in consumers]
+
+
+def test_members_share_the_queues_and_the_last_one_gets_all(broker: LocalBroker, topic: str, group: str) -> None:
+    with (
+        tiermq.connect(broker.name_server) as one,
+        tiermq.connect(broker.name_server) as other,
+        one.consumer(group, topic=topic) as first,
+    ):
+        assert shares(first) == [[0, 1, 2, 3]]
+        with other.consumer(group, topic=topic) as second:
+            until(lambda: sorted(shares(first, second)) == [[0, 1], [2, 3]])
+        until(lambda: shares(first) == [[0, 1, 2, 3]])
+
+
+def test_a_member_that_dies_is_replaced_and_its_messages_come_again(
+    broker: LocalBroker, topic: str, group: str
+) -> None:
+    with tiermq.connect(broker.name_server) as cluster, cluster.producer("shop") as producer:
+        for number in range(40):
+            producer.send(Message(topic, b"%d" % number))
+    one, other = tiermq.connect(broker.name_server), tiermq.connect(broker.name_server)
+    with one, other:
+        dying = one.consumer(group, topic=topic, start="first")
+        dying.__enter__()
+        assert len(dying.poll(10)) > 0
+        with other.consumer(group, topic=topic, start="first") as heir:
+            until(lambda: sorted(shares(dying, heir)) == [[0, 1], [2, 3]])
+            # What a kill does: the connections end, and nothing is committed or unregistered.
+            session = dying._inner._session
+            dying._thread.call(lambda: [task.cancel() for task in session._tasks])
+            connections = [present(client.connection) for client in session._greeted.values()]
+            dying._thread.call(lambda: [connection.abort() for connection in connections])
+            until(lambda: shares(heir) == [[0, 1, 2, 3]])
+            found = {next(heir).body for _ in range(40)}
+        assert found == {b"%d" % number for number in range(40)}
+
+
+def test_nothing_is_lost_or_given_twice_while_members_come_and_go(broker: LocalBroker, topic: str, group: str) -> None:
+    """Members that leave by their block commit first: so a message that was handled is not handled again."""
+    lock, seen, sent = threading.Lock(), Counter[bytes](), itertools.count()
+    stored: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        with lock:
+            seen[message.body] += 1
+
+    def member(cluster: Cluster) -> Consumer:
+        return cluster.consumer(group, topic=topic, start="first", on_message=handle, workers=2)
+
+    with (
+        tiermq.connect(broker.name_server) as one,
+        tiermq.connect(broker.name_server) as other,
+        one.producer("shop") as producer,
+        member(one) as first,
+    ):
+
+        def send(count: int) -> None:
+            for number in itertools.islice(sent, count):
+                stored.append(b"%d" % number)
+                producer.send(Message(topic, stored[-1]))
+
+        for _ in range(3):
+            send(30)
+            with member(other) as second:
+                until(lambda second=second: sorted(shares(first, second)) == [[0, 1], [2, 3]])  # type: ignore[misc]
+                send(30)
+                until(lambda: len(seen) == len(stored))
+            until(lambda: shares(first) == [[0, 1, 2, 3]])
+        until(lambda: len(seen) == len(stored))
+    twice = [body for body, count in seen.items() if count > 1]
+    assert twice == []
+
+
+def test_an_operator_s_reset_reaches_members_that_run(broker: LocalBroker, topic: str, group: str) -> None:
+    for number in range(8):
+        broker.send(topic, b"%d" % number, number % 4)
+    with (
+        tiermq.connect(broker.name_server) as cluster,
+        cluster.consumer(group, topic=topic, start="first") as consumer,
+    ):
+        assert len({next(consumer).body for _ in range(8)}) == 8
+        offsets = [({"brokerName": "broker-a", "queueId": queue, "topic": topic}, 0) for queue in range(4)]
+        command = RemotingCommand(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ext={"topic": topic, "group": group, "timestamp": "0", "isForce": "true"},
+            body=encode_body({"offsetTable": ObjectKeyed(offsets)}),
+        )
+        work = consumer._inner.on_request("", command)
+        assert work is not None
+        assert consumer._run(work) is None
+        assert len({next(consumer).body for _ in range(8)}) == 8
+
+
+def test_an_operator_sees_the_members_and_where_they_are(broker: LocalBroker, topic: str, group: str) -> None:
+    broker.send(topic, b"x", 2)
+    with (
+        tiermq.connect(broker.name_server) as cluster,
+        cluster.consumer(group, topic=topic, tags="*", start="first") as consumer,
+    ):
+        next(consumer)
+        client = cluster._inner.session.client
+        answer = cluster._run(client.ask(broker.address, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group))
+        assert cluster.client_id.encode() in bytes(answer.body)
+        assert b"PYTHON" in bytes(answer.body)
+        status = consumer._run(
+            consumer._inner._status(RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": topic}))
+        )
+        assert b'"queueId":2' in status.body
