@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tiermq.client.cluster_client import QueuePlace
 from tiermq.client.member.outgoing import Outgoing
-from tiermq.client.member.send_frame import SendTemplate, send_fields
+from tiermq.client.member.send_frame import SendTemplate
+from tiermq.client.send_fields import send_fields
 from tiermq.errors import BadFrame
 from tiermq.message.properties import encode_properties
 from tiermq.remoting.codes import RequestCode
@@ -32,7 +33,9 @@ def test_a_frame_decodes_to_the_same_fields(
     expected = RemotingCommand(
         code,
         opaque=opaque,
-        ext=send_fields("shop", PLACE, outgoing, is_batch=is_batch),
+        ext=send_fields(
+            "shop", "orders", PLACE, outgoing.properties, outgoing.born_ms, sys_flag=0x301, flag=7, is_batch=is_batch
+        ),
         body=body,
         header_type=HeaderType.ROCKETMQ,
     )

@@ -28,7 +28,7 @@ from tiermq.client.member.handlers import Handler
 from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.outgoing import Compression, Preparation
 from tiermq.client.member.room import Room
-from tiermq.client.member.session import REQUEST_S, Session
+from tiermq.client.member.session import HEARTBEAT_S, REQUEST_S, Session
 from tiermq.client.member.start_position import Start, checked_start
 from tiermq.client.member.subscription import Subscription
 from tiermq.client.member.transactions import Check
@@ -53,6 +53,7 @@ class Connecting:
     name_servers: str
     credentials: Credentials | None
     tls: ssl.SSLContext | None
+    heartbeat_s: float
 
     @classmethod
     def of(
@@ -63,11 +64,14 @@ class Connecting:
         secret_key: str | None,
         security_token: str | None,
         tls: bool | ClientTls | ssl.SSLContext,
+        heartbeat_s: float,
     ) -> Self:
         """Raises BadConfig for what does not go together, or when no name server is given anywhere."""
         if name_servers is None:
             name_servers = os.environ.get(NAME_SERVERS, "")
         text = name_servers if isinstance(name_servers, str) else ";".join(name_servers)
+        if heartbeat_s <= 0:
+            raise BadConfig(f"heartbeat_s: expected a time above 0, found {heartbeat_s}")
         if not parse_name_servers(text):
             raise BadConfig(
                 f"expected name servers as host:port;host:port, or in the environment's {NAME_SERVERS}, found neither"
@@ -80,9 +84,10 @@ class Connecting:
         if access_key is not None and secret_key is not None:
             credentials = Credentials(access_key, secret_key, security_token)
         if isinstance(tls, ssl.SSLContext):
-            return cls(text, credentials, tls)
+            return cls(text, credentials, tls, heartbeat_s)
         certificates = tls if isinstance(tls, ClientTls) else ANY_SERVER
-        return cls(text, credentials, certificates.context() if tls is True or certificates else None)
+        context = certificates.context() if tls is True or certificates else None
+        return cls(text, credentials, context, heartbeat_s)
 
 
 class AsyncCluster:
@@ -106,7 +111,7 @@ class AsyncCluster:
         """On the loop."""
         how = self._connecting
         client = ClusterClient(how.name_servers, credentials=how.credentials, tls=how.tls)
-        self._session = Session(client, how.name_servers)
+        self._session = Session(client, how.name_servers, heartbeat_s=how.heartbeat_s)
         self._session.start()
 
     async def close(self) -> None:
@@ -239,15 +244,22 @@ def aconnect(
     secret_key: str | None = None,
     security_token: str | None = None,
     tls: bool | ClientTls | ssl.SSLContext = False,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> AsyncCluster:
     """A cluster of TierMQ or RocketMQ brokers, for `async with`.
 
     name_servers: `host:port;host:port` or a list; without any, the environment's NAMESRV_ADDR. access_key, secret_key:
     of an account, else the environment's ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY. tls: True for any server, a
-    `ClientTls` with certificates, or an SSLContext. Raises BadConfig.
+    `ClientTls` with certificates, or an SSLContext. heartbeat_s: how often brokers hear of this client. Raises
+    BadConfig.
     """
     return AsyncCluster(
         Connecting.of(
-            name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token, tls=tls
+            name_servers,
+            access_key=access_key,
+            secret_key=secret_key,
+            security_token=security_token,
+            tls=tls,
+            heartbeat_s=heartbeat_s,
         )
     )

@@ -36,13 +36,12 @@ from tiermq.client.member.cursor import MessageCursor
 from tiermq.client.member.handlers import Handler, Handlers
 from tiermq.client.member.message_queue import MessageQueue, allocate_averagely
 from tiermq.client.member.offset_file import OffsetFile
-from tiermq.client.member.outgoing import Outgoing
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_command
-from tiermq.client.member.send_frame import send_fields
 from tiermq.client.member.session import CLOSE_S, Session
 from tiermq.client.member.subscription import SQL92, Subscription
 from tiermq.client.queue_access import HOLD_MS, PULLED, SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from tiermq.client.send_fields import send_fields
 from tiermq.errors import CorruptRecord, IllegalMessage, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.client_batch import unwrap_inner_batch
 from tiermq.message.properties import (
@@ -699,12 +698,16 @@ class AsyncConsumer:
             times = self.settings.max_attempts + 1  # The broker puts aside what was tried too often.
         stored = message.stored
         flags = with_host_shapes(stored.sys_flag, born_v6=False, store_v6=False)
-        key, encoded = message.unique_key or "", encode_properties(properties)
-        copy = Outgoing(topic, stored.body, encoded, flags, stored.flag, key, stored.born_timestamp_ms)
-        fields: dict[str, Any] = send_fields(self.group, place, copy) | {
-            "j": str(times),
-            "l": str(self.settings.max_attempts),
-        }
+        fields: dict[str, Any] = send_fields(
+            self.group,
+            topic,
+            place,
+            encode_properties(properties),
+            stored.born_timestamp_ms,
+            sys_flag=flags,
+            flag=stored.flag,
+        )
+        fields |= {"j": str(times), "l": str(self.settings.max_attempts)}
         await self._session.ask(place.address, RequestCode.SEND_MESSAGE_V2, stored.body, **fields)
 
     # What the session calls.

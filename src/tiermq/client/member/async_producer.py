@@ -40,9 +40,11 @@ from tiermq.client.member.outgoing import (
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_in
 from tiermq.client.member.room import Room
-from tiermq.client.member.send_frame import SendTemplate, send_fields
+from tiermq.client.member.send_frame import SendTemplate
 from tiermq.client.member.session import Session
 from tiermq.client.member.transactions import Transactions
+from tiermq.client.producer import BATCH_BYTES, BATCH_MESSAGES
+from tiermq.client.send_fields import send_fields
 from tiermq.errors import (
     IllegalMessage,
     NotDurable,
@@ -63,8 +65,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-BATCH_BYTES = 512 << 10
-BATCH_MESSAGES = 256
 FIRST_REST_S, REST_MAX_S = 0.05, 2.0
 V5_0_0 = 413
 """Brokers before this version take timers for ordinary messages and deliver them at once."""
@@ -471,7 +471,16 @@ class AsyncProducer:
 
     def _command(self, code: RequestCode, place: QueuePlace, outgoing: Outgoing) -> RemotingCommand:
         """The same as a command, whose fields can be signed."""
-        ext = send_fields(self.group, place, outgoing, is_batch=code == RequestCode.SEND_BATCH_MESSAGE)
+        ext = send_fields(
+            self.group,
+            outgoing.topic,
+            place,
+            outgoing.properties,
+            outgoing.born_ms,
+            sys_flag=outgoing.sys_flag,
+            flag=outgoing.flag,
+            is_batch=code == RequestCode.SEND_BATCH_MESSAGE,
+        )
         return RemotingCommand(code, ext=ext, body=outgoing.body)
 
     # What the session calls.

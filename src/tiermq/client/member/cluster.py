@@ -33,6 +33,7 @@ from tiermq.client.member.async_producer import AsyncProducer, QueueChoice, choi
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.outgoing import Outgoing, SendReceipt
 from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.client.member.session import HEARTBEAT_S
 from tiermq.client.member.transactions import AsyncTransaction
 from tiermq.errors import RemotingError
 from tiermq.remoting.loop_thread import LoopThread
@@ -318,10 +319,12 @@ class Cluster(_OnLoop):
 _open_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
 
 
-@atexit.register
 def _close_all() -> None:
     for cluster in tuple(_open_clusters):
         cluster.close()
+
+
+atexit.register(_close_all)
 
 
 def connect(
@@ -331,15 +334,22 @@ def connect(
     secret_key: str | None = None,
     security_token: str | None = None,
     tls: bool | ClientTls | ssl.SSLContext = False,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> Cluster:
     """A cluster of TierMQ or RocketMQ brokers, for `with`.
 
     name_servers: `host:port;host:port` or a list; without any, the environment's NAMESRV_ADDR. access_key, secret_key:
     of an account, else the environment's ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY. tls: True for any server, a
-    `ClientTls` with certificates, or an SSLContext. Raises BadConfig.
+    `ClientTls` with certificates, or an SSLContext. heartbeat_s: how often brokers hear of this client. Raises
+    BadConfig.
     """
     return Cluster(
         Connecting.of(
-            name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token, tls=tls
+            name_servers,
+            access_key=access_key,
+            secret_key=secret_key,
+            security_token=security_token,
+            tls=tls,
+            heartbeat_s=heartbeat_s,
         )
     )

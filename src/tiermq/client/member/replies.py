@@ -10,9 +10,8 @@ import time
 
 from tiermq.client.cluster_client import QueuePlace
 from tiermq.client.member.message_queue import MessageQueue
-from tiermq.client.member.outgoing import Outgoing
 from tiermq.client.member.received_message import ReceivedMessage
-from tiermq.client.member.send_frame import send_fields
+from tiermq.client.send_fields import send_fields
 from tiermq.errors import IllegalMessage
 from tiermq.message.layout import RecordVersion
 from tiermq.message.properties import (
@@ -74,6 +73,5 @@ def reply_command(group: str, asked: ReceivedMessage, body: bytes) -> RemotingCo
         TTL: properties.get(TTL),
     }
     topic, now_ms = f"{properties[CLUSTER]}_REPLY_TOPIC", time.time_ns() // 1_000_000
-    outgoing = Outgoing(topic, body, encode_properties(named), 0, 0, "", now_ms)
-    fields = send_fields(group, QueuePlace(asked.queue.broker_name, "", 0), outgoing)
+    fields = send_fields(group, topic, QueuePlace(asked.queue.broker_name, "", 0), encode_properties(named), now_ms)
     return RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, ext=fields, body=body)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import struct
 
 from tiermq.client.cluster_client import QueuePlace
-from tiermq.client.member.outgoing import Outgoing
+from tiermq.client.send_fields import DEFAULT_QUEUES
 from tiermq.errors import BadFrame
 from tiermq.kernel import FRAME_BYTES_MAX
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import VERSION, Language, RequestCode
 from tiermq.remoting.command import FLAG_ONEWAY
 
-NEW_TOPIC_QUEUES = 4
-"""Of a topic that the first message makes, as RocketMQ's clients have it."""
 _HEAD = struct.Struct(
     ">"
     "i"  # length            of everything behind it
@@ -54,7 +52,7 @@ class SendTemplate:
                 _field(b"a", group.encode()),
                 _field(b"b", topic.encode()),
                 _field(b"c", AUTO_CREATE_TOPIC.encode()),
-                _field(b"d", b"%d" % NEW_TOPIC_QUEUES),
+                _field(b"d", b"%d" % DEFAULT_QUEUES),
                 _field(b"e", b"%d" % place.queue_id),
             )
         )
@@ -94,22 +92,3 @@ class SendTemplate:
         flags = FLAG_ONEWAY if is_oneway else 0
         head = _HEAD.pack(length, _BINARY | header_bytes, code, Language.PYTHON, VERSION, opaque, flags, 0, len(fields))
         return head + fields
-
-
-def send_fields(group: str, place: QueuePlace, outgoing: Outgoing, *, is_batch: bool = False) -> dict[str, str]:
-    """The same fields as texts, for a command that is signed."""
-    return {
-        "a": group,
-        "b": outgoing.topic,
-        "c": AUTO_CREATE_TOPIC,
-        "d": str(NEW_TOPIC_QUEUES),
-        "e": str(place.queue_id),
-        "f": str(outgoing.sys_flag),
-        "g": str(outgoing.born_ms),
-        "h": str(outgoing.flag),
-        "i": outgoing.properties.decode(),
-        "j": "0",
-        "k": "false",
-        "m": "true" if is_batch else "false",
-        "n": place.broker_name,
-    }

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace, Route
-from tiermq.client.member.send_frame import NEW_TOPIC_QUEUES
+from tiermq.client.send_fields import DEFAULT_QUEUES
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.client import RemotingClient, parse_name_servers
@@ -150,7 +150,7 @@ class Session:
             self._routes.pop(topic, None)  # The first message makes it.
             pattern = await self.route(AUTO_CREATE_TOPIC)
             if pattern is not None:
-                found = tuple(place for place in pattern.writable if place.queue_id < NEW_TOPIC_QUEUES)
+                found = tuple(place for place in pattern.writable if place.queue_id < DEFAULT_QUEUES)
         if not found:
             what = "its brokers take no messages for it" if route is not None else "no broker has it or creates it"
             raise await self.client.unknown_topic(topic, what)
