@@ -79,6 +79,15 @@ def test_a_new_group_begins_where_it_was_told_to(broker: LocalBroker, cluster: C
         assert list(consumer) == []
 
 
+def test_a_topic_that_is_made_later_is_read_from_its_first_message(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str
+) -> None:
+    with cluster.consumer(group, topic=f"{topic}-later") as consumer:
+        assert consumer.queues == []
+        broker.send(f"{topic}-later", b"first")
+        assert next(consumer).body == b"first"
+
+
 def test_poll_returns_lists_and_finishes_the_last_one(
     broker: LocalBroker, cluster: Cluster, topic: str, group: str
 ) -> None:

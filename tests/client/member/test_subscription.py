@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tiermq.client.member.subscription import SQL92, Subscription
+from tiermq.client.member.subscription import Subscription
 from tiermq.errors import BadExpression, IllegalMessage
+from tiermq.message.message_filter import SQL92
 
 
 def test_tags_are_described_with_their_hashes() -> None:

@@ -42,7 +42,7 @@ from tiermq.remoting.tls import ANY_SERVER, ClientTls
 NAME_SERVERS = "NAMESRV_ADDR"
 COMPRESSED_ABOVE_BYTES = 4096
 IN_FLIGHT_MAX, IN_FLIGHT_BYTES_MAX = 10_000, 64 << 20
-PATIENCE_S = 10.0
+SEND_PATIENCE_S = 10.0
 WORKERS = 16
 
 
@@ -142,7 +142,7 @@ class AsyncCluster:
         *,
         check: Check | None = None,
         timeout_s: float = REQUEST_S,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = SEND_PATIENCE_S,
         max_in_flight: int = IN_FLIGHT_MAX,
         max_in_flight_bytes: int = IN_FLIGHT_BYTES_MAX,
         compress_above: int | None = COMPRESSED_ABOVE_BYTES,

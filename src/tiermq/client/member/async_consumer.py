@@ -39,11 +39,12 @@ from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_command
 from tiermq.client.member.session import CLOSE_S, Session
-from tiermq.client.member.subscription import SQL92, Subscription
+from tiermq.client.member.subscription import Subscription
 from tiermq.client.queue_access import HOLD_MS, PULLED, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from tiermq.client.send_fields import send_fields
 from tiermq.errors import CorruptRecord, IllegalMessage, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.client_batch import unwrap_inner_batch
+from tiermq.message.message_filter import SQL92
 from tiermq.message.properties import (
     CLUSTER,
     DELAY,
@@ -75,8 +76,8 @@ long the other member waits, when it hears of the change at the same time, befor
 LOCK_S = 20.0
 PULL_TIMEOUT_S = 30.0
 REST_S = 1.0
-REST_MAX_S = 5.0
-LOOK_S = 0.02
+PULL_REST_MAX_S = 5.0
+DONE_LOOK_S = 0.02
 """How often a pull looks whether messages that were given are done."""
 GIVEN_MAX = 2000
 """Messages of one queue that were pulled and are not done: what may come again when this process dies."""
@@ -132,6 +133,8 @@ class AsyncConsumer:
         self._closed = asyncio.Event()
         self._is_closing = False
         self._has_others = False
+        self._made_later: set[str] = set()
+        """Topics that no broker had when this member joined: all of their messages are new."""
         self._tasks: list[asyncio.Task[Any]] = []
         self.cursor = MessageCursor(auto_ack=settings.auto_ack)
         self._handlers = Handlers(self, on_message, workers) if on_message is not None else None
@@ -359,7 +362,7 @@ class AsyncConsumer:
                 if isinstance(error, RequestRefused) and error.code in _UNKNOWN_TO_BROKER:
                     with suppress(RemotingError):
                         await self._session.greet(await self._address_of(queue.name), again=True)
-                await asyncio.sleep(min(REST_S * queue.failures, REST_MAX_S))
+                await asyncio.sleep(min(REST_S * queue.failures, PULL_REST_MAX_S))
 
     async def _wait_for_room(self, queue: AssignedQueue) -> None:
         room = self._room[queue]
@@ -369,7 +372,7 @@ class AsyncConsumer:
                 async with asyncio.timeout(REST_S):
                     await room.wait()
         while queue.open_count >= GIVEN_MAX:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(DONE_LOOK_S)
 
     async def _pull_once(self, queue: AssignedQueue) -> None:
         name, settings = queue.name, self.settings
@@ -535,7 +538,7 @@ class AsyncConsumer:
             queue.stop_giving()
         deadline_s = time.monotonic() + FINISHED_S
         while time.monotonic() < deadline_s and any(queue.open_count for queue in queues):
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(DONE_LOOK_S)
         await self._commit(queues, timeout_s=CLOSE_S)
         for queue in queues:
             queue.drop()
@@ -569,7 +572,8 @@ class AsyncConsumer:
             )
             if answer.code == ResponseCode.SUCCESS and (offset := int_field(answer, "offset")) >= 0:
                 return offset, False
-        start = "first" if is_retry_topic(name.topic) else self.settings.start
+        is_all_new = is_retry_topic(name.topic) or name.topic in self._made_later
+        start = "first" if is_all_new else self.settings.start
         return await self._bound(name, start), True
 
     async def _bound(self, name: MessageQueue, start: Literal["first", "last"] | int) -> int:
@@ -760,6 +764,7 @@ class AsyncConsumer:
             route = await self._session.route(each.topic)
             if route is None and not is_retry_topic(each.topic):
                 _log.warning("topic %s: no broker has it yet; its messages are read once one does", each.topic)
+                self._made_later.add(each.topic)
             if each.kind != SQL92 or route is None:
                 continue
             body = {"clientId": self._session.client_id, "group": self.group, "subscriptionData": each.described()}

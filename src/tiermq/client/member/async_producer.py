@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FIRST_REST_S, REST_MAX_S = 0.05, 2.0
+FIRST_REST_S, SEND_REST_MAX_S = 0.05, 2.0
 V5_0_0 = 413
 """Brokers before this version take timers for ordinary messages and deliver them at once."""
 TRIED_ELSEWHERE = frozenset(
@@ -393,7 +393,7 @@ class AsyncProducer:
                 if topic not in self._stored_topics or time.monotonic() + rest_s > deadline_s:
                     raise
             await asyncio.sleep(rest_s)
-            rest_s = min(2 * rest_s, REST_MAX_S)
+            rest_s = min(2 * rest_s, SEND_REST_MAX_S)
 
     async def _try(self, topic: str, choose: QueueChoice | None, once: Once) -> tuple[QueuePlace, RemotingCommand]:
         deadline_s, rest_s, failed = 0.0, FIRST_REST_S, None
@@ -427,7 +427,7 @@ class AsyncProducer:
                 rest_s += FIRST_REST_S  # Each failure counts, so that brokers that refuse are not asked forever.
             else:
                 await asyncio.sleep(rest_s)
-                rest_s = min(2 * rest_s, REST_MAX_S)
+                rest_s = min(2 * rest_s, SEND_REST_MAX_S)
 
     def _turn_of(self, topic: str, places: Sequence[QueuePlace], failed: str | None, now_s: float) -> QueuePlace:
         """The next queue by turns, of a broker that has not just failed and is not avoided, if there is one."""

@@ -10,10 +10,8 @@ from typing import Any
 
 from tiermq.errors import BadExpression
 from tiermq.message.java_hash import java_hash
-from tiermq.message.message_filter import EVERYTHING, tags_in
+from tiermq.message.message_filter import EVERYTHING, SQL92, TAG, tags_in
 from tiermq.message.topic_name import check_topic
-
-TAG, SQL92 = "TAG", "SQL92"
 
 
 @dataclass(frozen=True, slots=True)
