@@ -30,6 +30,7 @@ VERSIONS = ["4.9.7", "5.3.3", "5.5.0"]
 SETTINGS = {
     **SMALL_FILES,
     "enablePropertyFilter": True,
+    "timerWheelEnable": True,
     "transactionCheckInterval": 1_000,
     "transactionTimeOut": 1_000,
     "messageDelayLevel": "1s 2s 3s 4s 5s 6s",
@@ -174,6 +175,25 @@ def test_a_request_is_answered(cluster: client.Cluster, topic: str, real: tuple[
             cluster.producer("asker") as producer,
         ):
             assert producer.request(Message(topic, b"a tea"), timeout_s=60).body == b"for a tea"
+
+
+def test_popped_messages_are_acknowledged_or_come_again(
+    cluster: client.Cluster, topic: str, real: tuple[str, Cluster]
+) -> None:
+    if real[0].startswith("4."):
+        pytest.skip("POP came with RocketMQ 5.0")
+    with cluster.producer("shop") as producer:
+        producer.send_all([Message(topic, b"first"), Message(topic, b"second")])
+    with cluster.simple_consumer(f"POP{topic}", topic=topic, invisible_s=12, start="first") as consumer:
+        found: list[ReceivedMessage] = []
+        while len(found) < 2:
+            found += consumer.receive()
+        consumer.ack(found[0])
+        again: list[ReceivedMessage] = []
+        while not again:
+            again = consumer.receive()
+        assert [(message.body, message.attempt) for message in again] == [(found[1].body, 2)]
+        consumer.ack(again[0])
 
 
 # In one group with Java, with kills on both sides.

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tiermq.client.cluster_client import ACCESS_KEY, SECRET_KEY, ClusterClient
 from tiermq.client.member.async_consumer import AsyncConsumer, ConsumerSettings
@@ -27,6 +27,7 @@ from tiermq.client.member.async_producer import AsyncProducer
 from tiermq.client.member.handlers import Handler
 from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.outgoing import Compression, Preparation
+from tiermq.client.member.pop_consumer import AsyncSimpleConsumer
 from tiermq.client.member.room import Room
 from tiermq.client.member.session import HEARTBEAT_S, REQUEST_S, Session
 from tiermq.client.member.start_position import Start, checked_start
@@ -96,7 +97,7 @@ class AsyncCluster:
     def __init__(self, connecting: Connecting) -> None:
         self._connecting = connecting
         self._session: Session | None = None
-        self._members: list[AsyncProducer | AsyncConsumer] = []
+        self._members: list[AsyncProducer | AsyncConsumer | AsyncSimpleConsumer] = []
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -224,6 +225,26 @@ class AsyncCluster:
             offsets=OffsetFile(offsets_file) if offsets_file is not None else None,
         )
         consumer = AsyncConsumer(self.session, group, wanted, settings, on_message=on_message, workers=workers)
+        self._members.append(consumer)
+        return consumer
+
+    def simple_consumer(
+        self,
+        group: str,
+        *,
+        topic: str,
+        tags: str | None = None,
+        sql: str | None = None,
+        invisible_s: float = 60.0,
+        start: Literal["first", "last"] = "last",
+    ) -> AsyncSimpleConsumer:
+        """A consumer that pops messages, and acknowledges each in `invisible_s`. Raises BadConfig and BadExpression."""
+        if invisible_s <= 0:
+            raise BadConfig(f"invisible_s: expected a time above 0, found {invisible_s}")
+        if start not in ("first", "last"):
+            raise BadConfig(f"start: expected 'first' or 'last' of a simple consumer, found {start!r}")
+        wanted = Subscription.of(topic, tags, sql, _CLOCK.now_ms())
+        consumer = AsyncSimpleConsumer(self.session, group, wanted, invisible_s=invisible_s, start=start)
         self._members.append(consumer)
         return consumer
 

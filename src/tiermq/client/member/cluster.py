@@ -32,6 +32,7 @@ from tiermq.client.member.async_consumer import FETCHED_MESSAGES, AsyncConsumer
 from tiermq.client.member.async_producer import AsyncProducer, QueueChoice, choice_of, delay_of
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.outgoing import Outgoing, SendReceipt
+from tiermq.client.member.pop_consumer import AsyncSimpleConsumer
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.session import HEARTBEAT_S
 from tiermq.client.member.transactions import AsyncTransaction
@@ -274,6 +275,40 @@ class Consumer(_OnLoop):
             self._run(self._inner.close())
 
 
+class SimpleConsumer(_OnLoop):
+    """See `AsyncSimpleConsumer`. Any thread may receive and acknowledge."""
+
+    def __init__(self, thread: LoopThread, inner: AsyncSimpleConsumer) -> None:
+        super().__init__(thread)
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._run(self._inner.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def receive(self, max_messages: int = 16, *, wait_s: float = 15.0) -> list[ReceivedMessage]:
+        """Up to 32 messages of one broker, which holds the request while it has none; [] after `wait_s`."""
+        return self._run(self._inner.receive(max_messages, wait_s=wait_s))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """The message need not come again. Raises RequestRefused when it is too late."""
+        self._run(self._inner.ack(message))
+
+    def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """It comes again so long after now; 0: at once. Raises RequestRefused when it is too late."""
+        self._run(self._inner.extend(message, invisible_s))
+
+    def close(self) -> None:
+        """Leave the group. What is not acknowledged comes again when its time is over."""
+        if self._thread.is_running:
+            self._run(self._inner.close())
+
+
 class Cluster(_OnLoop):
     """See the module. Made by `tiermq.connect`."""
 
@@ -298,6 +333,10 @@ class Cluster(_OnLoop):
     def consumer(self, group: str, **options: Any) -> Consumer:
         """A member of a consumer group: see `AsyncCluster.consumer` for its options."""
         return Consumer(self._thread, self._thread.call(lambda: self._inner.consumer(group, **options)))
+
+    def simple_consumer(self, group: str, **options: Any) -> SimpleConsumer:
+        """A consumer that pops messages: see `AsyncCluster.simple_consumer` for its options."""
+        return SimpleConsumer(self._thread, self._thread.call(lambda: self._inner.simple_consumer(group, **options)))
 
     def create_topic(self, topic: str, queues: int = 4, **settings: Any) -> None:
         """Create or change a topic at every broker. Returns when clients can find it."""
