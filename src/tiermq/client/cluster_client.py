@@ -380,7 +380,7 @@ class Access:
 
     name_servers: str
     access_key: str | None = None
-    secret_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
     """Any of them means TLS."""

@@ -21,6 +21,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -42,7 +43,7 @@ from tiermq.client.member.replies import reply_in
 from tiermq.client.member.room import Room
 from tiermq.client.member.send_frame import SendTemplate
 from tiermq.client.member.session import Session
-from tiermq.client.member.transactions import Transactions
+from tiermq.client.member.transactions import AsyncTransaction, Transactions
 from tiermq.client.producer import BATCH_BYTES, BATCH_MESSAGES
 from tiermq.client.send_fields import send_fields
 from tiermq.errors import (
@@ -163,7 +164,7 @@ class AsyncProducer:
         sharding_key: str | None = None,
         delay_level: int | None = None,
         delay_s: float | None = None,
-        deliver_at: Any = None,
+        deliver_at: datetime | None = None,
     ) -> SendReceipt:
         """Store a message. Raises RemotingError when no broker stored it, or none answered; NotDurable when it is
         stored, but not as durably as the broker is configured to; IllegalMessage before anything is sent.
@@ -183,7 +184,7 @@ class AsyncProducer:
         sharding_key: str | None = None,
         delay_level: int | None = None,
         delay_s: float | None = None,
-        deliver_at: Any = None,
+        deliver_at: datetime | None = None,
     ) -> asyncio.Future[SendReceipt]:
         """The same without waiting for the receipt: this waits only for room. `flush` waits for all of them."""
         outgoing = await self._prepared(message, delay_of(delay_level, delay_s, deliver_at), sharding_key)
@@ -286,7 +287,7 @@ class AsyncProducer:
         finally:
             del self._replies[correlation]
 
-    def transaction(self, message: Message, *, queue: int | QueueChoice | None = None) -> Any:
+    def transaction(self, message: Message, *, queue: int | QueueChoice | None = None) -> AsyncTransaction:
         """A block: the message is stored before it, and becomes visible when the block ends without an error."""
         return self._transactions.begin(message, choice_of(queue, None))
 
@@ -516,7 +517,7 @@ def _resolve_after(before: asyncio.Future[None] | None, mine: asyncio.Future[Non
         before.add_done_callback(lambda _: mine.set_result(None))
 
 
-def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: Any) -> Delay:
+def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: datetime | None) -> Delay:
     if delay_level is None and delay_s is None and deliver_at is None:
         return AT_ONCE
     return Delay(delay_level, delay_s, deliver_at)

@@ -19,23 +19,26 @@ import atexit
 import ssl
 import weakref
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 from tiermq.client.cluster_client import QueuePlace
 from tiermq.client.member.async_cluster import AsyncCluster, Connecting
 from tiermq.client.member.async_consumer import FETCHED_MESSAGES, AsyncConsumer
 from tiermq.client.member.async_producer import AsyncProducer, QueueChoice, choice_of, delay_of
+from tiermq.client.member.handlers import Handler
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.outgoing import Outgoing, SendReceipt
 from tiermq.client.member.pop_consumer import AsyncSimpleConsumer
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.session import HEARTBEAT_S
-from tiermq.client.member.transactions import AsyncTransaction
+from tiermq.client.member.start_position import Start
+from tiermq.client.member.transactions import AsyncTransaction, Check
 from tiermq.errors import RemotingError
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.tls import ClientTls
@@ -44,6 +47,63 @@ if TYPE_CHECKING:
     from tiermq.kernel import Message
 
 T = TypeVar("T")
+
+
+class BatchOptions(TypedDict, total=False):
+    """Of `send_all`, and of all other sends."""
+
+    queue: int | QueueChoice | None
+    sharding_key: str | None
+
+
+class SendOptions(BatchOptions, total=False):
+    """Of `send` and `send_later`."""
+
+    delay_level: int | None
+    delay_s: float | None
+    deliver_at: datetime | None
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Of `Cluster.producer`: see `AsyncCluster.producer`."""
+
+    check: Check | None
+    timeout_s: float
+    patience_s: float
+    max_in_flight: int
+    max_in_flight_bytes: int
+    compress_above: int | None
+    compression: str
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Of `Cluster.consumer`: see `AsyncCluster.consumer`."""
+
+    topic: str | None
+    topics: Mapping[str, str] | Iterable[str] | None
+    tags: str | None
+    sql: str | None
+    start: Start
+    on_message: Handler | None
+    workers: int
+    ordered: bool
+    broadcast: bool
+    offsets_file: Path | str | None
+    auto_ack: bool
+    max_buffered: int
+    max_buffered_bytes: int
+    max_attempts: int
+    idle_s: float | None
+
+
+class SimpleConsumerOptions(TypedDict, total=False):
+    """Of `Cluster.simple_consumer`: see `AsyncCluster.simple_consumer`."""
+
+    topic: Required[str]
+    tags: str | None
+    sql: str | None
+    invisible_s: float
+    start: Literal["first", "last"]
 
 
 class _OnLoop:
@@ -115,27 +175,19 @@ class Producer(_OnLoop):
     ) -> None:
         self.close()
 
-    def send(self, message: Message, **options: Any) -> SendReceipt:
+    def send(self, message: Message, **options: Unpack[SendOptions]) -> SendReceipt:
         """Store a message: see `AsyncProducer.send` for options and errors."""
         return self._run(self._inner.send(message, **options))
 
-    def send_later(
-        self,
-        message: Message,
-        *,
-        queue: int | QueueChoice | None = None,
-        sharding_key: str | None = None,
-        delay_level: int | None = None,
-        delay_s: float | None = None,
-        deliver_at: datetime | None = None,
-    ) -> Future[SendReceipt]:
+    def send_later(self, message: Message, **options: Unpack[SendOptions]) -> Future[SendReceipt]:
         """The same without waiting for the receipt: this waits only for room. Not to be called on a loop.
 
         The message is prepared in this thread; many that begin before the loop looks wake it once.
         """
         self._inner.check_open()
-        choose = choice_of(queue, sharding_key)
-        delay = delay_of(delay_level, delay_s, deliver_at)
+        sharding_key = options.get("sharding_key")
+        choose = choice_of(options.get("queue"), sharding_key)
+        delay = delay_of(options.get("delay_level"), options.get("delay_s"), options.get("deliver_at"))
         outgoing = self._inner.preparation.prepare(message, delay=delay, sharding_key=sharding_key)
         self._inner.room.take_blocking(outgoing.size)
         future: Future[SendReceipt] = Future()
@@ -155,11 +207,11 @@ class Producer(_OnLoop):
             else:
                 self._inner.room.release(outgoing.size)
 
-    def send_oneway(self, message: Message, *, queue: int | QueueChoice | None = None) -> None:
+    def send_oneway(self, message: Message, **options: Unpack[BatchOptions]) -> None:
         """Hand a message to the network, and no more: no broker answers, and a loss is not noticed."""
-        self._run(self._inner.send_oneway(message, queue=queue))
+        self._run(self._inner.send_oneway(message, **options))
 
-    def send_all(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
+    def send_all(self, messages: Iterable[Message], **options: Unpack[BatchOptions]) -> list[SendReceipt]:
         """Store messages in batches; their receipts in the same order."""
         return self._run(self._inner.send_all(messages, **options))
 
@@ -326,15 +378,15 @@ class Cluster(_OnLoop):
     ) -> None:
         self.close()
 
-    def producer(self, group: str, **options: Any) -> Producer:
+    def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer of a group: see `AsyncCluster.producer` for its options."""
         return Producer(self._thread, self._thread.call(lambda: self._inner.producer(group, **options)))
 
-    def consumer(self, group: str, **options: Any) -> Consumer:
+    def consumer(self, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """A member of a consumer group: see `AsyncCluster.consumer` for its options."""
         return Consumer(self._thread, self._thread.call(lambda: self._inner.consumer(group, **options)))
 
-    def simple_consumer(self, group: str, **options: Any) -> SimpleConsumer:
+    def simple_consumer(self, group: str, **options: Unpack[SimpleConsumerOptions]) -> SimpleConsumer:
         """A consumer that pops messages: see `AsyncCluster.simple_consumer` for its options."""
         return SimpleConsumer(self._thread, self._thread.call(lambda: self._inner.simple_consumer(group, **options)))
 
