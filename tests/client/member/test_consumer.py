@@ -14,7 +14,7 @@ import tiermq
 from tiermq import Message, RetryLater
 from tiermq.client.member.cluster import Cluster, Consumer
 from tiermq.client.member.received_message import ReceivedMessage
-from tiermq.errors import BadConfig, BadExpression, IllegalMessage, RequestRefused
+from tiermq.errors import BadConfig, BadExpression, IllegalMessage, RemotingError, RequestRefused
 from tiermq.testing import LocalBroker
 from waiting import until
 
@@ -169,6 +169,38 @@ def test_handlers_get_every_message_and_failures_come_again(
             consumer.commit()
     assert sorted(seen) == sorted([(body, 1) for body in EXPECTED] + [(b"007", 2)])
     assert committed(broker, group, topic) == len(EXPECTED)
+
+
+def test_a_handler_that_closes_its_own_consumer_is_an_error_in_a_thread_and_works_in_a_task(
+    broker: LocalBroker, topic: str, group: str
+) -> None:
+    problems: list[BaseException] = []
+    broker.send(topic, b"x")
+
+    def handle(message: ReceivedMessage) -> None:
+        try:
+            consumer.close()
+        except RemotingError as error:
+            problems.append(error)
+
+    with (
+        tiermq.connect(broker.name_server) as cluster,
+        cluster.consumer(group, topic=topic, start="first", on_message=handle) as consumer,
+    ):
+        until(lambda: problems)
+    assert "outside of the consumer's handlers" in str(problems[0])
+
+    async def work() -> None:
+        async def handle_in_task(message: ReceivedMessage) -> None:
+            await inner.close()
+
+        async with (
+            tiermq.aconnect(broker.name_server) as cluster,
+            cluster.consumer(f"{group}-task", topic=topic, start="first", on_message=handle_in_task) as inner,
+        ):
+            await inner.wait()
+
+    asyncio.run(work())
 
 
 def test_a_message_that_always_fails_becomes_a_dead_letter(tmp_path: Path) -> None:

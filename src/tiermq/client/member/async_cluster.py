@@ -120,10 +120,17 @@ class AsyncCluster:
         session, self._session = self._session, None
         if session is None:
             return
-        for member in reversed(self._members):
-            await member.close()
-        self._members.clear()
-        await session.close()
+        try:
+            for member in reversed(self._members):
+                await member.close()
+        finally:
+            self._members.clear()
+            await session.close()
+
+    def _add(self, member: AsyncProducer | AsyncConsumer | AsyncSimpleConsumer) -> None:
+        """Those that are closed are forgotten: a program may make many."""
+        self._members = [each for each in self._members if not each.is_closed]
+        self._members.append(member)
 
     @property
     def session(self) -> Session:
@@ -168,7 +175,7 @@ class AsyncCluster:
             timeout_s=timeout_s,
             patience_s=patience_s,
         )
-        self._members.append(producer)
+        self._add(producer)
         return producer
 
     def consumer(
@@ -225,7 +232,7 @@ class AsyncCluster:
             offsets=OffsetFile(offsets_file) if offsets_file is not None else None,
         )
         consumer = AsyncConsumer(self.session, group, wanted, settings, on_message=on_message, workers=workers)
-        self._members.append(consumer)
+        self._add(consumer)
         return consumer
 
     def simple_consumer(
@@ -245,7 +252,7 @@ class AsyncCluster:
             raise BadConfig(f"start: expected 'first' or 'last' of a simple consumer, found {start!r}")
         wanted = Subscription.of(topic, tags, sql, _CLOCK.now_ms())
         consumer = AsyncSimpleConsumer(self.session, group, wanted, invisible_s=invisible_s, start=start)
-        self._members.append(consumer)
+        self._add(consumer)
         return consumer
 
     async def create_topic(self, topic: str, queues: int = 4, **settings: Any) -> None:

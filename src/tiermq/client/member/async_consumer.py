@@ -42,7 +42,7 @@ from tiermq.client.member.session import CLOSE_S, Session
 from tiermq.client.member.subscription import Subscription
 from tiermq.client.queue_access import HOLD_MS, PULLED, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from tiermq.client.send_fields import send_fields
-from tiermq.errors import CorruptRecord, IllegalMessage, PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierMQError
 from tiermq.message.client_batch import unwrap_inner_batch
 from tiermq.message.message_filter import SQL92
 from tiermq.message.properties import (
@@ -208,6 +208,10 @@ class AsyncConsumer:
         await self._closed.wait()
 
     @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
     def is_closing(self) -> bool:
         return self._is_closing
 
@@ -354,7 +358,7 @@ class AsyncConsumer:
                 await self._wait_for_room(queue)
                 await self._pull_once(queue)
                 queue.failures = 0
-            except (PeerGone, RequestTimedOut, RequestRefused, RemotingError, CorruptRecord) as error:
+            except TierMQError as error:
                 queue.failures += 1
                 level = logging.WARNING if queue.failures <= 3 else logging.DEBUG
                 _log.log(level, "group %s: %r cannot be pulled: %s", self.group, queue, error)
@@ -610,7 +614,12 @@ class AsyncConsumer:
         changed = [(queue, offset) for queue, offset in changed if offset != queue.committed]
         if self.settings.is_broadcast:
             if self.settings.offsets is not None and changed:
-                await asyncio.to_thread(self.settings.offsets.store, {queue.name: offset for queue, offset in changed})
+                positions = {queue.name: offset for queue, offset in changed}
+                try:
+                    await asyncio.to_thread(self.settings.offsets.store, positions)
+                except OSError as error:
+                    _log.warning("group %s: its offsets are not stored: %s", self.group, error)
+                    return
             for queue, offset in changed:
                 queue.committed = offset
             return

@@ -140,6 +140,10 @@ class AsyncProducer:
         await self._transactions.close()
         await self._session.leave(self, is_consumer=False)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     async def flush(self) -> None:
         """Wait until each message of `send_later` is stored or has failed; its future has which."""
         while self._open:

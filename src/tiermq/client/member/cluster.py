@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ssl
+import threading
 import weakref
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
@@ -322,7 +323,12 @@ class Consumer(_OnLoop):
         return self._thread.call(lambda: self._inner.queues)
 
     def close(self) -> None:
-        """Finish the handlers' messages, commit, and leave the group. Twice does no harm; any thread may call."""
+        """Finish the handlers' messages, commit, and leave the group. Twice does no harm.
+
+        Raises RemotingError in a handler's own thread: it would wait for itself.
+        """
+        if threading.current_thread().name.startswith(f"tiermq-{self._inner.group}_"):
+            raise RemotingError("expected close() outside of the consumer's handlers, found it inside: set an event")
         if self._thread.is_running:
             self._run(self._inner.close())
 

@@ -62,8 +62,9 @@ class Handlers:
         self._tasks = [session.spawn(work(), f"worker-{self._consumer.group}") for _ in range(self._workers)]
 
     async def close(self) -> None:
-        """What is being handled is finished first."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """What is being handled is finished first; a handler that is a task may close its own consumer."""
+        own = asyncio.current_task()
+        await asyncio.gather(*(task for task in self._tasks if task is not own), return_exceptions=True)
         if self._pool is not None:
             self._pool.shutdown(wait=False)
 
@@ -87,7 +88,7 @@ class Handlers:
                 return
         else:
             for message in messages:
-                if message.receipt is None or not message.receipt.is_current:
+                if message.receipt is None or not message.receipt.is_current or self._consumer.is_closing:
                     continue
                 try:
                     await self._handler(message)
@@ -102,7 +103,7 @@ class Handlers:
         failed: list[tuple[ReceivedMessage, BaseException]] = []
         for message in messages:
             receipt = message.receipt
-            if receipt is None or not receipt.is_current:
+            if receipt is None or not receipt.is_current or self._consumer.is_closing:
                 continue
             try:
                 self._handler(message)

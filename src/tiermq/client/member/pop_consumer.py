@@ -121,6 +121,10 @@ class AsyncSimpleConsumer:
             self._is_closed = True
             await self._session.leave(self, is_consumer=True)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     async def receive(self, max_messages: int = 16, *, wait_s: float = 15.0) -> list[ReceivedMessage]:
         """Up to 32 messages of one broker, which holds the request while it has none; [] after `wait_s`.
 

@@ -101,7 +101,7 @@ class Session:
     async def close(self) -> None:
         """After the members have left."""
         self.is_closing = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._asking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -128,8 +128,10 @@ class Session:
         self._routes[topic] = _KnownRoute(route, time.monotonic())
         return route
 
-    def _route_came(self, topic: str, _asking: asyncio.Task[Route | None]) -> None:
+    def _route_came(self, topic: str, asking: asyncio.Task[Route | None]) -> None:
         self._asking.pop(topic, None)
+        if not asking.cancelled():
+            asking.exception()  # Seen, also where whoever asked has given up.
 
     def forget_route(self, topic: str) -> None:
         """A broker of it has failed: ask again."""
