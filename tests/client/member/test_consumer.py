@@ -42,7 +42,10 @@ def test_a_loop_gets_every_message_once_and_the_block_s_end_commits(
             found.append(message.body)
             if len(found) == len(EXPECTED):
                 break
+        metrics = consumer.metrics
     assert sorted(found) == EXPECTED
+    assert (metrics["received"], metrics["sent_back"], metrics["queues"]) == (len(EXPECTED), 0, 4)
+    assert metrics["open"] == 1  # The last one, until the block ends.
     assert committed(broker, group, topic) == len(EXPECTED)
     with cluster.consumer(group, topic=topic, start="first", idle_s=IDLE_S) as consumer:
         assert list(consumer) == []

@@ -47,6 +47,7 @@ def test_many_are_on_their_way_at_once_and_all_are_stored_at_the_end(
         producer.flush()
         assert all(each.done() for each in later)
         assert len({each.result().message_id for each in later}) == 500
+        assert producer.metrics == {"sent": 500, "failed": 0, "tried_again": 0, "in_flight": 0}
     assert bodies(broker, topic) == expected
 
 

@@ -132,6 +132,7 @@ class AsyncConsumer:
         self._rebalancing = asyncio.Lock()
         self._closed = asyncio.Event()
         self._is_closing = False
+        self._received_count = self._sent_back_count = 0
         self._has_others = False
         self._made_later: set[str] = set()
         """Topics that no broker had when this member joined: all of their messages are new."""
@@ -220,6 +221,17 @@ class AsyncConsumer:
         """This member's share, without the group's retry topic."""
         return sorted(name for name in self._queues if not is_retry_topic(name.topic))
 
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Messages since the consumer was made, what waits to be given, and this member's queues."""
+        return {
+            "received": self._received_count,
+            "sent_back": self._sent_back_count,
+            "ready": self._ready_count,
+            "open": sum(queue.open_count for queue in self._queues.values()),
+            "queues": len(self.queues),
+        }
+
     # Reading.
 
     def __aiter__(self) -> Self:
@@ -263,6 +275,7 @@ class AsyncConsumer:
         except (PeerGone, RequestTimedOut, RequestRefused) as error:
             _log.warning("group %s: %r is sent to the retry topic itself: %s", self.group, message, error)
             await self._send_again(message, delay_level)
+        self._sent_back_count += 1
         if message.receipt is not None:
             message.receipt.done()
 
@@ -429,6 +442,7 @@ class AsyncConsumer:
         before = queue.ready_bytes
         was_empty = not queue.ready
         count = queue.add(messages, next_position)
+        self._received_count += count
         self._ready_count += count
         self._ready_bytes += queue.ready_bytes - before
         if count:

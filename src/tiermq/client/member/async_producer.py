@@ -119,6 +119,7 @@ class AsyncProducer:
         self._replies: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._transactions = Transactions(session, group, check, self._send_half)
         self._is_closed = False
+        self._sent_count = self._failed_count = self._tried_again_count = 0
         session.producers.append(self)
 
     # Life.
@@ -143,6 +144,16 @@ class AsyncProducer:
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Sends (a batch is one) since the producer was made, and messages of `send_later` on their way."""
+        return {
+            "sent": self._sent_count,
+            "failed": self._failed_count,
+            "tried_again": self._tried_again_count,
+            "in_flight": len(self._open),
+        }
 
     async def flush(self) -> None:
         """Wait until each message of `send_later` is stored or has failed; its future has which."""
@@ -368,6 +379,16 @@ class AsyncProducer:
     ) -> tuple[QueuePlace, RemotingCommand]:
         """Try until a broker has stored it; where, and its answer."""
         self._topics.add(topic)
+        try:
+            stored = await self._in_turn(topic, choose, once)
+        except BaseException:
+            self._failed_count += 1
+            raise
+        self._sent_count += 1
+        return stored
+
+    async def _in_turn(self, topic: str, choose: QueueChoice | None, once: Once) -> tuple[QueuePlace, RemotingCommand]:
+        """After those that were sent to the same queue before, where one was chosen."""
         if choose is None:
             return await self._try(topic, None, once)
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -427,6 +448,7 @@ class AsyncProducer:
             self._session.forget_route(topic)
             if now_s + rest_s > deadline_s:
                 raise problem
+            self._tried_again_count += 1
             _log.info("topic %s: sent again: %s", topic, problem)
             if others:
                 rest_s += FIRST_REST_S  # Each failure counts, so that brokers that refuse are not asked forever.

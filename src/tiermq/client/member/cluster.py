@@ -224,6 +224,11 @@ class Producer(_OnLoop):
         """A block: the message is stored before it, and becomes visible when the block ends without an error."""
         return Transaction(self._thread, self._inner.transaction(message, queue=queue))
 
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Sends (a batch is one) since the producer was made, and messages of `send_later` on their way."""
+        return self._thread.call(lambda: self._inner.metrics)
+
     def queues(self, topic: str) -> tuple[QueuePlace, ...]:
         """The queues of a topic that take messages, in the order in which `queue=` counts them."""
         return self._run(self._inner.queues(topic))
@@ -316,6 +321,11 @@ class Consumer(_OnLoop):
     def wait(self) -> None:
         """Until the consumer is closed: handlers work meanwhile."""
         self._run(self._inner.wait())
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Messages since the consumer was made, what waits to be given, and this member's queues."""
+        return self._thread.call(lambda: self._inner.metrics)
 
     @property
     def queues(self) -> list[MessageQueue]:
