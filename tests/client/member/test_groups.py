@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
+from functools import partial
+
+import pytest
 
 import tiermq
 from present import present
 from tiermq import Message
 from tiermq.client.member.cluster import Cluster, Consumer
 from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.errors import RequestRefused
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body
 from tiermq.testing import LocalBroker
 from waiting import until
 
@@ -124,7 +128,34 @@ def test_an_operator_sees_the_members_and_where_they_are(broker: LocalBroker, to
         answer = cluster._run(client.ask(broker.address, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group))
         assert cluster.client_id.encode() in bytes(answer.body)
         assert b"PYTHON" in bytes(answer.body)
-        status = consumer._run(
-            consumer._inner._status(RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": topic}))
-        )
-        assert b'"queueId":2' in status.body
+        ask = partial(client.ask, broker.address)
+        status = cluster._run(ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group=group))
+        [offsets] = decode_object(status.body)["consumerTable"].values()
+        assert sorted(offsets.values()) == [0, 0, 0, 0]  # The one message was given, and is not done yet.
+        named = {"consumerGroup": group, "clientId": cluster.client_id}
+        info = decode_object(cluster._run(ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **named)).body)
+        assert len([queue for queue in info["mqTable"] if group not in queue]) == 4
+        assert {each["topic"] for each in info["subscriptionSet"]} == {topic, f"%RETRY%{group}"}
+        named["msgId"] = broker.messages(topic)[0].message_id
+        with pytest.raises(RequestRefused, match="with a handler"):
+            cluster._run(ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **named))
+
+
+def test_an_operator_lets_a_handler_consume_one_message(broker: LocalBroker, topic: str, group: str) -> None:
+    stored = broker.send(topic, b"old")
+    seen: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        if len(seen) > 1:
+            raise ValueError("once is enough")
+
+    with (
+        tiermq.connect(broker.name_server) as cluster,
+        cluster.consumer(group, topic=topic, on_message=handle),
+    ):
+        named = {"consumerGroup": group, "clientId": cluster.client_id, "msgId": stored.message_id}
+        for expected in ("CR_SUCCESS", "CR_THROW_EXCEPTION"):
+            asked = cluster._inner.session.client.ask(broker.address, RequestCode.CONSUME_MESSAGE_DIRECTLY, **named)
+            assert decode_object(cluster._run(asked).body)["consumeResult"] == expected
+    assert seen == [b"old", b"old"]

@@ -25,7 +25,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -36,6 +36,7 @@ from tiermq.client.member.cursor import MessageCursor
 from tiermq.client.member.handlers import Handler, Handlers
 from tiermq.client.member.message_queue import MessageQueue, allocate_averagely
 from tiermq.client.member.offset_file import OffsetFile
+from tiermq.client.member.operator_requests import OperatorRequests
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_command
 from tiermq.client.member.session import CLOSE_S, Session
@@ -60,7 +61,7 @@ from tiermq.message.system_flag import is_inner_batch, with_host_shapes
 from tiermq.message.topic_name import check_group, is_retry_topic, retry_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
-from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body, list_in, object_in
+from tiermq.remoting.json_dialect import decode_object, encode_body, list_in, object_in
 
 _log = logging.getLogger(__name__)
 
@@ -137,8 +138,9 @@ class AsyncConsumer:
         self._made_later: set[str] = set()
         """Topics that no broker had when this member joined: all of their messages are new."""
         self._tasks: list[asyncio.Task[Any]] = []
+        self._operators = OperatorRequests(self)
         self.cursor = MessageCursor(auto_ack=settings.auto_ack)
-        self._handlers = Handlers(self, on_message, workers) if on_message is not None else None
+        self.handlers = Handlers(self, on_message, workers) if on_message is not None else None
 
     # Life.
 
@@ -176,8 +178,8 @@ class AsyncConsumer:
         self._tasks.append(self._session.spawn(self._commit_always(), f"commit-{self.group}"))
         if self.settings.is_ordered and not self.settings.is_broadcast:
             self._tasks.append(self._session.spawn(self._lock_always(), f"lock-{self.group}"))
-        if self._handlers is not None:
-            self._handlers.start(self._session)
+        if self.handlers is not None:
+            self.handlers.start(self._session)
 
     async def close(self) -> None:
         """Finish the handlers' messages, commit, and leave the group: the others get its queues at once."""
@@ -187,8 +189,8 @@ class AsyncConsumer:
         self._is_closing = True
         self._arrived.set()
         try:
-            if self._handlers is not None:
-                await self._handlers.close()
+            if self.handlers is not None:
+                await self.handlers.close()
             for task in (*self._tasks, *self._pulls.values()):
                 task.cancel()
             await asyncio.gather(*self._tasks, *self._pulls.values(), return_exceptions=True)
@@ -215,6 +217,11 @@ class AsyncConsumer:
     @property
     def is_closing(self) -> bool:
         return self._is_closing
+
+    @property
+    def assigned(self) -> list[AssignedQueue]:
+        """Its queues with their progress, the retry topic's too."""
+        return [self._queues[name] for name in sorted(self._queues)]
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -294,7 +301,7 @@ class AsyncConsumer:
     async def seek(self, start: Literal["first", "last"] | int) -> None:
         """Continue all queues of this member at the first message, behind the last one, or at a time in ms."""
         for queue in [each for each in self._queues.values() if not is_retry_topic(each.name.topic)]:
-            await self._move(queue, await self._bound(queue.name, start))
+            await self.move(queue, await self._bound(queue.name, start))
 
     async def take(self, most: int, wait_s: float | None) -> list[ReceivedMessage]:
         """Messages that are ready, as soon as there are any; [] after `wait_s`, or when the consumer closes."""
@@ -425,7 +432,7 @@ class AsyncConsumer:
         next_position = int_field(answer, "nextBeginOffset")
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             _log.warning("group %s: %r continues at %d, as the broker has it", self.group, queue, next_position)
-            await self._move(queue, next_position)
+            await self.move(queue, next_position)
         elif answer.code == ResponseCode.SUCCESS:
             self._take_in(queue, subscription, bytes(answer.body), next_position)
         else:
@@ -604,7 +611,7 @@ class AsyncConsumer:
         answer = await self._session.ask(address, code, **fields)
         return max(0, int_field(answer, "offset"))
 
-    async def _move(self, queue: AssignedQueue, position: int) -> None:
+    async def move(self, queue: AssignedQueue, position: int) -> None:
         """Continue elsewhere. A pull that is held at the broker is given up: it would last seconds."""
         self._forget_ready(queue)
         queue.move_to(position)
@@ -757,29 +764,7 @@ class AsyncConsumer:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._must_rebalance.set()
             return _nothing()
-        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            return self._reset(command)
-        if command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return self._status(command)
-        return None
-
-    async def _reset(self, command: RemotingCommand) -> None:
-        """An operator moves the group."""
-        table = object_in(decode_object(command.body).get("offsetTable") or {}, "offsetTable")
-        for text, offset in table.items():
-            row = decode_object(text.encode())
-            name = MessageQueue(str(row["topic"]), str(row["brokerName"]), int(row["queueId"]))
-            queue = self._queues.get(name)
-            if queue is not None:
-                _log.warning("group %s: %r is reset to %d", self.group, queue, int(offset))
-                await self._move(queue, int(offset))
-
-    async def _status(self, command: RemotingCommand) -> RemotingCommand:
-        topic = command.ext.get("topic")
-        offsets: list[tuple[Mapping[str, Any], int]] = [
-            (name.described(), queue.commit_offset) for name, queue in self._queues.items() if name.topic == topic
-        ]
-        return command.respond(ResponseCode.SUCCESS, body=encode_body({"messageQueueTable": ObjectKeyed(offsets)}))
+        return self._operators.work_for(command)
 
     async def _check_filters(self) -> None:
         """Ask a broker whether it understands an SQL92 condition, before anything depends on it."""

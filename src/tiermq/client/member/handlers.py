@@ -48,7 +48,7 @@ class Handlers:
             raise BadConfig(f"workers: expected at least 1, found {workers}")
         self._consumer = consumer
         self._handler = handler
-        self._workers = workers
+        self.workers = workers
         self._is_coroutine = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
         )
@@ -57,9 +57,9 @@ class Handlers:
 
     def start(self, session: Session) -> None:
         if not self._is_coroutine:
-            self._pool = ThreadPoolExecutor(self._workers, f"tiermq-{self._consumer.group}")
+            self._pool = ThreadPoolExecutor(self.workers, f"tiermq-{self._consumer.group}")
         work = self._work_in_order if self._consumer.settings.is_ordered else self._work
-        self._tasks = [session.spawn(work(), f"worker-{self._consumer.group}") for _ in range(self._workers)]
+        self._tasks = [session.spawn(work(), f"worker-{self._consumer.group}") for _ in range(self.workers)]
 
     async def close(self) -> None:
         """What is being handled is finished first; a handler that is a task may close its own consumer."""
@@ -71,7 +71,7 @@ class Handlers:
     async def _work(self) -> None:
         consumer = self._consumer
         while not consumer.is_closing:
-            chunk = max(1, min(CHUNK_MESSAGES, consumer.ready_count // self._workers))
+            chunk = max(1, min(CHUNK_MESSAGES, consumer.ready_count // self.workers))
             messages = await consumer.take(chunk, None)
             if messages:
                 await self._handle_all(messages)
@@ -155,7 +155,7 @@ class Handlers:
         """Until it is done, dead, or another member's."""
         consumer, attempt = self._consumer, message.attempt
         while message.receipt is not None and message.receipt.is_current and not consumer.is_closing:
-            problem = await self._once(message)
+            problem = await self.once(message)
             if problem is None:
                 message.receipt.done()
                 return
@@ -169,7 +169,8 @@ class Handlers:
                     _log.warning("group %s: no broker takes the dead letter %r: %s", consumer.group, message, error)
             await asyncio.sleep(SUSPENDED_S)
 
-    async def _once(self, message: ReceivedMessage) -> BaseException | None:
+    async def once(self, message: ReceivedMessage) -> BaseException | None:
+        """Run the handler; what it raised."""
         try:
             if self._pool is not None:
                 await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, message)
