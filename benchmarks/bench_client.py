@@ -54,7 +54,12 @@ class Sides:
     """Runs one round of one client."""
 
     def __init__(self, name_server: str, messages: int, cpp: ForeignClient | None, scratch: Path) -> None:
-        self._job = {"nameServer": name_server, "messages": messages, "bytes": BYTES, "inFlight": IN_FLIGHT}
+        self._job: dict[str, Any] = {
+            "nameServer": name_server,
+            "messages": messages,
+            "bytes": BYTES,
+            "inFlight": IN_FLIGHT,
+        }
         self._cpp = cpp
         self._scratch = scratch
 
@@ -83,7 +88,7 @@ class Sides:
         if line is None:
             return None
         told = json.loads(line)
-        return Round(self._job["messages"], self._job["messages"] * BYTES, told["seconds"], told["cpuSeconds"])
+        return Round(self._messages, self._messages * BYTES, told["seconds"], told["cpuSeconds"])
 
 
 def fill(name_server: str, messages: int) -> None:

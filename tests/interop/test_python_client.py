@@ -273,7 +273,12 @@ def test_a_group_of_java_and_python_loses_nothing_when_members_are_killed(
     with ExitStack() as open_ones, tiermq.connect(name_server) as cluster:
         cluster.create_topic(topic, 8)
         members = [java(1), python(1)]
-        open_ones.callback(lambda: [each.close() for each in members])
+
+        def close_all() -> None:
+            for each in members:
+                each.close()
+
+        open_ones.callback(close_all)
         until(lambda: all(each.is_started for each in members))
         producer = open_ones.enter_context(cluster.producer("steady"))
 

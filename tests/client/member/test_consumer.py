@@ -14,6 +14,7 @@ import tiermq
 from tiermq import Message, RetryLater
 from tiermq.client.member.cluster import Cluster, Consumer
 from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.client.member.start_position import Start
 from tiermq.errors import BadConfig, BadExpression, IllegalMessage, RemotingError, RequestRefused
 from tiermq.testing import LocalBroker
 from waiting import until
@@ -75,7 +76,8 @@ def test_a_new_group_begins_where_it_was_told_to(broker: LocalBroker, cluster: C
     with cluster.consumer(group, topic=topic) as consumer:
         broker.send(topic, b"new", 1)
         assert next(consumer).body == b"new"
-    for number, start in enumerate((datetime.fromtimestamp(0, UTC), 0, "first")):
+    starts: tuple[Start, ...] = (datetime.fromtimestamp(0, UTC), 0, "first")
+    for number, start in enumerate(starts):
         with cluster.consumer(f"{group}-{number}", topic=topic, start=start, idle_s=IDLE_S) as consumer:
             assert len(list(consumer)) == 5
     with cluster.consumer(f"{group}-late", topic=topic, start=moment + 3_600_000, idle_s=IDLE_S) as consumer:

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,8 @@ def test_a_member_that_dies_is_replaced_and_its_messages_come_again(
             session = dying._inner._session
             dying._thread.call(lambda: [task.cancel() for task in session._tasks])
             connections = [present(client.connection) for client in session._greeted.values()]
-            dying._thread.call(lambda: [connection.abort() for connection in connections])
+            for connection in connections:
+                dying._thread.call(connection.abort)
             until(lambda: shares(heir) == [[0, 1, 2, 3]])
             found = {next(heir).body for _ in range(40)}
         assert found == {b"%d" % number for number in range(40)}
@@ -132,7 +134,7 @@ def test_an_operator_sees_the_members_and_where_they_are(broker: LocalBroker, to
         status = cluster._run(ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group=group))
         [offsets] = decode_object(status.body)["consumerTable"].values()
         assert sorted(offsets.values()) == [0, 0, 0, 0]  # The one message was given, and is not done yet.
-        named = {"consumerGroup": group, "clientId": cluster.client_id}
+        named: dict[str, Any] = {"consumerGroup": group, "clientId": cluster.client_id}
         info = decode_object(cluster._run(ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **named)).body)
         assert len([queue for queue in info["mqTable"] if group not in queue]) == 4
         assert {each["topic"] for each in info["subscriptionSet"]} == {topic, f"%RETRY%{group}"}
@@ -154,7 +156,7 @@ def test_an_operator_lets_a_handler_consume_one_message(broker: LocalBroker, top
         tiermq.connect(broker.name_server) as cluster,
         cluster.consumer(group, topic=topic, on_message=handle),
     ):
-        named = {"consumerGroup": group, "clientId": cluster.client_id, "msgId": stored.message_id}
+        named: dict[str, Any] = {"consumerGroup": group, "clientId": cluster.client_id, "msgId": stored.message_id}
         for expected in ("CR_SUCCESS", "CR_THROW_EXCEPTION"):
             asked = cluster._inner.session.client.ask(broker.address, RequestCode.CONSUME_MESSAGE_DIRECTLY, **named)
             assert decode_object(cluster._run(asked).body)["consumeResult"] == expected

@@ -18,8 +18,7 @@ def test_what_is_acknowledged_is_gone_and_the_rest_comes_again(tmp_path: Path) -
         broker.create_topic("orders", queues=2)
         for number in range(6):
             broker.send("orders", b"%d" % number, number % 2, tags="paid")
-        options = {"topic": "orders", "invisible_s": 30.0, "start": "first"}
-        with cluster.simple_consumer("G", **options) as consumer:
+        with cluster.simple_consumer("G", topic="orders", invisible_s=30, start="first") as consumer:
             found: list[ReceivedMessage] = []
             while len(found) < 6:
                 found += consumer.receive(4)

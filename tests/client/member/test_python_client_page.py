@@ -36,7 +36,12 @@ def test_the_tutorial_runs_in_its_order(tmp_path: Path) -> None:
         assert "two coffees ['order-42'] paid" in run(broker, CONSUME)
         assert set(run(broker, ASYNC).split("\n")) == {"two coffees", "a tea", "three cakes", ""}
         ends = threading.Event()
-        moves = threading.Thread(target=lambda: [broker.advance(seconds=1) for _ in iter(lambda: ends.wait(0.3), True)])
+
+        def move() -> None:
+            while not ends.wait(0.3):
+                broker.advance(seconds=1)
+
+        moves = threading.Thread(target=move)
         moves.start()
         try:
             assert run(broker, HANDLE) == "dear customer at attempt 2\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_an_account_sends_and_consumes_over_tls_and_others_are_refused(
     accounts = tmp_path / "accounts.toml"
     accounts.write_text(ACCOUNTS)
     with Serving(tmp_path / "store", "--acl", str(accounts), "--tls", "enforcing") as served:
-        keys = {"access_key": "shop", "secret_key": "a long secret"}
+        keys: dict[str, Any] = {"access_key": "shop", "secret_key": "a long secret"}
         with (
             tiermq.connect(served.name_server, tls=True, **keys) as cluster,
             cluster.producer("shop") as producer,
@@ -46,9 +47,9 @@ def test_an_account_sends_and_consumes_over_tls_and_others_are_refused(
         monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "a long secret")
         with tiermq.connect(served.name_server, tls=True) as cluster, cluster.producer("shop") as producer:
             producer.send(Message("orders", b"by the environment"))
-        for options in ({"access_key": "shop", "secret_key": "wrong"}, {"access_key": "who", "secret_key": "x"}):
+        for access_key, secret_key in (("shop", "wrong"), ("who", "x")):
             with (
-                tiermq.connect(served.name_server, tls=True, **options) as cluster,
+                tiermq.connect(served.name_server, tls=True, access_key=access_key, secret_key=secret_key) as cluster,
                 cluster.producer("shop", patience_s=0) as producer,
                 pytest.raises(RemotingError),
             ):
