@@ -9,22 +9,42 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tiermq.client.member.async_cluster import aconnect
+    from tiermq.client.member.cluster import connect
+    from tiermq.client.member.handlers import RetryLater
+    from tiermq.client.member.transactions import Decision
     from tiermq.kernel import Message, PutResult, PutResults
     from tiermq.status import GetStatus, PutStatus
     from tiermq.store.local_store import LocalStore
     from tiermq.tier.tiered_store import TieredStore
 
 __version__ = "0.1.0"
-__all__ = ["GetStatus", "LocalStore", "Message", "PutResult", "PutResults", "PutStatus", "TieredStore"]
+__all__ = [
+    "Decision",
+    "GetStatus",
+    "LocalStore",
+    "Message",
+    "PutResult",
+    "PutResults",
+    "PutStatus",
+    "RetryLater",
+    "TieredStore",
+    "aconnect",
+    "connect",
+]
 
 _HOMES = {
+    "Decision": "tiermq.client.member.transactions",
     "GetStatus": "tiermq.status",
     "LocalStore": "tiermq.store.local_store",
     "Message": "tiermq.kernel",
     "PutResult": "tiermq.kernel",
     "PutResults": "tiermq.kernel",
     "PutStatus": "tiermq.status",
+    "RetryLater": "tiermq.client.member.handlers",
     "TieredStore": "tiermq.tier.tiered_store",
+    "aconnect": "tiermq.client.member.async_cluster",
+    "connect": "tiermq.client.member.cluster",
 }
 
 

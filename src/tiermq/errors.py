@@ -6,6 +6,8 @@ Refusals that RocketMQ expresses as a put or get status are statuses (`tiermq.st
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TierMQError(Exception):
     """Root of every error raised on purpose by TierMQ."""
@@ -204,6 +206,14 @@ class RequestRefused(RemotingError):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+class NotDurable(RemotingError):
+    """Messages are stored, but not yet flushed or replicated as the broker is configured to. `receipts` has where."""
+
+    def __init__(self, text: str, receipts: list[Any] | None = None) -> None:
+        super().__init__(text)
+        self.receipts = receipts or []
 
 
 class BadExpression(TierMQError, ValueError):

@@ -107,6 +107,12 @@ class RemotingClient:
         self._has_answer = True
         return answer
 
+    def request_encoded(
+        self, encode: Callable[[int], tuple[bytes | memoryview, ...]], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same for a frame that the caller encodes, given the request's number. It is not signed."""
+        return self._open().request_encoded(encode, timeout_s, code)
+
     def oneway(self, command: RemotingCommand) -> None:
         """Send without an answer."""
         self._open().oneway(self._prepared(command))

@@ -41,6 +41,8 @@ _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
 BESIDE_BODY_BYTES = 64 * 1024
 """Left of a frame for the header of an answer with a long body."""
+OPAQUE_MASK = 0x7FFFFFFF
+"""Numbers of requests are positive and of 32 bits."""
 ACTIVE_BYTES = 64 * 1024
 """This many bytes of an incomplete frame count as activity."""
 UNKNOWN_PEER = ("", 0)
@@ -353,20 +355,31 @@ class Connection(asyncio.Protocol):
 
     def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
         """Ask the peer. The future gets the answer, whatever its code, or PeerGone or RequestTimedOut."""
+        command.opaque = self._next_opaque + 1 & OPAQUE_MASK
+        return self._ask((encode_frame(command),) if not self.closing else (), timeout_s, int(command.code))
+
+    def request_encoded(
+        self, encode: Callable[[int], tuple[bytes | memoryview, ...]], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same for a caller that encodes the frame, in parts, when it gets the number of the request."""
+        return self._ask(encode(self._next_opaque + 1 & OPAQUE_MASK), timeout_s, code)
+
+    def _ask(
+        self, parts: tuple[bytes | memoryview, ...], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
         future: asyncio.Future[RemotingCommand] = self.loop.create_future()
         if self.closing:
             future.set_exception(PeerGone(f"{self._peer_text}: expected an open connection, found it closed"))
             return future
-        self._next_opaque = opaque = (self._next_opaque + 1) & 0x7FFFFFFF
-        command.opaque = opaque
-        self.send(command)
-        timer = self.loop.call_later(timeout_s, self._time_out, opaque, timeout_s, int(command.code))
+        self._next_opaque = opaque = self._next_opaque + 1 & OPAQUE_MASK
+        self.send_bytes(*parts)
+        timer = self.loop.call_later(timeout_s, self._time_out, opaque, timeout_s, code)
         self._requests[opaque] = (future, timer)
         return future
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a one-way command."""
-        self._next_opaque = command.opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        self._next_opaque = command.opaque = self._next_opaque + 1 & OPAQUE_MASK
         command.flag |= FLAG_ONEWAY
         self.send(command)
 

@@ -66,8 +66,8 @@ class Credentials:
     """What a client signs with."""
 
     access_key: str
-    secret_key: str
-    security_token: str | None = None
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
 
     def sign(self, command: RemotingCommand) -> None:
         """Add the key and the signature. The last thing that happens to a request before it is sent."""
