@@ -261,8 +261,8 @@ CALLED_BY_OTHERS = {
     "streamReader", "streamWriter",
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
-    "as_metrics", "committed_offset", "flush_to_tier", "from_properties", "restart", "roll_back",
-    "show_in", "write_broker_state",
+    "as_metrics", "committed_offset", "count_rows", "flush_to_tier", "from_properties", "get_fragments", "restart",
+    "roll_back", "seek", "show_in", "to_pandas", "try_put", "try_put_many", "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}
