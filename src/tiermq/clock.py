@@ -6,6 +6,8 @@ import time
 from typing import Protocol
 
 HOUR_MS = 3_600_000
+AGE_UNITS_MS = {"s": 1_000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}
+"""Letters of ages and delays, such as `90s` and `2h`."""
 EVER_MS = (1 << 63) - 1
 """No record is younger."""
 LINE_INTERVAL_S = 60.0

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from broker.brokers import SMALL, send_command
 from cli.test_serve_command import FREE, SMALL_FILE, at, serving
 from servers.preloaded import Preloaded
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.cli.main import cli
@@ -23,6 +23,7 @@ from tiermq.remoting.codes import ResponseCode
 from tiermq.spark import explain_scan
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.tiered_store import TieredStore
 
 COUNT = 5
 NAMES: dict[str, Any] = {"broker_cluster_name": "DefaultCluster", "broker_name": "b1"}

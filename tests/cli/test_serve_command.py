@@ -22,7 +22,7 @@ import waiting
 from broker.brokers import SMALL, running, send_command
 from servers.loopback import free_ports
 from servers.preloaded import Preloaded
-from tiermq import LocalStore, Message, TieredStore
+from tiermq import Message
 from tiermq.broker.settings_file import settings_in_properties
 from tiermq.cli.main import cli
 from tiermq.cli.serve import _broker_config, _ready_line
@@ -43,8 +43,10 @@ from tiermq.remoting.permissions import AccessFile, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import make_self_signed, trusting_client_context
 from tiermq.spark import explain_scan
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.tiered_store import TieredStore
 
 SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())

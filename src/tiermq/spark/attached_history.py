@@ -24,9 +24,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
-from tiermq.history.catalog import read_catalog
-from tiermq.history.open_history import open_history
-from tiermq.pipeline.scan.scan_request import base_request, check_topics, require_queues, require_tier
+from tiermq.pipeline.sql.history_views import history_views
 from tiermq.pipeline.sql.query_tables import QueryTables, TableRead, query_tables, written_table
 from tiermq.pipeline.sql.topic_views import ALL_TOPICS, TopicViews, columns_needed
 from tiermq.spark.option_table import Use
@@ -366,14 +364,4 @@ def read_arguments(read: TableRead, attached: AttachedHistory) -> dict[str, Any]
 
 def topic_views(*, topic: Any = None, **source: Any) -> TopicViews:
     """The views by name: the requested topics, or all of the history."""
-    spec = SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH).scan
-    request = base_request(spec, ())
-    with open_history(spec.place) as history:
-        catalog = read_catalog(history, request)
-        require_tier(catalog, spec)
-        check_topics(catalog, request)
-        require_queues(catalog, spec)
-        clusters: dict[str, list[str]] = {}
-        for cluster, topic in sorted({(queue.key.cluster, queue.key.topic) for queue in catalog.queues()}):
-            clusters.setdefault(cluster, []).append(topic)
-        return TopicViews(catalog.topics(), clusters)
+    return history_views(SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH).scan)

@@ -134,12 +134,14 @@ class TieredStore(TieredReading):
         reader: bool = False,
         with_replication: bool = False,
         index_later: bool = False,
+        grows: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
 
-        `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike. A store that was used
-        with a tier keeps its broker's names: they are the defaults, and different names are refused (BadConfig).
+        `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike; `grows` as there. A
+        store that was used with a tier keeps its broker's names: they are the defaults, and different names are refused
+        (BadConfig).
 
         `restore=True` first reads the metadata from the tier into a store that has none; it raises TierError when the
         tier cannot be read, which opening without it never does. It reads all records whose keys are in no index file
@@ -164,7 +166,9 @@ class TieredStore(TieredReading):
                 undo.callback(driver.close)
             elif reader:
                 driver = ReadOnlyDriver(driver)
-            local = open_local(local_config, clock, around, store_host, background, accept_weaker, with_replication)
+            local = open_local(
+                local_config, clock, around, store_host, background, accept_weaker, with_replication, grows
+            )
             undo.callback(local.close)
             lock = None if reader else lock_tier(tier_config, around)
             if lock is not None:
