@@ -210,6 +210,14 @@ class BadExpression(TierMQError, ValueError):
     """An invalid filter expression."""
 
 
+class BadRequest(TierMQError, ValueError):
+    """A request of an operator that cannot be understood, or that these sources cannot answer."""
+
+
+class ChangeRefused(TierMQError):
+    """A change that is not allowed here."""
+
+
 TIER_REFUSALS = (TierCredentials, BadTierUrl)
 """Permanent errors: no such bucket, no permission, a bad signature."""
 

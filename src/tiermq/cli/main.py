@@ -18,6 +18,7 @@ from tiermq.errors import TierMQError, install_hint
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
     **dict.fromkeys(("deltalake", "pyiceberg", "fastavro", "google"), "tables"),
+    **dict.fromkeys(("jinja2", "duckdb"), "console"),
 }
 """The extra that installs a module which the plain package lacks."""
 
@@ -75,8 +76,10 @@ COMMANDS = {
         "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets."
     ),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
+    "console": Entry("tiermq.cli.console", "console", "Serve pages about brokers, a tier and store directories."),
     "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
     "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
+    "status": Entry("tiermq.cli.status", "status", "Show the overview, and what needs attention."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),

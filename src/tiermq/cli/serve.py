@@ -40,9 +40,11 @@ from tiermq.cli.server_process import (
     say_event,
     security_options,
 )
+from tiermq.client.cluster_client import Access
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.errors import TIER_REFUSALS, BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.files.store_lock import StoreLock
+from tiermq.history.scan_values import StorePlace
 from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -82,6 +84,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
+@click.option("--console", "with_console", is_flag=True, help="Serve the console's pages at --console-port.")
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    default=8080,
+    show_default=True,
+    help="Port of the console, at loopback.",
+)
+@click.option("--allow-changes", is_flag=True, help="Let the console change topics, groups, offsets and settings.")
 @click.option("--standby", is_flag=True, help="Run as a replica; a lease in the tier decides which one is the master.")
 @click.option("--lease", metavar="URL", help="Where that lease is [the tier]: file:///shared/dir, s3://….")
 @click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
@@ -104,6 +115,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
     Examples:
       tiermq serve ~/store
       tiermq serve ~/store --tier s3://bucket/history --metrics-port 5557
+      tiermq serve ~/store --console
       tiermq serve -c /etc/rocketmq/broker.conf --namesrv 10.0.0.1:9876
       tiermq serve ~/store --port 0 --namesrv-port 0 --json
       tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a
@@ -141,7 +153,6 @@ def _start(
 ) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None]:
     """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
     is called when the ready line was printed, and the accounts.
-
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
@@ -199,13 +210,45 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    reported = {"ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
+    console = _console(options, security, acl, named_by, tier, directory, broker, running)
+    reported = {**console, "ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
         {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
         lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
         announce,
         acl,
     )
+
+
+def _console(
+    options: dict[str, Any],
+    security: SecurityOptions,
+    acl: AccessFile | None,
+    name_server: str | None,
+    tier: str | None,
+    directory: str,
+    broker: Broker,
+    running: ExitStack,
+) -> dict[str, Any]:
+    """The console of this broker, and its address for the ready line; nothing unless it is asked for."""
+    if not options["with_console"]:
+        if options["allow_changes"]:
+            raise BadConfig("--allow-changes: expected --console beside it, found none")
+        return {}
+    from tiermq.console.sources import SourcePlace, Sources
+    from tiermq.console.web.server import ConsoleServer
+
+    config = broker.config
+    access = Access(name_server or config.namesrv_addr, tls=security.tls().mode is TlsMode.ENFORCING)
+    store = StorePlace(directory, config.broker_cluster_name, config.broker_name)
+    server = ConsoleServer(
+        Sources(SourcePlace(access, tier, (store,))), port=options["console_port"], accounts=acl,
+        allow_changes=options["allow_changes"],
+    )  # fmt: skip
+    running.callback(server.stop)
+    with _explained(f"console, {server.host}:{server.port}"):
+        server.start()
+    return {"console": server.url}
 
 
 def _started(
@@ -452,6 +495,8 @@ def _ready_line(ready: dict[str, Any]) -> str:
         parts.append("a slave")
     if ready["haAddress"]:
         parts.append(f"slaves copy it at {ready['haAddress']}")
+    if "console" in ready:
+        parts.append(f"console {ready['console']}")
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
     if ready["whyNoVip"]:
