@@ -88,6 +88,14 @@ TARGETS: Mapping[str, Target] = {
     "idle_connections_vs_10000": Target(1.0),
     "hot_with_cold_vs_alone": Target(0.9),
     "timer_memory_1x_vs_16x": Target(0.8),
+    "sync_128_vs_rocketmq": Target(1.2),
+    "sync_1024_vs_rocketmq": Target(1.2),
+    "send_with_slave_vs_alone_tiermq": Target(0.9),
+    "send_with_slave_vs_alone_tiermq_own_core": Target(0.9),
+    "lag_p99_rocketmq_vs_tiermq": Target(1.0),
+    "failover_allowed_vs_longest": Target(1.0),
+    "promotion_allowed_vs_longest": Target(1.0),
+    "takeover_allowed_vs_longest": Target(1.0),
 }
 
 

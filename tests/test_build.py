@@ -39,6 +39,7 @@ def test_without_a_working_compiler_the_package_is_built_in_pure_python(tmp_path
     assert "tiermq/py.typed" in names
     assert "pyspark_tiermq.py" in names  # By which Spark knows the format without being told.
     assert "tiermq/spark/log4j2.properties" in names
+    assert "tiermq/spark/PruneMessages.java" in names
     assert not [name for name in names if name.endswith(".so")]
 
 

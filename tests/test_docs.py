@@ -77,9 +77,10 @@ def test_formats_names_modules_that_exist() -> None:
     assert [name for name in modules if not (ROOT / "src" / (name.replace(".", "/") + ".py")).is_file()] == []
 
 
-def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+def test_the_changelog_begins_with_what_is_not_released_and_the_version_of_the_package() -> None:
     from tiermq import __version__
 
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings[0].rstrip(",") == __version__
+    assert headings[0] == "[Unreleased]"
+    assert headings[1:2] in ([], [f"[{__version__}]"])
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -63,10 +63,9 @@ def defuse(kind: str, megabytes: int) -> None:
     import zlib
 
     import lz4.frame
-    import zstandard
 
     from tiermq.errors import CorruptRecord, RequestRefused
-    from tiermq.message.compression import decompress
+    from tiermq.message.compression import decompress, zstd
     from tiermq.namesrv.topic_config import decode_register_body
     from tiermq.remoting.json_dialect import decode_body
 
@@ -80,10 +79,10 @@ def defuse(kind: str, megabytes: int) -> None:
         packed += b"".join(lz4.frame.compress_chunk(context, zeros) for _ in range(megabytes))
         packed += lz4.frame.compress_flush(context)
     elif kind == "zstd":
-        maker = zstandard.ZstdCompressor(level=1).compressobj()
+        maker = zstd.ZstdCompressor(level=1)
         packed = b"".join(maker.compress(zeros) for _ in range(megabytes)) + maker.flush()
     elif kind == "frames of zstd":
-        packed = zstandard.ZstdCompressor().compress(zeros) * megabytes
+        packed = zstd.compress(zeros) * megabytes
     elif kind == "json keys":
         packed = b"{" * megabytes + b'"a":1' + b"}:1" * (megabytes - 1) + b"}"
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.brokers import send_command
@@ -25,6 +25,10 @@ QUEUES = 2
 ANSWER_S = 6.0
 HELD_MS = 4_000
 """How long a pull is held that finds nothing: what is acknowledged is shown a moment later."""
+BURSTS = (1, 1, 1, 4, 24)
+FRAME_BYTES = 32 * 1024
+"""Of the replication stream."""
+SMALL_BYTES_MAX, BODY_BYTES_MAX, LARGE_SHARE = 900, 5 * FRAME_BYTES, 0.05
 SEND_REST_S, READ_REST_S, AGAIN_S = 0.005, 0.02, 0.05
 GONE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 """Answers that deny that there is a message."""
@@ -79,15 +83,28 @@ class _Caller:
 
     def ask(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
         """None when there was no answer."""
+        return self.ask_all(address, [command])[0]
+
+    def ask_all(self, address: str, commands: Sequence[RemotingCommand]) -> list[RemotingCommand | None]:
+        """All at once: no request waits for the answer of another."""
+        answers: list[RemotingCommand | None] = [None] * len(commands)
         try:
             if self._client is None or self._address != address:
                 self.close()
                 host, _, port = address.rpartition(":")
                 self._client, self._address = BlockingClient(host, int(port), timeout_s=ANSWER_S), address
-            return self._client.request(command)
+            asked = [self._client.request_later(command) for command in commands]
         except (RemotingError, OSError):
             self.close()
-            return None
+            return answers
+        for number, each in enumerate(asked):
+            try:
+                answers[number] = each.result()
+            except (RemotingError, OSError):
+                continue
+        if None in answers:
+            self.close()
+        return answers
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -96,7 +113,9 @@ class _Caller:
 
 
 def write(queue: int, addresses: list[str], master_address: Callable[[], str], seed: int, ledger: Ledger) -> None:
-    """Send until it is over: to the master that the name server has, or, sometimes, to any replica."""
+    """Send until it is over: to the master that the name server has, or, sometimes, to any replica. Alone, or several
+    at once of which none waits for the answer of another, as producers do; bodies of up to several frames.
+    """
     chance, caller = random.Random(seed), _Caller()
     address, number = "", 0
     try:
@@ -108,18 +127,28 @@ def write(queue: int, addresses: list[str], master_address: Callable[[], str], s
                         address = master_address() or address
                     except (RemotingError, OSError):
                         ledger.counts["name_server_silent"] += 1
-            number += 1
-            body = b"%d %d-%d " % (queue, seed, number) + b"x" * (number * 37 % 900)
-            answer = caller.ask(address, send_command(TOPIC, body, queue=queue, queues=QUEUES))
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                ledger.note((queue, int(answer.ext["queueOffset"])), body, "acknowledged")
-                ledger.over.wait(SEND_REST_S)
-            else:
-                ledger.counts["not_acknowledged"] += 1
-                address = ""
-                ledger.over.wait(AGAIN_S)
+            bodies = []
+            for _ in range(chance.choice(BURSTS)):
+                number += 1
+                bodies.append(_body(b"%d %d-%d " % (queue, seed, number), chance))
+            ledger.counts["sends_at_once" if len(bodies) > 1 else "sends_alone"] += len(bodies)
+            ledger.counts["large_sends"] += sum(len(body) > FRAME_BYTES for body in bodies)
+            commands = [send_command(TOPIC, body, queue=queue, queues=QUEUES) for body in bodies]
+            rest_s = SEND_REST_S
+            for body, answer in zip(bodies, caller.ask_all(address, commands), strict=True):
+                if answer is not None and answer.code == ResponseCode.SUCCESS:
+                    ledger.note((queue, int(answer.ext["queueOffset"])), body, "acknowledged")
+                else:
+                    ledger.counts["not_acknowledged"] += 1
+                    address, rest_s = "", AGAIN_S
+            ledger.over.wait(rest_s)
     finally:
         caller.close()
+
+
+def _body(head: bytes, chance: random.Random) -> bytes:
+    largest = BODY_BYTES_MAX if chance.random() < LARGE_SHARE else SMALL_BYTES_MAX
+    return head + b"x" * chance.randrange(largest)
 
 
 def read(addresses: list[str], seed: int, ledger: Ledger) -> None:

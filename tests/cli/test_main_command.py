@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tiermq import __version__
 from tiermq.cli.main import COMMANDS, cli
 from tiermq.errors import StoreLocked
+from tiermq.kernel import KERNEL
 
 
 def test_help_names_every_command_and_shows_how_to_start() -> None:
@@ -50,7 +51,9 @@ def test_no_help_is_wider_than_80_columns(columns: int) -> None:
 
 
 def test_the_version_is_the_package_s() -> None:
-    assert __version__ in CliRunner().invoke(cli, ["--version"]).output
+    printed = CliRunner().invoke(cli, ["--version"]).output
+    assert __version__ in printed
+    assert f"{KERNEL} kernel" in printed
 
 
 @pytest.mark.parametrize("words", [["dump"], ["store"], ["store", "stat"], ["store", "check"], ["demo"]])

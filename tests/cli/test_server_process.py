@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.cli.server_process import NUMBERS, EndSignals
+from tiermq.cli.server_process import NUMBERS, EndSignals, notify_manager
 
 CHILD = """
 import ctypes, sys, threading
@@ -174,3 +175,23 @@ def test_threads_share_two_heaps_unless_the_user_says_otherwise(tmp_path: Path) 
     said, found = heaps(tmp_path, "limit", MALLOC_ARENA_MAX="5")
     assert said == "False"
     assert found > 2
+
+
+def test_a_service_manager_is_notified_when_a_server_is_ready_and_when_it_stops(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tiermq.cli", "namesrv", "--port", "0", "--json"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        environment = {**os.environ, "HOME": str(tmp_path), "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert manager.recv(100) == b"READY=1"
+            process.terminate()
+            assert manager.recv(100) == b"STOPPING=1"
+    assert process.returncode == 0
+
+
+def test_a_service_manager_that_is_gone_keeps_no_server_from_serving(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "@tiermq-test-of-nobody")
+    notify_manager("READY=1")
+    assert "was not notified of READY=1" in caplog.text

@@ -37,7 +37,7 @@ from tiermq.kernel import KERNEL, Frame, SendRequest, send_answer
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
+from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, HeaderType, RemotingCommand
 from tiermq.remoting.connection import UNKNOWN_PEER, Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import INLINE_BODY_BYTES, ServerLimits
@@ -472,9 +472,13 @@ def test_long_bodies_are_parsed_in_the_pool_or_refused(code: int, size: int, pla
         assert (answer.code, " ".join(named)) == (0, places)
 
 
+@pytest.mark.parametrize("seam", [0, 3, 8, 30])
 @pytest.mark.parametrize("cut", [100, 70_000])
-def test_a_body_that_is_too_long_is_refused_before_it_arrives_and_skipped(cut: int) -> None:
-    """`cut`: bytes of the refused frame that come with its header. The peer sends the rest after the answer."""
+def test_a_body_that_is_too_long_is_refused_before_it_arrives_and_skipped(cut: int, seam: int) -> None:
+    """`cut`: bytes of the refused frame that come with its header. The peer sends the rest after the answer.
+
+    `seam`: bytes of the header that are read before the others.
+    """
     server = RemotingServer()
     server.serve(Places())
     short = encode_frame(RemotingCommand(2_002, opaque=1, body=b"before"))
@@ -482,8 +486,10 @@ def test_a_body_that_is_too_long_is_refused_before_it_arrives_and_skipped(cut: i
     header_end = 8 + int.from_bytes(refused[5:8])
     behind = encode_frame(RemotingCommand(2_002, opaque=3, body=b"behind"))
     with serving(server) as started, RawPeer(started.port) as peer:
-        peer.socket.sendall(short + refused[: header_end + cut])
-        answers = {answer.opaque: answer for answer in (peer.read(), peer.read())}
+        peer.socket.sendall(short + refused[:seam])
+        answers = {1: peer.read()}
+        peer.socket.sendall(refused[seam : header_end + cut])
+        answers[2] = peer.read()
         assert {opaque: answer.code for opaque, answer in answers.items()} == {1: 0, 2: ResponseCode.INVALID_PARAMETER}
         assert "expected a body of at most" in str(answers[2].remark)
         assert max(each._reader.pending_bytes for each in server.connections) == 0
@@ -491,6 +497,20 @@ def test_a_body_that_is_too_long_is_refused_before_it_arrives_and_skipped(cut: i
         assert peer.read().opaque == 3
         peer.socket.sendall(short)
         assert peer.read().opaque == 1
+
+
+def test_a_long_answer_to_nothing_is_skipped_as_it_comes() -> None:
+    server = RemotingServer()
+    server.serve(Places())
+    answer = RemotingCommand(0, opaque=9, flag=FLAG_RESPONSE, body=bytes(5_000_000))
+    with serving(server) as started, RawPeer(started.port) as peer:
+        peer.socket.sendall(encode_frame(answer)[:4_000_000])
+        peer.socket.sendall(bytes(1_000_000))
+        until(lambda: sum(each._refused_bytes for each in server.connections) > 0)
+        assert max(each._reader.pending_bytes for each in server.connections) == 0
+        frame = encode_frame(answer)
+        peer.socket.sendall(frame[5_000_000:] + encode_frame(RemotingCommand(2_002, opaque=3)))
+        assert peer.read().opaque == 3
 
 
 @pytest.mark.parametrize("code", [2_005, 2_007])

@@ -148,12 +148,12 @@ RULES: dict[str, tuple[Break, int, str]] = {
     "a smaller set is recorded before it counts": (_set_shrinks_before_it_is_recorded, 0, ""),
     "the lease has a margin": (_margin_is_dropped, 7, "last"),
     "a renewal counts from before it was sent": (_renewal_counts_from_its_answer, 3, "slow"),
-    "each put of the lease differs": (_repeated_put_counts_as_new, 0, "lost"),
+    "each put of the lease differs": (_repeated_put_counts_as_new, 21, "lost"),
     "answers leave while the lease is valid": (_answers_leave_without_the_lease, 1, ""),
     "a candidate waits for a whole term": (_candidate_waits_half_a_term, 0, ""),
     "only members of the recorded set are elected": (_replica_out_of_sync_is_elected, 1, ""),
     "nothing is committed before it is replicated": (_master_forgets_whom_it_needs, 1, ""),
-    "a slave reports what is on its disk": (_slave_reports_what_is_not_on_its_disk, 23, ""),
+    "a slave reports what is on its disk": (_slave_reports_what_is_not_on_its_disk, 105, ""),
     "epochs are compared before bytes are copied": (_handshake_is_not_compared, 1, ""),
 }
 """What must hold, how it is broken, and a run that shows it: its seed, and the kind of faults."""

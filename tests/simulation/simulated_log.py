@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,25 @@ from simulation.simulated_threads import Process, World
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.files.mapped_file import SelectedBuffer
 
-RECORD = struct.Struct(">q")
-"""A message is its number: records of eight bytes, so that frames end in the middle of them."""
+RECORD = struct.Struct(">iq")
+"""The bytes of a record, and its message: a number. Whatever fills it follows, so that frames end in the middle of it,
+and some records are longer than several frames.
+"""
 FILE_BYTES = 4096
+
+
+def record_of(message: int, filler_bytes: int = 0) -> bytes:
+    return RECORD.pack(RECORD.size + filler_bytes, message) + bytes(filler_bytes)
+
+
+def records_from(data: bytes | bytearray, offset: int) -> Iterator[tuple[int, int]]:
+    """End and message of each whole record from a record's beginning on."""
+    while offset + RECORD.size <= len(data):
+        size, message = RECORD.unpack_from(data, offset)
+        offset += size
+        if offset > len(data):
+            return
+        yield offset, message
 
 
 @dataclass
@@ -31,8 +48,14 @@ class Disk:
 
     def recover(self) -> None:
         """Cut an unfinished record."""
-        del self.data[len(self.data) - len(self.data) % RECORD.size :]
+        del self.data[self.whole_end() :]
         self.flushed = len(self.data)
+
+    def whole_end(self, offset: int = 0) -> int:
+        """Where the last whole record ends; from where a record begins."""
+        for end, _ in records_from(self.data, offset):
+            offset = end
+        return offset
 
     # `FileAccess`, as far as elections and epochs need it.
 
@@ -63,12 +86,17 @@ class SimulatedLog:
         self.config = SimpleNamespace(
             broker_role=role, flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size_commit_log=FILE_BYTES
         )
-        self.dispatched_where = len(disk.data)
+        self._ends = [end for end, _ in records_from(disk.data, 0)]
+        """Of the records that are dispatched."""
         self.few_replicas = self.draining = ""
         self._world, self._process, self._disk = world, process, disk
         self._replicated_where: Callable[[], int] | None = None
         self._growth: list[Callable[[], None]] = []
         self._dispatches = False
+
+    @property
+    def dispatched_where(self) -> int:
+        return self._ends[-1] if self._ends else 0
 
     @property
     def max_physical_offset(self) -> int:
@@ -89,13 +117,20 @@ class SimulatedLog:
     def replicas_moved(self) -> None:
         if not self._dispatches:
             self._dispatches = True
-            self._world.later(self._world.chance.uniform(0, 0.02), self._dispatch, self._process)
+            self._world.later(self._world.chance.uniform(0, 0.02), self._dispatch_soon, self._process)
 
-    def _dispatch(self) -> None:
+    def _dispatch_soon(self) -> None:
         self._dispatches = False
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """What reput does: whole records that are committed, in order."""
         if self.running:
-            end = self.confirm_offset
-            self.dispatched_where = max(self.dispatched_where, end - end % RECORD.size)
+            confirmed = self.confirm_offset
+            for end, _ in records_from(self._disk.data, self.dispatched_where):
+                if end > confirmed:
+                    return
+                self._ends.append(end)
 
     def set_few_replicas(self, detail: str) -> None:
         self.few_replicas = detail
@@ -106,9 +141,9 @@ class SimulatedLog:
     def add_growth_listener(self, listener: Callable[[], None]) -> None:
         self._growth.append(listener)
 
-    def put(self, message: int) -> int:
+    def put(self, message: int, filler_bytes: int) -> int:
         """Where its record ends."""
-        self._disk.data += RECORD.pack(message)
+        self._disk.data += record_of(message, filler_bytes)
         self._world.later(self._world.chance.uniform(0.001, 0.03), self._flush_soon, self._process)
         return len(self._disk.data)
 
@@ -138,9 +173,16 @@ class SimulatedLog:
 
     def visible(self, first: int = 0) -> list[int]:
         """What a pull shows that is held until all that is committed is dispatched."""
-        self._dispatch()
-        data = bytes(self._disk.data[first * RECORD.size : self.dispatched_where])
-        return [each for (each,) in RECORD.iter_unpack(data)]
+        self.dispatch()
+        begin = self._ends[first - 1] if 0 < first <= len(self._ends) else 0
+        found = records_from(self._disk.data[: self.dispatched_where], begin) if first <= len(self._ends) else ()
+        return [message for _, message in found]
+
+    def place_of(self, end: int) -> int:
+        """The queue offset of the dispatched record that ends there."""
+        place = bisect_left(self._ends, end)
+        assert self._ends[place] == end, f"no record ends at {end}"
+        return place
 
     def close(self) -> None:
         self.running = False

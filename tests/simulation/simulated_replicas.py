@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from simulation.simulated_log import RECORD, Disk, SimulatedLog
+from simulation.simulated_log import Disk, SimulatedLog, records_from
 from simulation.simulated_network import Listener, Network, Socket
 from simulation.simulated_threads import MachineClock, Process, World, product_threads
 from tiermq import service
@@ -49,6 +50,10 @@ RATES = (0.9, 1.1)
 """How fast clocks run: within the margin of a fifth of the term."""
 REQUEST_S = 1.0
 """After so long a request to the bucket is given up."""
+BURST = 60
+"""So many messages are sent at once, now and then; nobody waits for an answer before the next one."""
+FRAME_BYTES = 150
+MESSAGE_BYTES_MAX = 5 * FRAME_BYTES
 EPOCHS = "epochs"
 ACTIVE_S, CALM_S = 60.0, 90.0
 """How long things go wrong, and how long replicas may take to be equal after that."""
@@ -151,17 +156,18 @@ class SimulatedBroker:
     def may_answer(self) -> bool:
         return bool(self.is_serving and self.is_master and self.parts.server.may_answer())
 
-    def put(self, message: int) -> None:
+    def put(self, message: int, filler_bytes: int) -> None:
         if self.may_answer and not self.log.draining and not self.log.few_replicas:
-            self.pending.append((self.log.put(message), message))
+            self.pending.append((self.log.put(message, filler_bytes), message))
 
     def answer(self) -> list[tuple[int, int]]:
         """Offsets and messages whose acknowledgements leave now; what may not leave is dropped."""
         count = 0
-        while count < len(self.pending) and self.pending[count][0] <= self.log.confirm_offset:
+        self.log.dispatch()
+        while count < len(self.pending) and self.pending[count][0] <= self.log.dispatched_where:
             count += 1
         done, self.pending = self.pending[:count], self.pending[count:]
-        return [(end // RECORD.size - 1, message) for end, message in done] if self.may_answer else []
+        return [(self.log.place_of(end), message) for end, message in done] if self.may_answer else []
 
 
 class SimulatedKeeper(ElectedBroker):
@@ -174,7 +180,7 @@ class SimulatedKeeper(ElectedBroker):
 
     def _cut(self, offset: int) -> None:
         disk = self.machine.disk
-        if offset % RECORD.size:
+        if disk.whole_end() != len(disk.data) or offset not in (0, *(end for end, _ in records_from(disk.data, 0))):
             raise ReplicationError(f"expected the end of a record, found {offset}")
         del disk.data[offset:]
         disk.flushed = min(disk.flushed, offset)
@@ -221,7 +227,7 @@ class Machine:
     def _main(self) -> None:
         config = BrokerConfig(
             broker_ip1=self.name, listen_port=10911, ha_listen_port=10912, ha_send_heartbeat_interval=500,
-            ha_housekeeping_interval=2_000, ha_max_time_slave_not_catchup=2_000, ha_transfer_batch_size=150,
+            ha_housekeeping_interval=2_000, ha_max_time_slave_not_catchup=2_000, ha_transfer_batch_size=FRAME_BYTES,
             in_sync_replicas=self.cluster.needed, bind_address="127.0.0.1",
         )  # fmt: skip
         election = BucketElection(
@@ -334,9 +340,10 @@ class Cluster:
         if not self._is_calm:
             self.world.later(chance.uniform(0.02, 0.2), self._send)
         machine = self._chosen()
-        for _ in range(chance.randrange(1, 4)):
+        for _ in range(chance.randrange(1, 4) if chance.random() < 0.95 else chance.randrange(10, BURST)):
             self._message += 1
-            self._ask(machine, lambda broker, message=self._message: broker.put(message))  # type: ignore[misc]
+            filler_bytes = chance.randrange(MESSAGE_BYTES_MAX) if chance.random() < 0.1 else 0
+            self._ask(machine, partial(SimulatedBroker.put, message=self._message, filler_bytes=filler_bytes))
 
     def _chosen(self) -> Machine:
         """Mostly one that believes to be a master."""

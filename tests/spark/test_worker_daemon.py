@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark.source_world import SourceWorld
 from tiermq.spark.worker_daemon import without_listener
+from waiting import until
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
@@ -89,6 +91,65 @@ def test_pysparks_own_daemon_prints_no_broken_pipe_and_everything_else() -> None
     done = subprocess.run([sys.executable, "-c", LOUD], capture_output=True, text=True, check=True)
     assert "a defect" in done.stderr
     assert "hung up" not in done.stderr
+
+
+LAST_BYTES = """
+import socket, sys, types
+import pyspark.daemon as daemon
+
+def main(infile, outfile):
+    if "loud" in sys.argv:
+        outfile.close()  # Its flush is then a ValueError, a defect.
+    else:
+        outfile.write(b"the last bytes")
+
+sys.modules["pyspark_of_a_test"] = types.SimpleNamespace(main=main)
+if "own" in sys.argv:
+    daemon.manager = lambda: None
+    from tiermq.spark.worker_daemon import main as start
+    start()
+else:
+    this = sys.modules["__main__"]
+    this.__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+    this.traceback = daemon.traceback
+    from tiermq.spark.worker_daemon import silence_broken_pipes
+    silence_broken_pipes()
+    daemon.print = this.print
+ours, theirs = socket.socketpair()
+theirs.close()
+daemon.worker(ours, True)
+"""
+
+
+@pytest.mark.parametrize("daemon", ["own", "pyspark's"])
+def test_a_worker_that_cannot_write_its_last_bytes_prints_nothing_about_it(daemon: str) -> None:
+    words = [sys.executable, "-c", LAST_BYTES, "pyspark_of_a_test", daemon]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    done = subprocess.run([*words, "loud"], capture_output=True, text=True, check=True)
+    assert "failed to flush" in done.stderr
+    assert "ValueError" in done.stderr
+
+
+@pytest.mark.parametrize("sent", [b"", (5).to_bytes(4) + b"ab"])
+def test_a_jvm_that_hangs_up_on_a_real_daemon_and_its_worker_causes_no_traceback(tmp_path: Path, sent: bytes) -> None:
+    environment = {
+        **os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+    }  # fmt: skip
+    words = [sys.executable, "-m", "tiermq.spark.worker_daemon", "pyspark.sql.worker.plan_data_source_read"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as daemon:
+        assert daemon.stdout is not None
+        path = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4)))
+        for hangs_up_at_once in (True, False):
+            with socket.socket(socket.AF_UNIX) as jvm:
+                jvm.connect(path.decode())
+                if not hangs_up_at_once:
+                    worker = int.from_bytes(jvm.recv(4))
+                    jvm.sendall(sent)
+        until(lambda: not Path(f"/proc/{worker}").exists())
+        _, errors = daemon.communicate()
+    assert errors == b""
 
 
 QUIET = """

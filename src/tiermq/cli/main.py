@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -98,12 +99,27 @@ COMMANDS = {
 }
 
 
+def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from tiermq.kernel import KERNEL
+
+        click.echo(f"tiermq, version {__version__} ({KERNEL} kernel, Python {platform.python_version()})")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     entries=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
-@click.version_option(__version__, prog_name="tiermq")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and which kernel runs, and exit.",
+)
 def cli() -> None:
     """RocketMQ-compatible message store and broker with tiered storage.
 

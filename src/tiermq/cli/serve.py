@@ -26,6 +26,7 @@ from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
+from tiermq.cli.broker_supervisor import BrokerSupervisor, broker_commands
 from tiermq.cli.server_process import (
     ACCEPT_WEAKER,
     OPEN,
@@ -51,7 +52,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
-from tiermq.remoting.tls import TlsMode
+from tiermq.remoting.tls import KEY_PASSWORD, TlsMode
 from tiermq.replication.election import Decision, Election, Role
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.tier.tier_config import TierConfig
@@ -93,6 +94,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Port of the console, at loopback.",
 )
 @click.option("--allow-changes", is_flag=True, help="Let the console change topics, groups, offsets and settings.")
+@click.option(
+    "--brokers",
+    metavar="N",
+    type=click.IntRange(1, 256),
+    default=1,
+    help="Run N brokers, a process each, on the stores DIR/0, DIR/1, …: one broker uses about one core.",
+)
 @click.option("--standby", is_flag=True, help="Run as a replica; a lease in the tier decides which one is the master.")
 @click.option("--lease", metavar="URL", help="Where that lease is [the tier]: file:///shared/dir, s3://….")
 @click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
@@ -118,9 +126,11 @@ def serve(security: SecurityOptions, **options: Any) -> None:
       tiermq serve ~/store --console
       tiermq serve -c /etc/rocketmq/broker.conf --namesrv 10.0.0.1:9876
       tiermq serve ~/store --port 0 --namesrv-port 0 --json
+      tiermq serve ~/store --brokers 4 --tier s3://bucket/history
       tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a
       tiermq serve --read-only --tier s3://bucket/history --name broker-a
 
+    Of several brokers the ports are 10 apart, and the names end in -0, -1, …; one that ends by itself is started again.
     Replicas of one broker have its --name and tier in common, and a store each. See `tiermq broker --help`.
     """
     as_json: bool = options["as_json"]
@@ -137,6 +147,11 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             handler.addFilter(rare := TierTroubleFilter())
             running.callback(handler.removeFilter, rare)
         try:
+            if options["brokers"] > 1:
+                if options["with_console"]:
+                    raise BadConfig("--console: expected one broker, found --brokers: run `tiermq console` beside them")
+                _serve_brokers(options, security, running, ending)
+                return
             ready, reload, announce, acl = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             give_up("serve", error)
@@ -249,6 +264,67 @@ def _console(
     with _explained(f"console, {server.host}:{server.port}"):
         server.start()
     return {"console": server.url}
+
+
+def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: ExitStack, ending: EndSignals) -> None:
+    """Run brokers in processes of their own, under a name server in this one, until an end signal. Raises OSError,
+    TierMQError.
+    """
+    as_json: bool = options["as_json"]
+    file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
+    directory = (options["directory"] or StoreConfig(**file.store).root_path).absolute()
+    config = _broker_config({**options, "name": options["name"] or "brokers"}, file, str(directory))
+    acl = security.acl()
+    if acl is not None and acl.table.administrator() is None:
+        raise BadConfig(f"{security.accounts}: expected an administrator, as whom brokers register, found none")
+    named_by, servers = config.namesrv_addr, []
+    if not named_by:
+        name_server = NameServer(
+            _name_server_config(options, file, config, str(directory)), tls=security.tls(), acl=acl
+        )
+        with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
+            name_server.start()
+        running.callback(name_server.stop)
+        servers.append(name_server.server)
+        named_by = f"{LOOPBACK if config.bind_address in ANY else config.bind_address}:{name_server.port}"
+    if security.key_password is not None:
+        os.environ[KEY_PASSWORD] = security.key_password  # Not on a command line.
+    commands = broker_commands(options, file, directory, named_by, [*_passed_on(options), *security.words])
+    supervisor = BrokerSupervisor(commands, lambda words, values: say_event(as_json, words, **values))
+    running.callback(supervisor.stop)
+    brokers = supervisor.start()
+    words = ", ".join(f"{each['name']} at {each['address']}" for each in brokers)
+    is_open = security.is_open(config.bind_address)
+    say_event(
+        as_json,
+        f"{len(brokers)} brokers ready: {words}, name server {named_by}, stores {directory}/0 to {len(brokers) - 1}, "
+        f"tier {brokers[0]['tier'] or 'none'}" + (f", {OPEN}" if is_open else ""),
+        event="ready",
+        brokers=brokers,
+        nameServer=named_by,
+        store=str(directory),
+        open=is_open,
+    )
+
+    def reload() -> None:
+        supervisor.hang_up()
+        reload_security(servers, acl, as_json)
+
+    ending.wait(on_hangup=reload, acl=acl)
+    say_event(as_json, "brokers ending", event="ending")
+    running.close()
+    left = {"messages": supervisor.messages_left, "queues": supervisor.queues_left}
+    more = f", only in the stores and not in the tier: {left['messages']} messages" if left["messages"] else ""
+    say_event(as_json, f"brokers ended{more}", event="ended", notUploaded=left)
+
+
+def _passed_on(options: dict[str, Any]) -> list[str]:
+    """Options that are every broker's."""
+    words = [f"--{name.replace('_', '-')}" for name in ("tier_later", "accept_weaker", "verbose") if options[name]]
+    for name, option in (("tier", "--tier"), ("config_file", "--config"), ("host", "--host"), ("cluster", "--cluster")):
+        if options[name] is not None:
+            words += [option, str(options[name])]
+    return words
 
 
 def _started(

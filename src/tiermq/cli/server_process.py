@@ -34,7 +34,7 @@ from tiermq.message.hosts import LOOPBACK
 from tiermq.remoting.permissions import RELOAD_S, AccessFile, Account
 from tiermq.remoting.security_promises import ACL, CERTIFICATE, ENFORCING, TRUSTED
 from tiermq.remoting.server import RemotingServer, ThreadedServer
-from tiermq.remoting.tls import TlsMode, TlsSettings, can_make_self_signed
+from tiermq.remoting.tls import KEY_PASSWORD, TlsMode, TlsSettings, can_make_self_signed
 from tiermq.settings import Promise, ServerConfiguration, unkept_in_file
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
@@ -47,6 +47,18 @@ OWN_MAP_BYTES = 1 << 20
 """Buffers of this size are mapped separately; glibc's own threshold grows up to 32 MB."""
 COMPLAINT_REST_S = 60.0
 _TROUBLES = (TierUnavailable, TierCredentials, BadTierUrl)
+
+
+def notify_manager(state: str) -> None:
+    """Notify the service manager that started this process, if it wants to know (systemd's Type=notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+    except OSError as error:
+        _log.warning("the service manager at %s was not notified of %s: %s", address, state, error)
 
 
 class EndSignals:
@@ -94,6 +106,7 @@ class EndSignals:
 
         Meanwhile `acl` looks for a changed file: without that a broken one would be reported at the next request only.
         """
+        notify_manager("READY=1")
         self._mine.settimeout(None if acl is None else RELOAD_S)
         while not set(came := self._signals(acl)) & set(NUMBERS) and not self._has_ended:
             if signal.SIGHUP in came:
@@ -101,6 +114,7 @@ class EndSignals:
         self._mine.settimeout(None)
         self._listener = threading.Thread(target=self._end_at_once, args=(time.monotonic(),), daemon=True)
         self._listener.start()
+        notify_manager("STOPPING=1")
 
     def _signals(self, acl: AccessFile | None) -> bytes:
         while True:
@@ -260,6 +274,18 @@ class SecurityOptions:
         }
         return {name for name, is_given in said.items() if is_given}
 
+    @property
+    def words(self) -> list[str]:
+        """The same options for another process; a password of the key is in its environment."""
+        said = {
+            "--tls": None if self.mode is None else self.mode.value,
+            "--tls-cert": self.certificate,
+            "--tls-key": self.key,
+            "--tls-trusted": self.trusted,
+            "--acl": self.accounts,
+        }
+        return [word for option, value in said.items() if value is not None for word in (option, str(value))]
+
     def is_open(self, bind_address: str) -> bool:
         """Whether every machine that reaches a server at this address may use it."""
         return not (self.accounts or self.trusted) and bind_address not in (LOOPBACK, "localhost", "::1")
@@ -405,7 +431,7 @@ def security_options(command: F) -> F:
         ),
         click.option("--tls-cert", type=_FILE, help="PEM certificate [self-signed, new at each start, for tests]."),
         click.option("--tls-key", type=_FILE, help="PEM key of the certificate [in the same file]."),
-        click.option("--tls-key-password", envvar="TIERMQ_TLS_KEY_PASSWORD", hidden=True),
+        click.option("--tls-key-password", envvar=KEY_PASSWORD, hidden=True),
         click.option(
             "--tls-trusted",
             "--tls-trust",

@@ -9,19 +9,32 @@ Decompression is bounded: a body of a few bytes can claim to be gigabytes.
 
 from __future__ import annotations
 
+import sys
 import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
 
 import lz4.frame
-import zstandard
 
 from tiermq.errors import CorruptRecord
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
 
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
+
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 COMPRESSION_LEVEL = 5  # The Java client's default.
 
-_ZSTD_BLOCK_BYTES_MAX = 128 * 1024
-_ZSTD_BLOCK_BYTES_MIN = 4  # Header and one repeated byte: this much input can make one whole block of output.
+
+class _FrameReader(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes | None: ...
+    def decompress(self, data: bytes, /, max_length: int = -1) -> bytes: ...
 
 
 def compress(body: bytes, kind: CompressionType, level: int = COMPRESSION_LEVEL) -> bytes:
@@ -29,8 +42,14 @@ def compress(body: bytes, kind: CompressionType, level: int = COMPRESSION_LEVEL)
     if kind is CompressionType.LZ4:
         return bytes(lz4.frame.compress(body, block_linked=False, store_size=False))
     if kind is CompressionType.ZSTD:
-        return zstandard.ZstdCompressor(level=level).compress(body)
+        return _zstd_compressor(level).compress(body, zstd.ZstdCompressor.FLUSH_FRAME)
     return zlib.compress(body, level)
+
+
+@lru_cache
+def _zstd_compressor(level: int) -> zstd.ZstdCompressor:
+    """One for all threads: a call makes a whole frame, under the lock of the compressor. A new one costs 100 us."""
+    return zstd.ZstdCompressor(level=level)
 
 
 def decompress(body: bytes, sys_flag: int, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
@@ -43,12 +62,12 @@ def decompress(body: bytes, sys_flag: int, *, max_bytes: int = DECOMPRESSED_BYTE
     number = compression_type_number(sys_flag)
     try:
         if number == CompressionType.LZ4:
-            return _decompress_lz4(body, max_bytes)
+            return _decompress_frames(lz4.frame.LZ4FrameDecompressor, body, max_bytes)
         if number == CompressionType.ZSTD:
-            return _decompress_zstd(body, max_bytes)
+            return _decompress_frames(zstd.ZstdDecompressor, body, max_bytes)
         if number in (CompressionType.ZLIB, CompressionType.ZLIB_LEGACY):
             return _decompress_zlib(body, max_bytes)
-    except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError, MemoryError) as error:
+    except (zlib.error, zstd.ZstdError, RuntimeError, EOFError, MemoryError) as error:
         name = CompressionType(number).name
         raise CorruptRecord(f"body of {len(body)} bytes: not a valid {name} stream: {error}") from error
     raise CorruptRecord(f"body of {len(body)} bytes: compression type {number} of SYSFLAG {sys_flag:#x} is unknown")
@@ -62,11 +81,11 @@ def _decompress_zlib(body: bytes, max_bytes: int) -> bytes:
     return result
 
 
-def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
+def _decompress_frames(new: Callable[[], _FrameReader], body: bytes, max_bytes: int) -> bytes:
     pieces: list[bytes] = []
     total = 0
     while True:
-        stream = lz4.frame.LZ4FrameDecompressor()
+        stream = new()
         rest = body
         step_bytes = max(65536, 8 * len(body))  # The stream allocates its whole step before it starts.
         while not stream.eof:
@@ -80,28 +99,6 @@ def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
         if not stream.unused_data:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         body = stream.unused_data
-
-
-def _decompress_zstd(body: bytes, max_bytes: int) -> bytes:
-    """Decompress in steps that cannot exceed the remaining limit by much, since the stream has no limit."""
-    pieces: list[bytes] = []
-    total = 0
-    decompressor = zstandard.ZstdDecompressor()
-    while True:
-        stream = decompressor.decompressobj()
-        at = 0
-        while not stream.eof:
-            if at >= len(body):
-                _check_end(ended=False, rest=b"")
-            step = max(64, (max_bytes - total) // (_ZSTD_BLOCK_BYTES_MAX // _ZSTD_BLOCK_BYTES_MIN))
-            piece = stream.decompress(body[at : at + step])
-            at += step
-            total += len(piece)
-            _check_bound(total, max_bytes)
-            pieces.append(piece)
-        body = stream.unused_data + body[at:]
-        if not body:
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _check_bound(found_bytes: int, max_bytes: int) -> None:

@@ -128,6 +128,7 @@ class Connection(asyncio.Protocol):
         "_counted_unsent",
         "_flush_is_due",
         "_frames",
+        "_header_begun",
         "_in_read",
         "_next_opaque",
         "_out",
@@ -168,6 +169,7 @@ class Connection(asyncio.Protocol):
         self._reader = self._new_reader()
         self._refused_bytes = 0
         self._partial_bytes = 0
+        self._header_begun = b""  # Of a frame that is not whole, until its header is.
         self._silent_bytes = 0
         self._counted_unsent = 0
         self._waits_for_slice = False
@@ -211,8 +213,13 @@ class Connection(asyncio.Protocol):
             if self._refused_bytes:
                 data = self._skip_refused(data)
             frames = self._reader.feed(data) if data else []
-            if (pending_bytes := self._reader.pending_bytes) and (frames or not self._partial_bytes):
-                self._refuse_long(data[-pending_bytes:])
+            if pending_bytes := self._reader.pending_bytes:
+                if frames or not self._partial_bytes:
+                    self._header_begun = data[-pending_bytes:]
+                    self._refuse_long()
+                elif self._header_begun:
+                    self._header_begun += data
+                    self._refuse_long()
         except BadFrame as error:
             self._give_up(error)
             return
@@ -417,17 +424,29 @@ class Connection(asyncio.Protocol):
         limits = self._owner.limits
         return FrameReader(limits.frame_bytes_max, header_bytes_max=limits.header_bytes_max)
 
-    def _refuse_long(self, begin: bytes) -> None:
-        """Of a frame that has only begun: refuse a body that is too long for the request before it is received."""
+    def _refuse_long(self) -> None:
+        """Of a frame that has only begun: refuse a body that is too long for the request before it is received.
+
+        Also one that answers nothing.
+        """
+        begin = self._header_begun
         if len(begin) < LENGTHS.size:
             return
         length, mixed = LENGTHS.unpack_from(begin)
         header_end = LENGTHS.size + (mixed & HEADER_MASK)
         body_bytes = 4 + length - header_end
-        if body_bytes <= self._owner.limits.body_bytes_max or len(begin) < header_end:
+        is_long = body_bytes > self._owner.limits.body_bytes_max
+        if is_long and len(begin) < header_end:
+            return
+        self._header_begun = b""
+        if not is_long:
             return
         command = command_of(Frame(mixed >> 24, begin[LENGTHS.size : header_end], b""))
-        if not command.flag & FLAG_RESPONSE and self._owner.refuses_body(self, command, body_bytes):
+        if command.flag & FLAG_RESPONSE:
+            is_refused = command.opaque not in self._requests
+        else:
+            is_refused = self._owner.refuses_body(self, command, body_bytes)
+        if is_refused:
             self._refused_bytes = 4 + length - len(begin)
             self._reader = self._new_reader()
 

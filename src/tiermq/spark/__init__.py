@@ -14,6 +14,7 @@ from tiermq.pipeline import names_from
 if TYPE_CHECKING:
     from tiermq.pipeline.scan.explain import ScanExplanation
     from tiermq.spark.attached_history import AttachedHistory, attach
+    from tiermq.spark.query_pruning import prune_queries
     from tiermq.spark.session import get_spark
     from tiermq.spark.source.builder import explain_scan, messages
     from tiermq.spark.source.data_source import TierMQDataSource
@@ -26,6 +27,7 @@ _HOMES = {
     "AttachedHistory": "tiermq.spark.attached_history",
     "get_spark": "tiermq.spark.session",
     "messages": "tiermq.spark.source.builder",
+    "prune_queries": "tiermq.spark.query_pruning",
     "explain_scan": "tiermq.spark.source.builder",
     "ScanExplanation": "tiermq.pipeline.scan.explain",
     "ScanMeter": "tiermq.spark.source.scan_meter",
@@ -45,6 +47,7 @@ __all__ = [
     "explain_scan",
     "get_spark",
     "messages",
+    "prune_queries",
     "stream_lag",
 ]
 __getattr__ = names_from(__name__, _HOMES)

@@ -5,8 +5,8 @@
     spark.sql("select tags, count(*) from tiermq.prod.orders group by tags").show()
 
 Each topic is a temporary view, under its own name and a plain one, and `messages` is all of them, so `spark.sql` and
-`spark.table` work too; there a view is pruned to its topic, and Spark applies everything else row by row. `history.sql`
-reads each table of its query separately, with the query's own conditions applied, and only the columns that it can
+`spark.table` work too; there `query_pruning` does what `history.sql` does by the text of a query, also with Spark
+Connect: it reads each table separately, with the query's own conditions applied, and only the columns that it can
 need. `tiermq.<cluster>.<topic>` is the same in `spark.sql` as the view of the topic; see `topic_catalog`.
 """
 

@@ -33,6 +33,7 @@ from tiermq.spark.option_values import (
     read_time_ms,
     read_times,
 )
+from tiermq.spark.query_pruning import read_condition
 
 
 class Use(enum.StrEnum):
@@ -352,6 +353,24 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         ScanPruning.of_text,
         None,
         "Set by `attach` and `where`: what a query's own conditions leave out. Only prunes, is never an error.",
+        uses=_BATCH,
+    ),
+    Option(
+        "scanCondition",
+        "condition",
+        "time zone and SQL",
+        read_condition,
+        None,
+        "Set by the optimizer's rule: the condition of a plan, which prunes as `scanPruning` does.",
+        uses=_BATCH,
+    ),
+    Option(
+        "scanSnapshot",
+        "snapshot",
+        "file",
+        read_text,
+        None,
+        "Set by the optimizer's rule: where plans of one frame keep the ends of queues.",
         uses=_BATCH,
     ),
 )

@@ -50,10 +50,11 @@ class SourceOptions:
         if values["include_properties"] is None:
             values["include_properties"] = not values["kafka_columns"]
         names = [each.name for each in fields(ScanSpec) if each.name in values]
+        pruning = (values["pruning"] or PRUNES_NOTHING).also(values["condition"] or PRUNES_NOTHING)
         scan = ScanSpec(
             place=_place(values),
             brokers=() if values["stores"] else values["broker_names"],
-            **{**{name: values[name] for name in names}, "pruning": values["pruning"] or PRUNES_NOTHING},
+            **{**{name: values[name] for name in names}, "pruning": pruning},
         )
         scan.require_place()
         options = cls(scan, **{each.name: values[each.name] for each in fields(cls) if each.name != "scan"})

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import tiermq
 from tiermq.message.hosts import LOOPBACK
 from tiermq.spark.java import find_java, quiet_home
+from tiermq.spark.query_pruning import prune_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,10 +60,14 @@ def get_spark(master: str = "local[*]", *, app: str = "tiermq", conf: Mapping[st
         runs_on = running.conf.get("spark.master", None)
         if runs_on != master:
             _log.warning("a session on %s runs already: it is used instead of a new one on %s", runs_on, master)
-        return _configured(SparkSession.builder, conf or {}).getOrCreate()
+        session = _configured(SparkSession.builder, conf or {}).getOrCreate()
+        prune_queries(session)
+        return session
     settings = merged(session_defaults(master), conf or {})
     with _environment(start_environment(master)):
-        return _configured(builder.master(master), settings).getOrCreate()
+        session = _configured(builder.master(master), settings).getOrCreate()
+    prune_queries(session)
+    return session
 
 
 def session_defaults(master: str) -> dict[str, str]:

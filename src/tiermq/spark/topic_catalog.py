@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
+from tiermq.spark.query_pruning import RULE_OPTIONS, TABLE_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +73,7 @@ class TopicCatalog:
 
     def put(self, namespace: str, name: str, options: Mapping[str, str]) -> str:
         """Make or replace a table; returns what identifies it."""
-        source = f"tiermq_table_{uuid.uuid4().hex[:8]}_{next(_numbers)}"
+        source = f"{TABLE_PREFIX}{uuid.uuid4().hex[:8]}_{next(_numbers)}"
         made: Any = bound_source(source, dict(options))
         self._spark.dataSource.register(made)
         if not self._catalog.namespaceExists(self._texts(namespace)):
@@ -118,8 +119,9 @@ def bound_source(name: str, given: dict[str, str]) -> type[TierMQDataSource]:
     """A source with options of its own, whatever Spark gives it."""
     from tiermq.spark.source.data_source import TierMQDataSource
 
-    def __init__(self: Any, options: Mapping[str, str]) -> None:  # noqa: ARG001, N807 - Spark calls it so.
-        TierMQDataSource.__init__(self, given)
+    def __init__(self: Any, options: Mapping[str, str]) -> None:  # noqa: N807 - Spark calls it so.
+        of_the_plan = {name: value for name, value in options.items() if name.lower() in RULE_OPTIONS}
+        TierMQDataSource.__init__(self, {**given, **of_the_plan})
 
     members = {"__init__": __init__, "name": classmethod(lambda _cls: name)}
     return type("TopicTable", (TierMQDataSource,), members)

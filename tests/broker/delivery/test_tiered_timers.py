@@ -121,7 +121,7 @@ def test_a_far_timer_is_cancelled_by_its_key(far_broker: LocalBroker, is_overdue
     if not is_overdue:
         far_broker.advance(days=29, hours=13)
         until(far_broker.broker, lambda: far_of(far_broker).given_count == 3)
-        until(far_broker.broker, lambda: wheel.queue_offset == 6)
+        until(far_broker.broker, lambda: wheel.queue_offset >= 6)
     far_broker.advance(days=40)
     until(far_broker.broker, lambda: "stays" in delivered(far_broker))
     send(far_broker, "afterwards", far_broker.clock.now_ms() + 1_000)

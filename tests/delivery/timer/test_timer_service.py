@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tracemalloc
 from pathlib import Path
@@ -223,6 +224,31 @@ def make_files_old(world: TimerWorld) -> None:
     """Old enough to be deleted by their files' times, though no hour has passed."""
     for info in world.access.list_files("/store/commitlog"):
         set_modified_ms(world.access, f"/store/commitlog/{info.name}", world.clock.now_ms() - 2 * HOUR_MS)
+
+
+@pytest.mark.parametrize("how", ["stopped", "the clock leaps", "deliveries are stopped"])
+def test_a_timer_that_rolls_late_is_cancelled_all_the_same(how: str) -> None:
+    """It rolls when its time is over already: it must not be delivered before what cancels it is seen."""
+    world = TimerWorld()
+    window_ms = SMALL.roll_window_ms
+    for delay_ms in (window_ms * 5 // 4, window_ms * 7 // 4, window_ms * 9 // 2):
+        due_ms = world.clock.now_ms() + delay_ms
+        world.send(b"cancelled %d" % delay_ms, deliver_ms=due_ms)
+        world.send(b"stays %d" % delay_ms, deliver_ms=due_ms)
+        world.timers.cancel("T", f"K-cancelled {delay_ms}", due_ms)
+    world.turn()
+    if how == "stopped":
+        world.stop()
+        world.clock.advance_ms(10 * window_ms)
+        world.start()
+    elif how == "deliveries are stopped":
+        world.restart(dataclasses.replace(SMALL, stop_dequeue=True))
+        world.wait(10 * window_ms)
+        world.restart(SMALL)
+    else:
+        world.clock.advance_ms(10 * window_ms)
+    world.turn()
+    assert sorted(world.bodies()) == sorted(b"stays %d" % ms for ms in (125_000, 175_000, 450_000))
 
 
 def test_a_file_with_a_waiting_timer_is_not_deleted_until_that_was_delivered() -> None:

@@ -126,6 +126,29 @@ def test_a_take_over_fences_the_holder_at_once_and_leaves_the_lease_free(manual_
     assert new.acquire() == 3
 
 
+@pytest.mark.parametrize("act", [BrokerLease.release, BrokerLease.renew], ids=["releases", "renews"])
+def test_a_take_over_succeeds_while_its_holder_acts(
+    manual_clock: ManualClock, act: Callable[[BrokerLease], object]
+) -> None:
+    """An elected master takes over from one that is ending: it would fail to open, and end without an upload."""
+    acts: list[Callable[[BrokerLease], object]] = []
+
+    class Crossed(MemoryDriver):
+        def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
+            if acts:
+                acts.pop()(old)
+            return super().put_object(name, data, expected=expected)
+
+    driver = Crossed()
+    old = lease_of(driver, DISPATCHER, manual_clock)
+    old.acquire()
+    acts.append(act)
+    assert lease_of(driver, "operator", manual_clock).take_over() >= 2
+    assert lease_of(driver, JOB, manual_clock).acquire() >= 3
+    with pytest.raises(StaleWriter):
+        old.check()
+
+
 def test_after_expiry_the_lease_is_taken_over_with_a_higher_epoch_and_the_old_holder_is_stale(
     manual_clock: ManualClock,
 ) -> None:

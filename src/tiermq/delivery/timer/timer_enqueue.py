@@ -68,10 +68,14 @@ class TimerEnqueue:
         return self._far_since or (self._state.queue_offset, self._state.log.end)
 
     @property
+    def end(self) -> int:
+        """The end of the timer topic, with what no reader sees yet."""
+        return self._state.store.max_offset(TIMER_TOPIC, TIMER_QUEUE, committed=False)
+
+    @property
     def behind_count(self) -> int:
         """Messages that were not enqueued yet."""
-        end = self._state.store.max_offset(TIMER_TOPIC, TIMER_QUEUE, committed=False)
-        return max(0, end - self._state.queue_offset)
+        return max(0, self.end - self._state.queue_offset)
 
     def run(self) -> bool:
         """Enqueue new messages; returns whether there are more. Raises DiskFull."""
@@ -206,6 +210,6 @@ def slot_for(deliver_ms: int, write_ms: int, settings: TimerSettings) -> tuple[i
     excess_ms = deliver_ms - write_ms - window * settings.precision_ms
     if excess_ms < 0:
         return deliver_ms, False
-    # Close behind the window: half of it now leaves enough for the rest.
-    slots = window // 2 if excess_ms < window // 3 * settings.precision_ms else window
+    # Close behind the window: half of it now leaves enough for the rest. Both ways leave `roll_rest_ms` at least.
+    slots = window // 2 if excess_ms < settings.roll_rest_ms else window
     return write_ms + slots * settings.precision_ms, True

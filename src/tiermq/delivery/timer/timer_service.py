@@ -5,7 +5,8 @@
 
 One round: new messages are enqueued, then the current slot advances, then due timers are delivered. A cancellation that
 came before its timer's slot passed thus takes effect; after a stop, too, since the wheel's time continues only when all
-that was stored before, and all overdue tiered timers, are in it.
+that was stored before, and all overdue tiered timers, are in it. A wheel that is late catches up in steps, each no longer
+than a timer that rolls has left (`slot_for`): what rolled is in the wheel again before its own time passes.
 
 Invariants: a timer that is durable in the timer topic is delivered at least once, not before its time, also over
 restarts, crashes and power cuts. A checkpoint is written when the state that it describes is durable: tiered
@@ -45,6 +46,7 @@ from tiermq.store.local_store import LocalStore
 _log = logging.getLogger(__name__)
 
 REST_S = 0.1
+MIN_REST_S = 0.001
 CLEAN_INTERVAL_MS = 30_000
 IDLE_CHECKPOINT_MS = 60_000
 CANCEL_TAG = "_RECALL_TAG_"
@@ -55,6 +57,7 @@ INTERVAL_MS_MAX = 60_000
 INTERVAL_MS_MIN = 1_000
 RETRY_MS = 5_000
 ELSEWHERE_FILE = "timersElsewhere.json"
+NOT_KNOWN = -1
 
 
 class TimerService(Service):
@@ -93,7 +96,8 @@ class TimerService(Service):
         self._flushed_ms = clock.now_ms()
         self._cleaned_ms = clock.now_ms()
         self._is_closed = False
-        self._is_catching_up = True
+        self._enqueue_to: int | None = NOT_KNOWN
+        """While set, the wheel's time waits until that much of the timer topic is in the wheel."""
         self._hold = TimerHold(self._state)
         store.add_eviction_veto(self._hold.holds)
 
@@ -186,14 +190,14 @@ class TimerService(Service):
     def run_once(self) -> float:
         """Enqueue, deliver, checkpoint; returns the time until the next step."""
         self._turn_back()
-        more = self._tiered is not None and self._tiered.run()
+        more = is_pulling = self._tiered is not None and self._tiered.run()
         with SHORT_TURNS:
+            if self._enqueue_to == NOT_KNOWN and not is_pulling:
+                self._enqueue_to = self._enqueue.end
             more = self._enqueue.run() or more
-            if self._is_catching_up:
-                self._is_catching_up = more or (self._enqueue.behind_count > 0 and not self.settings.stop_enqueue)
-            if not self._is_catching_up:
-                self._state.write_ms = max(self._state.write_ms, self.settings.floor(self._clock.now_ms()))
-                more = self._dequeue.run() or more
+            if self._is_caught_up():
+                self._enqueue_to = None
+                more = self._advance() or more
         now_ms = self._clock.now_ms()
         if now_ms - self._flushed_ms >= self.settings.flush_interval_ms:
             self.flush()
@@ -202,8 +206,33 @@ class TimerService(Service):
             self._state.log.delete_before(self._state.store.min_physical_offset)
         if more:
             return 0.0
-        left_ms = self._state.write_ms + self.settings.precision_ms - now_ms
-        return min(REST_S, max(0.001, left_ms / 1000))
+        if self._enqueue_to is not None:
+            return MIN_REST_S
+        left_ms = self.settings.floor(now_ms) + self.settings.precision_ms - now_ms
+        return min(REST_S, max(MIN_REST_S, left_ms / 1000))
+
+    def _is_caught_up(self) -> bool:
+        to = self._enqueue_to
+        return to is None or (to != NOT_KNOWN and (self.settings.stop_enqueue or self._state.queue_offset >= to))
+
+    def _advance(self) -> bool:
+        """Move the wheel's time ahead, and deliver; whether there is more to do now."""
+        state = self._state
+        now_ms = self.settings.floor(self._clock.now_ms())
+        state.write_ms = max(state.write_ms, min(now_ms, self._step_end_ms(now_ms)))
+        more = self._dequeue.run()
+        if state.write_ms < now_ms and state.read_ms >= state.write_ms:
+            self._enqueue_to = NOT_KNOWN  # What has rolled comes before the next step.
+            return True
+        return more
+
+    def _step_end_ms(self, now_ms: int) -> int:
+        """Up to when slots may be delivered before what rolls in the first of them is in the wheel again."""
+        step_ms = self.settings.roll_rest_ms
+        if now_ms - self._state.read_ms <= step_ms // 2:
+            return now_ms
+        first = next(self._state.wheel.slots_between(self._state.read_ms, now_ms), None)
+        return now_ms if first is None else first.time_ms + step_ms
 
     def _turn_back(self) -> None:
         """After the clock was set back: empty the slots whose time comes again; their timers were delivered."""

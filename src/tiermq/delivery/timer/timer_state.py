@@ -133,6 +133,11 @@ class TimerSettings:
     def roll_window_ms(self) -> int:
         return self.roll_slots * self.precision_ms
 
+    @property
+    def roll_rest_ms(self) -> int:
+        """What a timer that rolls has left, at least: its slot is so long before its time."""
+        return max(1, self.roll_slots // 3) * self.precision_ms
+
     def floor(self, time_ms: int) -> int:
         """The start of the slot that contains a time."""
         return time_ms // self.precision_ms * self.precision_ms

@@ -19,6 +19,7 @@ from tiermq.history.planning import KeyLookup, plan_scan
 from tiermq.history.reading import read_task
 from tiermq.history.scan_values import OffsetBounds, ScanCounters, ScanPlan, ScanRequest
 from tiermq.pipeline.scan.queue_offsets import LATEST_NUMBER, Edge, EveryQueue, QueueNumber, QueueOffsets
+from tiermq.pipeline.scan.scan_snapshot import within_snapshot
 from tiermq.pipeline.scan.scan_spec import ScanSpec
 from tiermq.tier.names import QueueKey
 
@@ -207,7 +208,10 @@ def plan_batch(history: OpenHistory, spec: ScanSpec, columns: Sequence[str]) -> 
     named, request = request, request if spec.names_queues else pruning.on_topics(request)
     # Topics that the spec names must exist; those that a query compares with need not.
     catalog = open_catalog(history, spec, request, named=replace(named, topics=named.topics & request.topics))
-    plan = plan_with(catalog, spec, pruning.applied(bounded_request(spec, request, catalog)))
+    request = bounded_request(spec, request, catalog)
+    if spec.snapshot is not None:
+        request = within_snapshot(spec.snapshot, request, catalog.queues(), pruning.topics)
+    plan = plan_with(catalog, spec, pruning.applied(request))
     counters = plan.counters
     counters += catalog.counters
     return plan

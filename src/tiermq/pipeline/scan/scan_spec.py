@@ -41,7 +41,8 @@ class ScanSpec:
     """See the module. Empty tuples and None mean no restriction. Raises BadOption for contradictions.
 
     `starting_ms` is inclusive and `ending_ms` exclusive, by store time. `brokers` chooses brokers of the tier.
-    `pruning` is what a query's own conditions leave out; it never causes an error.
+    `pruning` is what a query's own conditions leave out; it never causes an error. `snapshot` is the file of one that
+    several plans share.
     """
 
     place: HistoryPlace = NOWHERE
@@ -60,6 +61,7 @@ class ScanSpec:
     tags: tuple[str, ...] = ()
     delays_ms: tuple[int, ...] = ()
     pruning: ScanPruning = PRUNES_NOTHING
+    snapshot: str | None = None
     fail_on_data_loss: bool = True
     decompress: bool = True
     min_partitions: int = 0
@@ -92,7 +94,7 @@ class ScanSpec:
     def as_texts(self) -> dict[str, str]:
         """What is set, by the names of the source's options: for Spark, and for the record of a replay.
 
-        Not in it: `decompress`, sizes of partitions, pruning and name servers, which neither needs.
+        Not in it: `decompress`, sizes of partitions, pruning, snapshot and name servers, which neither needs.
         """
         stores = [f"{store.path}={store.cluster}/{store.broker}" if store.cluster else store.path
                   for store in self.place.stores]  # fmt: skip

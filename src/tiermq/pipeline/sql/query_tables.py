@@ -226,6 +226,8 @@ class _Terms:
         return text if is_plain and "\\" not in text and "'" not in text and '"' not in text else None
 
     def _number(self, node: exp.Expression) -> int | None:
+        if isinstance(node, exp.Cast) and node.to.this is exp.DataType.Type.BIGINT:
+            node = node.this  # 100L
         if not isinstance(node, exp.Literal) or node.is_string or not re.fullmatch(r"\d{1,19}", str(node.this)):
             return None
         return min(int(node.this), LONG_MAX - 1)

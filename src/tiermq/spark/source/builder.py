@@ -15,13 +15,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
+from tiermq.errors import BadOption
 from tiermq.history.arrow_schema import ALIASES, COLUMNS
 from tiermq.pipeline.scan.explain import ScanExplanation, explain
 from tiermq.pipeline.scan.scan_spec import Moment, Path, Texts, scan_spec
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
+from tiermq.spark.query_pruning import prune_queries, zone_of
 from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def messages(
     from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
 
     spark.dataSource.register(TierMQDataSource)
+    prune_queries(spark)
     zone = session_zone(spark)
     given = option_texts(
         tier=tier, store=store, namesrv=namesrv, broker=broker, topic=topic, keys=keys, tags=tags, queues=queues,
@@ -121,4 +123,7 @@ def _plain(value: Any) -> str:
 
 def session_zone(spark: SparkSession) -> dt.tzinfo:
     name = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    return dt.UTC if name in ("UTC", "Z") else ZoneInfo(name)
+    zone = zone_of(name)
+    if zone is None:
+        raise BadOption(f"the session's time zone: expected one such as Europe/Berlin or +02:00, found {name}")
+    return zone

@@ -20,6 +20,7 @@ from tiermq.history.arrow_schema import COLUMNS, arrow_schema, spark_schema_ddl
 from tiermq.pipeline.store_directory import require_unlocked
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SinkOptions, SourceOptions
+from tiermq.spark.query_pruning import RULE_OPTIONS
 from tiermq.spark.sink.writers import TierMQStreamWriter, TierMQWireStreamWriter, TierMQWireWriter, TierMQWriter
 from tiermq.spark.source.batch_reader import TierMQReader
 from tiermq.spark.source.stream_reader import TierMQStreamReader
@@ -83,6 +84,7 @@ def require_no_table(given: Mapping[str, str]) -> None:
     At its creation Spark (4.3) hands each option over twice, as `name` and `option.name`, beside properties of its own;
     when the table is read, nothing.
     """
+    given = {name: value for name, value in given.items() if name.lower() not in RULE_OPTIONS}
     if not given or any(name.lower().startswith(_ADDED_TO_TABLES) for name in given):
         found = "" if given else "expected option tier, store or namesrv, found no option at all; "
         raise BadOption(found + _NO_TABLES)
@@ -102,7 +104,8 @@ def columns_of_schema(schema: StructType, options: SourceOptions) -> tuple[str, 
             )
         if not field.nullable:
             raise BadSchema(f"column {mine.name}: expected a column that may be null, found NOT NULL; leave that out")
-    if options.columns and set(options.columns) != set(names):
+    is_of_a_plan = options.scan.snapshot is not None  # Then it has those of the columns that the plan needs.
+    if options.columns and not is_of_a_plan and set(options.columns) != set(names):
         raise BadSchema(
             f"the schema has columns {', '.join(names)} and option columns names {', '.join(options.columns)}: "
             "give one of them"

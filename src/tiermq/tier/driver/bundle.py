@@ -50,6 +50,8 @@ DIRECTORY_VERSION = 2  # That of bundles with chunks or notes; all others have 1
 MERGE_RUN = 32  # Bundles at the end that are merged into one.
 MERGE_RATIO = 4  # A merged bundle is rewritten only with a quarter of its bytes or more.
 MERGE_BYTES_MAX = 64 << 20
+DIRECTORY_BYTES_MAX = 256 << 20
+_OFFSET_END = 1 << 62  # Offsets and lengths are below, so that their sums fit 64 bits.
 SUPERSEDED_BYTES = 1 << 20  # Of two bundles that were never merged: less is left to the next run of them.
 _NAME = re.compile(rf"([0-9]{{{BASE_DIGITS}}})(?:-([0-9]{{{BASE_DIGITS}}}))?", re.ASCII)
 _CHUNK_NAME = re.compile(r"chunk-[0-9a-f]{32}", re.ASCII)
@@ -184,26 +186,72 @@ def directory_bytes(tail: bytes | memoryview, where: str) -> int:
     return int(length) + FOOTER.size
 
 
-def decode_directory(tail: bytes | memoryview, where: str) -> Directory:
-    """The directory in the last bytes of a bundle, `directory_bytes` at least. Raises CorruptSegment."""
+def decode_directory(tail: bytes | memoryview, where: str, data_bytes: int | None = None) -> Directory:
+    """The directory in the last bytes of a bundle, `directory_bytes` at least; `data_bytes` are before it in the object
+    (None: not known). Raises CorruptSegment, whatever the bytes are, and no other error.
+    """
     length = directory_bytes(tail, where)
     _, checksum, _ = FOOTER.unpack(tail[-FOOTER.size :])
     packed = bytes(tail[-length : -FOOTER.size])
     if len(packed) != length - FOOTER.size or crc32(packed) != checksum:
         raise _damaged(where, "a directory with another checksum")
-    body: dict[str, Any] = json.loads(zlib.decompress(packed))
-    if body["version"] > DIRECTORY_VERSION:
-        raise CorruptSegment(
-            f"{where}: expected a bundle of version {DIRECTORY_VERSION}, found {body['version']}: a newer TierMQ wrote "
-            "it. Update this one."
+    try:
+        body = json.loads(_unpacked(packed))
+        version = body["version"]
+        if type(version) is not int:
+            raise TypeError(f"a version that is {version!r:.40}")
+        if version > DIRECTORY_VERSION:
+            raise CorruptSegment(
+                f"{where}: expected a bundle of version {DIRECTORY_VERSION}, found {version}: a newer TierMQ wrote it. "
+                "Update this one."
+            )
+        notes = body.get("notes", {})
+        directory = Directory(
+            body["session"],
+            body["fence"],
+            tuple(Cut(*cut) for cut in body["cuts"]),
+            tuple(BundledRange(*entry) for entry in body["ranges"]),
+            notes,
         )
-    return Directory(
-        body["session"],
-        body["fence"],
-        tuple(Cut(*cut) for cut in body["cuts"]),
-        tuple(BundledRange(*entry) for entry in body["ranges"]),
-        body.get("notes", {}),
-    )
+        _require_valid(directory, data_bytes)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error) as error:
+        raise _damaged(where, f"a directory that is none ({type(error).__name__}: {error!s:.200})") from error
+    return directory
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Raises ValueError, zlib.error."""
+    stream = zlib.decompressobj()
+    data = stream.decompress(packed, DIRECTORY_BYTES_MAX)
+    if not stream.eof:
+        raise ValueError(f"its end is missing, or it has more than {DIRECTORY_BYTES_MAX} bytes")
+    return data
+
+
+def _require_valid(directory: Directory, data_bytes: int | None) -> None:
+    """Anybody who may write to the bucket makes such objects. Raises ValueError, TypeError."""
+    texts = [directory.session, *directory.notes, *directory.notes.values()]
+    flags: list[object] = [directory.is_fence]
+    for cut in directory.cuts:
+        texts.append(cut.segment)
+        flags.append(cut.is_floor)
+        _require_natural(cut.position)
+    for entry in directory.ranges:
+        texts += [entry.segment, entry.chunk]
+        flags.append(entry.is_joined)
+        for number in (entry.position, entry.length, entry.offset):
+            _require_natural(number)
+        if entry.chunk and not is_chunk_name(entry.chunk):
+            raise ValueError(f"a chunk that is named {entry.chunk!r:.60}")
+        if not entry.chunk and data_bytes is not None and entry.offset + entry.length > data_bytes:
+            raise ValueError(f"a range up to byte {entry.offset + entry.length} of {data_bytes}")
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(flag, bool) for flag in flags):
+        raise TypeError("a field of another type")
+
+
+def _require_natural(number: object) -> None:
+    if type(number) is not int or not 0 <= number < _OFFSET_END:
+        raise ValueError(f"an offset that is {number!r:.40}")
 
 
 def _damaged(where: str, found: str) -> CorruptSegment:

@@ -92,7 +92,9 @@ class BundleStore:
         with self.lock:
             gone = next((part for part in self._index.ranges.get(segment, ()) if part.bundle in self._missing), None)
             return (
-                None if gone is None else f"{gone.bundle}: expected {gone.length} bytes of {segment}, found no object"
+                None
+                if gone is None
+                else f"{gone.bundle}: expected {gone.length} bytes of {segment}, found no such object, or a shorter one"
             )
 
     def has_ranges(self, segment: str) -> bool:
@@ -134,8 +136,13 @@ class BundleStore:
             live = [known.get((bundle.name, bundle.size), bundle) for bundle in sequence.live]
             self._directories = {bundle: self._directories[bundle] for bundle in live}
             self._replay(live)
-            listed = {f"{prefix}{name}" for name in self._chunks} | {self._path(bundle) for bundle in live}
-            self._missing = self._index.live_bytes().keys() - listed
+            sizes = {stat.path: stat.size for stat in stats.values()}
+            self._missing = {
+                part.bundle
+                for parts in self._index.ranges.values()
+                for part in parts
+                if part.offset + part.length > sizes.get(part.bundle, -1)
+            }
             self._superseded = sequence.superseded
             self._is_loaded = True
             self._checked_ms = self._clock.now_ms()
@@ -160,8 +167,8 @@ class BundleStore:
             length = directory_bytes(tail, where)
             if length > len(tail):
                 tail = self._tail(path, bundle.size, length)
-            return decode_directory(tail, where)
-        except (CorruptSegment, ValueError, KeyError, TypeError) as error:
+            return decode_directory(tail, where, bundle.size - length)
+        except CorruptSegment as error:
             self.damage[path] = str(error)
             return Directory("")
 
@@ -337,7 +344,7 @@ class BundleStore:
         return merge_group(self._live, live, stored)
 
     def merge(self, kept_ms: int, numbers: tuple[int, int] | None = None) -> list[str]:
-        """Put bundles into fewer ones, if it is time, and delete what was superseded `kept_ms` ago.
+        """Put bundles into fewer ones, if it is time, and delete what has been superseded for `kept_ms`.
 
         `numbers`: those from the first to the last, if they are still there, whatever the time; two that do so at once
         make the same object. Returns the segments whose ranges have moved.
@@ -398,16 +405,30 @@ class BundleStore:
         return answer.data
 
     def _delete_superseded(self, kept_ms: int) -> None:
+        """Bundles that were superseded `kept_ms` ago, and chunks without a name as old: whoever began to read or merge
+        before that has ended. By a new listing, so that two that merge at once agree about what is superseded.
+        """
         old_ms = self._clock.now_ms() - kept_ms
-        old = [bundle for bundle in self._superseded if bundle.created_ms < old_ms]
+        if not self._superseded_before(old_ms) and not self._unnamed_before(old_ms):
+            return
+        self.load()
+        old = self._superseded_before(old_ms)
         self._requests.delete([self._path(bundle) for bundle in old])
-        self._superseded = [bundle for bundle in self._superseded if bundle not in set(old)]
+        self._superseded = [bundle for bundle in self._superseded if bundle not in old]
         # Those that only superseded bundles name, and those of tasks that failed or were repeated.
-        named = self._named_chunks()
-        chunks = [name for name, created_ms in self._chunks.items() if created_ms < old_ms and name not in named]
+        chunks = self._unnamed_before(old_ms)
         self._requests.delete([f"{self._directory}/{name}" for name in chunks])
         for name in chunks:
             del self._chunks[name]
+
+    def _superseded_before(self, old_ms: int) -> set[BundleObject]:
+        """By the sequence as it was then: nothing of it has been deleted since."""
+        then = bundle_sequence(each for each in (*self._live, *self._superseded) if each.created_ms < old_ms)
+        return set() if then.damage is not None or self.damage else set(then.superseded).difference(self._live)
+
+    def _unnamed_before(self, old_ms: int) -> list[str]:
+        named = self._named_chunks()
+        return [name for name, created_ms in self._chunks.items() if created_ms < old_ms and name not in named]
 
     def repair(self, aside: str) -> list[str]:
         """Replace missing and damaged bundles by empty ones; the paths of those, or of the damaged ones kept aside.

@@ -152,6 +152,7 @@ LENT_MS = 10_000
 REQUEST_MS = 300_000
 UNTAKEN_REST_S = 60.0
 _PUT_TRIES = 3
+_TAKE_OVER_TRIES = 16
 REMEDY = (
     "a running broker, or one started now, rewrites it within two lease terms; `tiermq tier takeover` does it at once"
 )
@@ -472,11 +473,15 @@ class BrokerLease:
     def take_over(self) -> int:
         """End another holder's term now, and leave the lease free above its epoch, which is returned. For operators.
 
-        Raises FutureManifest for a lease of a newer TierMQ, and what the driver raises.
+        A holder that renews or releases it at this moment does not prevent that. Raises FutureManifest for a lease of a
+        newer TierMQ, and what the driver raises.
         """
-        epoch = self.acquire(force=True)
-        self.release()
-        return epoch
+        for _ in range(_TAKE_OVER_TRIES):
+            with suppress(ManifestConflict, LeaseHeld):
+                epoch = self.acquire(force=True)
+                self.release()
+                return epoch
+        raise ManifestConflict(f"{self.name}: {self.owner} wanted to take it over, but its holder always came first")
 
     def ask(self) -> None:
         """Ask the broker that holds it to lend it. Raises LeaseHeld when the holder lends it to no job, or to another.
