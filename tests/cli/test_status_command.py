@@ -113,3 +113,53 @@ def test_a_console_without_a_source_or_open_to_others_does_not_start(tmp_path: P
     (tmp_path / "commitlog").mkdir()
     result = CliRunner().invoke(cli, [str(tmp_path) if word == "STORE" else word for word in words])
     assert (result.exit_code, "expected" in result.stderr) == (2, True), result.output
+
+
+def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("fileReservedTime=48\nfileReservdTime=1\nsendMessageThreadPoolNums=4\n")
+    checked = CliRunner().invoke(cli, ["config", "check", str(file), "--json"])
+    told = json.loads(checked.stdout)
+    assert (checked.exit_code, told["settings"], told["ignored"]) == (
+        1, {"file_reserved_time": "48"}, ["sendMessageThreadPoolNums"],
+    )  # fmt: skip
+    assert "fileReservedTime" in told["unknown"][0]
+    file.write_text("fileReservedTime=soon\n")
+    assert "fileReservedTime" in CliRunner().invoke(cli, ["config", "check", str(file)]).stderr
+    with shell(tmp_path) as at:
+        assert at.json("config", "show", "--search", "fileReserved")["brokers"] == {
+            "broker-a": {"fileReservedTime": "72"}
+        }
+        assert "fileReservedTime=48" in at.lines("config", "set", "fileReservedTime", "48")[0]
+        assert at.lines("config", "show", "--search", "fileReserved") == ["# broker-a", "fileReservedTime=48"]
+        assert "cannot be changed" in at.run("config", "set", "storePathRootDir", "/x", code=1).stderr
+
+
+def test_a_log_can_be_json_lines_with_a_level_for_each_module(tmp_path: Path) -> None:
+    code = (
+        "import logging\nfrom tiermq.cli.server_log import start_log\n"
+        "start_log(['ERROR', 'tiermq.tier=DEBUG'], 'json')\n"
+        "logging.getLogger('tiermq.tier.x').debug('uploaded %d', 3)\nlogging.getLogger('other').warning('hidden')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [line] = done.stderr.splitlines()
+    told = json.loads(line)
+    assert (told["level"], told["logger"], told["message"]) == ("DEBUG", "tiermq.tier.x", "uploaded 3")
+    assert told["time"].endswith("+00:00")
+    bad = CliRunner().invoke(cli, ["namesrv", "--log-level", "LOUD"])
+    assert (bad.exit_code, "expected one of DEBUG" in bad.output) == (2, True)
+
+
+def test_a_shell_completes_names_of_topics_and_groups(tmp_path: Path) -> None:
+    script = CliRunner().invoke(cli, ["completion", "bash"])
+    assert (script.exit_code, "_TIERMQ_COMPLETE" in script.stdout) == (0, True)
+    with shell(tmp_path) as at:
+        for name in ("orders", "orders-late", "payments"):
+            at.broker.create_topic(name)
+        environment = {
+            **os.environ, **at.environment, "_TIERMQ_COMPLETE": "bash_complete", "COMP_WORDS": "tiermq topic show or",
+            "COMP_CWORD": "3",
+        }  # fmt: skip
+        words = [sys.executable, "-c", "from tiermq.cli.main import cli; cli(prog_name='tiermq')"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["plain,orders", "plain,orders-late"], done.stderr

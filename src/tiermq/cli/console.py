@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import EndSignals, give_up, say_event
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace, Sources
@@ -43,6 +42,7 @@ from tiermq.remoting.permissions import AccessFile
 )
 @click.option("--allow-changes", is_flag=True, help="Also change topics, groups, offsets and settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
+@log_options
 def console(
     access: Access,
     tier: str | None,
@@ -69,9 +69,6 @@ def console(
       tiermq console --namesrv 127.0.0.1:9876 --tier s3://bucket/history
       tiermq console --namesrv 10.0.0.1:9876 --allow-changes --port 9090
     """
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
     with EndSignals() as ending, ExitStack() as running:
         try:
             acl = None if accounts is None else AccessFile(accounts)

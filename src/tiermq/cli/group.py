@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.completion import group_names, topic_names
 from tiermq.cli.conventions import SuggestingGroup
 from tiermq.cli.source_options import as_visitor, every_page, print_table, source_options
 from tiermq.client.cluster_client import Access
@@ -67,7 +68,7 @@ def list_groups(
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @cluster_options
 @_JSON
 def show(access: Access, name: str, as_json: bool) -> None:
@@ -111,7 +112,7 @@ def create(access: Access, name: str, cluster: str | None, as_json: bool, **opti
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @cluster_options
 @_CLUSTER
 @click.option("--keep-offsets", is_flag=True, help="Keep its offsets for a later group of that name.")
@@ -131,8 +132,8 @@ def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, y
 
 
 @group.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", shell_complete=group_names)
+@click.argument("topic", shell_complete=topic_names)
 @cluster_options
 @click.option(
     "--to", "goal", required=True, help="first, last, or a time: ISO 8601, milliseconds, or an age such as 1h."

@@ -81,6 +81,7 @@ COMMANDS = {
     "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
     "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
     "status": Entry("tiermq.cli.status", "status", "Show the overview, and what needs attention."),
+    "config": Entry("tiermq.cli.config", "config", "Show, check and change settings of brokers."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),
@@ -89,6 +90,7 @@ COMMANDS = {
     "group": Entry("tiermq.cli.group", "group", "List, create, reset and delete consumer groups."),
     "dlq": Entry("tiermq.cli.dlq", "dlq", "List the dead letters of a consumer group, and resend them."),
     "transaction": Entry("tiermq.cli.transaction", "transaction", "List open transactions, and show how others ended."),
+    "completion": Entry("tiermq.cli.completion", "completion", "Print a shell's completion script."),
     "store": Entry("tiermq.cli.store", "store", "Inspect a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier.commands", "tier", "Inspect, verify, repair and restore a tier."),
     "pipeline": Entry(

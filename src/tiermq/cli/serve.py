@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.broker_supervisor import BrokerSupervisor, broker_commands
+from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
     ACCEPT_WEAKER,
     OPEN,
@@ -108,6 +108,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
+@log_options
 def serve(security: SecurityOptions, **options: Any) -> None:
     """Run a broker on the store in DIR, for RocketMQ's clients.
 
@@ -134,11 +135,6 @@ def serve(security: SecurityOptions, **options: Any) -> None:
     Replicas of one broker have its --name and tier in common, and a store each. See `tiermq broker --help`.
     """
     as_json: bool = options["as_json"]
-    logging.basicConfig(
-        level=logging.INFO if options["verbose"] else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
     limit_heaps()
     left: dict[str, Any] = {}
     # Handle signals first, so that none is lost during the start.

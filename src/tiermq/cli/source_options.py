@@ -58,7 +58,7 @@ def source_options(command: F) -> F:
     return decorated
 
 
-def as_visitor(access: Access, name: str, **values: object) -> Result:
+def as_visitor(access: Access, name: str, /, **values: object) -> Result:
     """The result of an operation at the brokers, as the command's user."""
     sources = Sources(SourcePlace(access))
     try:
@@ -67,7 +67,7 @@ def as_visitor(access: Access, name: str, **values: object) -> Result:
         sources.close()
 
 
-def every_page(name: str, visit: Visit, member: str, **values: object) -> Result:
+def every_page(name: str, visit: Visit, member: str, /, **values: object) -> Result:
     """A list with the rows of all of its pages."""
     rows: list[Any] = []
     page, pages = 0, 1

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import SuggestingGroup
 from tiermq.cli.option_values import parse_bytes, parse_hours
 from tiermq.cli.source_options import as_visitor, every_page, print_table, source_options
@@ -121,7 +122,7 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @cluster_options
 @_RETENTION
 @_RETENTION_BYTES
@@ -171,7 +172,7 @@ def _retention_attributes(options: dict[str, Any]) -> dict[str, str]:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @cluster_options
 @_CLUSTER
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -189,7 +190,7 @@ def delete(access: Access, name: str, cluster: str | None, yes: bool, as_json: b
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @cluster_options
 @_JSON
 def show(access: Access, name: str, as_json: bool) -> None:
