@@ -5,34 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from cli.wire_commands import shell
+from cli.wire_commands import process, shell
 from tiermq.cli.main import cli
-
-
-@contextmanager
-def process(*words: str) -> Iterator[dict[str, Any]]:
-    """A server command, and the values of its ready line; it must end cleanly."""
-    environment = {**os.environ, "NAMESRV_ADDR": ""}
-    command = [sys.executable, "-m", "tiermq.cli", *words, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdout is not None
-        try:
-            yield json.loads(child.stdout.readline())
-        finally:
-            child.send_signal(signal.SIGTERM)
-            child.stdout.read()
-        assert child.wait() == 0
 
 
 def get(url: str, path: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.wire_commands import process
 from console.console_world import Browser, console, orders_broker, place_of
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace, Sources
@@ -113,6 +114,27 @@ def test_accounts_of_the_brokers_decide_who_sees_and_changes_what(tmp_path: Path
             for _ in range(12):
                 last = at.get("/api/topic.list", Authorization=f"Basic {base64.b64encode(b'boss:x').decode()}")
             assert last.status == 429
+
+
+def test_a_log_in_is_checked_by_the_brokers_for_each_secret(tmp_path: Path) -> None:
+    """A console without an accounts file: what was right before must not let a wrong secret in, nor the reverse."""
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    words = ("serve", str(tmp_path / "store"), "--port", "0", "--namesrv-port", "0", "--acl", str(accounts))
+    with process(*words) as ready, console(SourcePlace(Access(ready["nameServer"]))) as at:
+
+        def status(account: str, path: str = "/api/topic.list") -> int:
+            key = base64.b64encode(account.encode()).decode()
+            return at.get(path, Authorization=f"Basic {key}").status
+
+        assert at.get("/api/topic.list").status == 401
+        for _ in range(2):
+            assert status("boss:wrong") == 403
+            assert status("boss:a very long secret") == 200
+        assert status("boss:a very long secret", "/api/settings.show") == 200
+        assert status("reader:another long secret") == 200
+        assert status("reader:another long secret", "/api/settings.show") == 403
+        assert status("stranger:x") == 403
 
 
 def test_a_log_in_never_leads_to_another_site(tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ class Sources:
         self._lock = threading.RLock()
         self._files_lock = threading.RLock()
         self._history: OpenHistory | None = None
-        self._clusters: OrderedDict[str, BlockingCluster] = OrderedDict()
+        self._clusters: OrderedDict[Credentials | None, BlockingCluster] = OrderedDict()
         self._listing = Kept(LISTING_S, self.clock, self._list_tier)
-        self._wire_tables: dict[str, Kept[Tables]] = {}
+        self._wire_tables: dict[Credentials | None, Kept[Tables]] = {}
         self.verification: dict[str, Any] | None = None
         """The last verification that this console made."""
         self._tables = Kept(TABLES_S, self.clock, self._read_tables)
@@ -146,28 +146,29 @@ class Sources:
         return replace(self.place.access, access_key=credentials.access_key, secret_key=credentials.secret_key)
 
     def cluster(self, credentials: Credentials | None) -> BlockingCluster:
-        """The connections of an account; those that were used the longest ago are closed."""
+        """The connections of an account; those that were used the longest ago are closed.
+
+        By key and secret: connections of the right secret must not serve a log-in with a wrong one.
+        """
         access = self.access(credentials)
-        name = access.access_key or ""
         with self._lock:
-            found = self._clusters.pop(name, None)
+            found = self._clusters.pop(credentials, None)
             if found is None:
                 found = BlockingCluster(access)
-            self._clusters[name] = found
+            self._clusters[credentials] = found
             while len(self._clusters) > CLUSTERS_MAX:
                 self._clusters.popitem(last=False)[1].close()
             return found
 
     def wire_tables(self, credentials: Credentials | None) -> Tables:
         """The tables of all masters, of the last seconds; empty ones where only an administrator may ask."""
-        name = credentials.access_key if credentials is not None else ""
         with self._lock:
-            kept = self._wire_tables.get(name)
+            kept = self._wire_tables.get(credentials)
             if kept is None:
                 while len(self._wire_tables) >= CLUSTERS_MAX:
                     self._wire_tables.pop(next(iter(self._wire_tables)))
                 kept = Kept(TABLES_S, self.clock, lambda: self._ask_tables(credentials))
-                self._wire_tables[name] = kept
+                self._wire_tables[credentials] = kept
         return kept.get()
 
     def _ask_tables(self, credentials: Credentials | None) -> Tables:
