@@ -268,7 +268,7 @@ DOCUMENTED_FOR_USERS = {
 """For users who import the package: the documents name them."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}
 """A layout is complete, also where no code reads a field by its offset."""
-REGISTERING = {"command", "group", "serves", "override", "fixture"}
+REGISTERING = {"command", "group", "serves", "override", "fixture", "operation"}
 """Decorators that register a function, so that a framework calls it."""
 
 

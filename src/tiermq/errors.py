@@ -224,7 +224,7 @@ class RequestRefused(RemotingError):
         self.code = code
 
 
-class NotDurable(RemotingError):
+class NotConfirmed(RemotingError):
     """Messages are stored, but not yet flushed or replicated as the broker is configured to. `receipts` has where."""
 
     def __init__(self, text: str, receipts: list[Any] | None = None) -> None:
@@ -234,6 +234,14 @@ class NotDurable(RemotingError):
 
 class BadExpression(TierMQError, ValueError):
     """An invalid filter expression."""
+
+
+class BadRequest(TierMQError, ValueError):
+    """A request of an operator that cannot be understood, or that these sources cannot answer."""
+
+
+class ChangeRefused(TierMQError):
+    """A change that is not allowed here."""
 
 
 TIER_REFUSALS = (TierCredentials, BadTierUrl)

@@ -21,6 +21,7 @@ import contextlib
 import functools
 import logging
 import os
+import platform
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -28,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tiermq import __version__
 from tiermq.broker.acting.acting_master import ActingMaster
 from tiermq.broker.acting.member_group import MemberGroup
 from tiermq.broker.acting.returning_master import ReturningMaster
@@ -61,8 +63,9 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClosed, StoreError
+from tiermq.kernel import KERNEL
 from tiermq.message.topic_name import is_light_queue
-from tiermq.metrics import Registry
+from tiermq.metrics import Registry, register_process
 from tiermq.remoting.client import BlockingClient, parse_name_servers
 from tiermq.remoting.connection import AccessCheck
 from tiermq.remoting.limits import ServerLimits
@@ -799,3 +802,4 @@ def register_broker_metrics(parts: BrokerContext, name_servers: Callable[[], lis
         registry.gauge(name, text, NODE).labels(*node).set_function(read)
     for name, (text, read) in counters.items():
         registry.counter(name, text, NODE).labels(*node).set_function(read)
+    register_process(registry, version=__version__, python=platform.python_version(), kernel=KERNEL)

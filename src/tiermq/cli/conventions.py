@@ -16,12 +16,19 @@ EXIT_NO_TIER = 2
 FINDINGS_SHOWN_MAX = 20
 
 
+SAME = {"ls": "list", "list": "ls"}
+"""Two words for one command, of which a group has one."""
+
+
 class SuggestingGroup(click.Group):
-    """A group that names the commands which an unknown one resembles."""
+    """A group that names the commands which an unknown one resembles, and takes `ls` for `list`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and SAME.get(args[0]) in names:
+            args = [SAME[args[0]], *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

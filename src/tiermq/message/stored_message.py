@@ -215,3 +215,16 @@ class StoredMessage:
             "body_encoding": body_encoding,
             "body": body,
         }
+
+    def to_sent_dict(self) -> dict[str, Any]:
+        """As `to_dict`, with the body as its producer sent it; as stored, if it cannot be decompressed."""
+        fields = self.to_dict()
+        try:
+            body = self.decompressed_body()
+        except CorruptRecord:
+            return fields
+        try:
+            fields["body"], fields["body_encoding"] = body.decode(), "utf-8"
+        except UnicodeDecodeError:
+            fields["body"], fields["body_encoding"] = base64.b64encode(body).decode("ascii"), "base64"
+        return fields
