@@ -6,9 +6,10 @@ import random
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import HookedDriver, index_key
 from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
@@ -101,7 +102,7 @@ def test_a_run_is_found_with_one_read_where_keys_are_spread_evenly() -> None:
     st.integers(0, 300),
     st.integers(1, 20),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_guessed_runs_are_those_that_slots_name_however_keys_are_spread(
     hashes: list[int], slots: int, copies: int, max_count: int
 ) -> None:
