@@ -100,7 +100,7 @@ def test_the_official_programs_have_the_goals_of_the_issue() -> None:
     goals = {name: work.goal.ratio for name, work in by_name(WORKS).items() if work.goal}
     flushed = {"producer_sync_16": 1.2, "producer_sync_64": 1.2}
     later = {"producer_delay": 1.2, "producer_timer": 1.2, "transactions": 1.2}
-    plain = {"producer_128": 1.2, "producer_1024": 1.2, "batch_producer": 1.5, "consumer": 1.2}
+    plain = {"producer_128": 1.2, "producer_1024": 1.2, "batch_producer": 1.5, "consumer": 1.2, "pop_consumer": 1.2}
     assert (goals.pop("delay_lag"), goals.pop("topic_creation")) == (1.0, 1.0)
     assert goals == {**plain, **flushed, **later}
     rates = [work for work in WORKS if work.limit]
