@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Self
 
 from tiermq.errors import BadConfig, PeerGone
-from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, SendRequest
+from tiermq.kernel import FRAME_BYTES_MAX, AckRequest, FastSendPath, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection, RoundRobin, TakeSends
-from tiermq.remoting.frame import command_of_send
+from tiermq.remoting.frame import command_of_ack, command_of_send
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
@@ -172,8 +172,15 @@ class RemotingClient:
     def unsent_changed(self, delta_bytes: int) -> None:
         """The same."""
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(flush)
+
     def take_send(self, connection: Connection, request: SendRequest) -> None:
         self.take_request(connection, command_of_send(request))
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        for ack in acks:
+            self.take_request(connection, command_of_ack(ack))
 
     def refuses_body(self, _connection: Connection, _command: RemotingCommand, _body_bytes: int) -> bool:
         """A server may ask with any body."""

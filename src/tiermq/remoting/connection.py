@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
-from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, Frame, FrameReader, SendRequest
+from tiermq.kernel import FRAME_BYTES_MAX, AckRequest, FastSendPath, Frame, FrameReader, SendRequest
 from tiermq.kernel.frame_reader import HEADER_MASK, LENGTHS
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
@@ -50,7 +50,10 @@ UNKNOWN_PEER = ("", 0)
 _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
 
-TakeSends = Callable[["Connection", "list[Frame | SendRequest]"], int]
+ACK_RUN_MAX = 256
+"""Acknowledgements of one read that are taken together: they hold the loop for less than a slice."""
+AnyFrame = Frame | SendRequest | AckRequest
+TakeSends = Callable[["Connection", "list[AnyFrame]"], int]
 """Takes sends for the fast path at the head of a read, and returns how many: they are answered later."""
 
 
@@ -130,7 +133,13 @@ class ConnectionOwner(Protocol):
     def unsent_changed(self, delta_bytes: int) -> None:
         """Add to (or subtract from) the bytes of answers that the peer has not taken."""
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        """Call it at the end of what runs on the loop now, or in its next iteration."""
+
     def take_send(self, connection: Connection, request: SendRequest) -> None: ...
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        """Of acknowledgements that followed each other in one read."""
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None: ...
 
@@ -193,7 +202,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tls: TlsLayer | None = None
         self._tls_known = not owner.speaks_tls and owner.plain_allowed
-        self._frames: deque[Frame | SendRequest] = deque()
+        self._frames: deque[AnyFrame] = deque()
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._flush_is_due = False
@@ -341,7 +350,7 @@ class Connection(asyncio.Protocol):
                 self._flush()
         elif not self._flush_is_due:
             self._flush_is_due = True
-            self.loop.call_soon(self._flush)
+            self._owner.flush_soon(self._flush)
 
     def send_at_once(self, command: RemotingCommand) -> None:
         """Send what may leave although `may_answer` forbids answers: a refusal, or a status."""
@@ -443,7 +452,7 @@ class Connection(asyncio.Protocol):
         elif not self._owner.plain_allowed:
             raise BadFrame("expected TLS, which this server enforces, found a plain peer")
 
-    def _take_fast_path(self, frames: list[Frame | SendRequest]) -> None:
+    def _take_fast_path(self, frames: list[AnyFrame]) -> None:
         """Take sends for the fast path at the head of a read all at once, and out of the list."""
         fast_path, take_sends = self._owner.fast_path, self._owner.take_sends
         if fast_path is not None:
@@ -507,6 +516,12 @@ class Connection(asyncio.Protocol):
                 frame = frames.popleft()
                 if type(frame) is SendRequest:
                     self._owner.take_send(self, frame)
+                    continue
+                if type(frame) is AckRequest:
+                    acks = [frame]
+                    while frames and type(frames[0]) is AckRequest and len(acks) < ACK_RUN_MAX:
+                        acks.append(cast(AckRequest, frames.popleft()))
+                    self._owner.take_acks(self, acks)
                     continue
                 command = command_of(frame)  # type: ignore[arg-type]
                 if command.flag & FLAG_RESPONSE:

@@ -28,12 +28,12 @@ from typing import Any, ClassVar, Self, cast
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
-from tiermq.kernel import FastSendPath, SendRequest
+from tiermq.kernel import AckRequest, FastSendPath, SendRequest, ack_answers
 from tiermq.remoting.access import ANY_ACCOUNT, Access, Declaration, Handler, declared_by
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import UNKNOWN_PEER, AccessCheck, Connection, RoundRobin, TakeSends
-from tiermq.remoting.frame import SEND_CODES, command_of_send, send_request_of
+from tiermq.remoting.frame import SEND_CODES, command_of_ack, command_of_send, send_request_of
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.tls import TlsMode, TlsSettings
@@ -78,6 +78,8 @@ DRAIN_S = 3.0
 """How long a server that stops waits until its peers have taken their answers."""
 MakeConnection = Callable[["RemotingServer", asyncio.AbstractEventLoop], Connection]
 SendHandler = Callable[[Connection, SendRequest], bytes | None]
+TakeAcks = Callable[["list[AckRequest]"], "list[AckRequest]"]
+"""Takes acknowledgements, and returns those that the general path must answer."""
 Steps = Generator[None, None, RemotingCommand]
 REMARK_CHARACTERS_MAX = 500
 TURNS_UNTIL_SERVED = 4
@@ -154,6 +156,7 @@ class RemotingServer:
         self._send_handler: SendHandler | None = None
         self.fast_path: FastSendPath | None = None
         self.take_sends: TakeSends | None = None
+        self._take_acks: TakeAcks | None = None
         self.may_answer: Callable[[], bool] | None = None
         self._ungated: frozenset[int] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
@@ -174,6 +177,7 @@ class RemotingServer:
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._calls_lock = threading.Lock()
         self._calls_are_due = False
+        self._flushes: list[Callable[[], None]] | None = None  # Those of `_run_calls`, while it runs.
 
     # Before the start.
 
@@ -206,6 +210,8 @@ class RemotingServer:
     def refuse(self, codes: Iterable[int], handler: Handler) -> None:
         """Let `handler`, which raises RequestRefused, answer these requests, also those that are served already."""
         for code in codes:
+            if code == RequestCode.ACK_MESSAGE:
+                self._take_acks = None
             self._long[code] = handler
             self.register(code, handler, self._access.get(code, ANY_ACCOUNT))
 
@@ -245,6 +251,14 @@ class RemotingServer:
             self.fast_path = taker
         else:
             self.take_sends = taker
+
+    def take_acks_by(self, taker: TakeAcks) -> None:
+        """Acknowledgements that `taker` takes never reach the handler, unless accounts must be asked who may send them.
+
+        One that was taken is answered with success.
+        """
+        if self.acl is None:
+            self._take_acks = taker
 
     def answer_while(self, may_answer: Callable[[], bool], *, also: Iterable[int]) -> None:
         """Serve requests only while `may_answer` returns True, which is asked again when an answer leaves: one that may
@@ -385,19 +399,24 @@ class RemotingServer:
                 raise
 
     def _run_calls(self) -> None:
-        """What is left after SLICE_S waits until the peers that are ready were served."""
-        with self._calls_lock:
-            calls, self._calls = self._calls, deque()
+        """Also calls that these make, and the answers of all of them leave at the end.
+
+        What is left after SLICE_S waits until the peers that are ready were served.
+        """
         until_s = monotonic() + SLICE_S
+        flushes: list[Callable[[], None]] = []
+        self._flushes = flushes
         try:
-            while calls and monotonic() < until_s:
-                self._run_call(*calls.popleft())
+            while self._calls and monotonic() < until_s:
+                self._run_call(*self._calls.popleft())
         finally:
+            self._flushes = None
             with self._calls_lock:
-                self._calls.extendleft(reversed(calls))
                 self._calls_are_due = are_due = bool(self._calls)
             if are_due:
                 self.loop.call_soon(self._run_calls)
+            for flush in flushes:
+                self._run_call(flush, ())
 
     def _run_call(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         try:
@@ -460,6 +479,12 @@ class RemotingServer:
 
     def now_s(self) -> float:
         return self.clock.monotonic()
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        if self._flushes is None:
+            self.loop.call_soon(flush)
+        else:
+            self._flushes.append(flush)
 
     def opened(self, connection: Connection) -> bool:
         if connection.peer == UNKNOWN_PEER:  # It was reset before it was accepted: its requests have no peer.
@@ -527,6 +552,21 @@ class RemotingServer:
             return
         if answer is not None and not request.is_oneway:
             connection.send_bytes(answer)
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        left = acks
+        if self._take_acks is not None and (self.may_answer is None or self.may_answer()):
+            try:
+                left = self._take_acks(acks)
+            except Exception:  # noqa: BLE001 - the general path takes them one by one, and answers with their errors
+                _log.exception("%d acknowledgements failed together", len(acks))
+        if left is not acks:
+            over = set(map(id, left))
+            connection.send_bytes(
+                ack_answers([each for each in acks if id(each) not in over] if over else acks, VERSION)
+            )
+        for ack in left:
+            self.take_request(connection, command_of_ack(ack))
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None:
         code = command.code

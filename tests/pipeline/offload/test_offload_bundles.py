@@ -215,7 +215,7 @@ class DyingRequests(ObjectRequests):
             raise Killed
         return answer
 
-    def create(self, path: str, data: bytes) -> Any:
+    def create(self, path: str, data: bytes | memoryview) -> Any:
         return self._change(lambda: super(DyingRequests, self).create(path, data))
 
     def put(self, path: str, data: bytes, expected: str | None, *, check: bool) -> Any:

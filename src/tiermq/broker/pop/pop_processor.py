@@ -66,6 +66,7 @@ class PopProcessor:
         self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
         parts.server.serve(self.acks)
+        parts.server.take_acks_by(self.acks.acknowledge_run)
         if self.log.recover():
             self.revive.recover()
         parts.topics.listeners.append(self._topics_changed)

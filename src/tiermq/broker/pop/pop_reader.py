@@ -269,8 +269,11 @@ class PopReader:
     # Giving.
 
     def _give(self, pop: Pop, place: _Place, page: Page, found: PopResult, begin: int) -> int:
-        offsets = tuple(queue_offsets_of(page.data))
-        start = offsets[0]
+        start = int.from_bytes(page.data[_QUEUE_OFFSET], "big")
+        if start == page.next_offset - page.count:  # One record for each unit, none left out.
+            offsets = tuple(range(start, page.next_offset))
+        else:
+            offsets = tuple(queue_offsets_of(page.data))
         given: Iterable[int] = offsets
         data: Iterable[bytes | memoryview] = (page.data,)
         if place.mark != MARK_NORMAL:
