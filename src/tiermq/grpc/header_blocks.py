@@ -1,7 +1,7 @@
 """HeaderDecoder: header blocks of HTTP/2 (HPACK, RFC 7541), for calls whose headers are nearly always the same.
 
     1xxxxxxx   field of the table                    01xxxxxx   new field, kept in the table: index of its name, or 0
-    001xxxxx   size of the table                     000xxxxx   new field, not kept                 and its value follows
+    001xxxxx   size of the table                     000xxxxx   new field, not kept; its value follows both
     text: bit 7 Huffman, 7 bits length, bytes        numbers end in following bytes when their prefix is all ones
 
 The Huffman code and the fixed part of the table are those of the library `hpack`, whose own decoder takes twice as
