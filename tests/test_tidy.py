@@ -262,7 +262,7 @@ CALLED_BY_OTHERS = {
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
     "as_metrics", "born_at", "committed_offset", "flush_to_tier", "from_properties", "leave_open", "poll", "restart",
-    "roll_back", "seek", "send_later", "send_oneway", "show_in", "stored_at", "write_broker_state",
+    "roll_back", "seek", "send_later", "send_oneway", "show_in", "simple_consumer", "stored_at", "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}
