@@ -41,6 +41,7 @@ Address = tuple[str, int]
 class RemotingClient:
     """See the module. Belongs to the loop that it was connected on."""
 
+    speaks_tls = False
     tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
     plain_allowed = True
     fast_path: FastSendPath | None = None

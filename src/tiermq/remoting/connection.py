@@ -22,7 +22,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
 from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, Frame, FrameReader, SendRequest
@@ -32,6 +32,9 @@ from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.frame import command_of, encode_frame
 from tiermq.remoting.limits import SLICE_S, ServerLimits
 from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
+
+if TYPE_CHECKING:
+    from tiermq.remoting.permissions import Account
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -49,6 +52,15 @@ _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the pa
 
 TakeSends = Callable[["Connection", "list[Frame | SendRequest]"], int]
 """Takes sends for the fast path at the head of a read, and returns how many: they are answered later."""
+
+
+class AccessCheck(Protocol):
+    """The account that signed a request; None may do everything. Raises RequestRefused for an unsigned one."""
+
+    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None: ...
+
+    def signer_by(self, key: str, signature: str, peer_host: str, sign: Callable[[str], str]) -> Account | None:
+        """The same of a protocol with signatures of its own: `sign` makes the one that a secret key would make."""
 
 
 class Sliced(Protocol):
@@ -94,13 +106,16 @@ class ConnectionOwner(Protocol):
     """The owner of the connection: the server, or a client."""
 
     limits: ServerLimits
-    tls_context: ssl.SSLContext | None
+    speaks_tls: bool
     plain_allowed: bool
     fast_path: FastSendPath | None
     take_sends: TakeSends | None
     round_robin: RoundRobin
     may_answer: Callable[[], bool] | None
     """Asked whenever answers leave: they are dropped, and the connection closed, when they may not."""
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None: ...
 
     def now_s(self) -> float: ...
 
@@ -177,7 +192,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_slice = False
         self._transport: asyncio.Transport | None = None
         self._tls: TlsLayer | None = None
-        self._tls_known = owner.tls_context is None and owner.plain_allowed
+        self._tls_known = not owner.speaks_tls and owner.plain_allowed
         self._frames: deque[Frame | SendRequest] = deque()
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
@@ -206,12 +221,7 @@ class Connection(asyncio.Protocol):
             return
         self._silent_bytes += len(data)
         try:
-            if not self._tls_known:
-                self._choose_tls(data[0])
-                self.loop.call_soon(self._flush)
-            if self._tls is not None:
-                data = self._tls.received(data)
-                self._write_raw(self._tls.pending_output())
+            data = self._decrypted(data)
             if self._refused_bytes:
                 data = self._skip_refused(data)
             frames = self._reader.feed(data) if data else []
@@ -410,6 +420,21 @@ class Connection(asyncio.Protocol):
         return f"{self.peer[0]}:{self.peer[1]}"
 
     # How it works inside.
+
+    def _decrypted(self, data: bytes) -> bytes:
+        """What the peer sent, without TLS. Raises BadFrame."""
+        if not self._tls_known:
+            self._choose_tls(data[0])
+            self.loop.call_soon(self._flush)
+        if self._tls is None:
+            return data
+        data = self._tls.received(data)
+        self._write_raw(self._tls.pending_output())
+        return data
+
+    def signer_of(self, acl: AccessCheck, command: RemotingCommand) -> Account | None:
+        """The account of a request of this peer; None may do everything. Raises RequestRefused."""
+        return acl.signer_of(command, self.peer[0])
 
     def _choose_tls(self, first_byte: int) -> None:
         self._tls_known = True

@@ -48,7 +48,7 @@ from tiermq.client.producer import BATCH_BYTES, BATCH_MESSAGES
 from tiermq.client.send_fields import send_fields
 from tiermq.errors import (
     IllegalMessage,
-    NotDurable,
+    NotConfirmed,
     PeerGone,
     RemotingError,
     RequestRefused,
@@ -181,7 +181,7 @@ class AsyncProducer:
         delay_s: float | None = None,
         deliver_at: datetime | None = None,
     ) -> SendReceipt:
-        """Store a message. Raises RemotingError when no broker stored it, or none answered; NotDurable when it is
+        """Store a message. Raises RemotingError when no broker stored it, or none answered; NotConfirmed when it is
         stored, but not as durably as the broker is configured to; IllegalMessage before anything is sent.
         """
         outgoing = await self._prepared(message, delay_of(delay_level, delay_s, deliver_at), sharding_key)
@@ -351,7 +351,7 @@ class AsyncProducer:
             ext.get("recallHandle"),
         )
         if answer.code != ResponseCode.SUCCESS:
-            raise NotDurable(f"topic {outgoing.topic}: the message is stored, but: {receipt.status.name}", [receipt])
+            raise NotConfirmed(f"topic {outgoing.topic}: the message is stored, but: {receipt.status.name}", [receipt])
         return receipt
 
     async def _store_batch(self, batch: list[Outgoing], choose: QueueChoice | None) -> list[SendReceipt]:
@@ -371,7 +371,7 @@ class AsyncProducer:
             for number, each in enumerate(batch)
         ]
         if status is not SendStatus.SEND_OK:
-            raise NotDurable(f"topic {first.topic}: the batch is stored, but: {status.name}", receipts)
+            raise NotConfirmed(f"topic {first.topic}: the batch is stored, but: {status.name}", receipts)
         return receipts
 
     async def _until_stored(
