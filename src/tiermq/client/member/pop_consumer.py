@@ -161,7 +161,7 @@ class AsyncSimpleConsumer:
             timeout_s=held_s + 2 * REQUEST_S,
             consumerGroup=self.group,
             topic=self._subscription.topic,
-            queueId=ANY_QUEUE,
+            queueId=-1,  # Any.
             maxMsgNums=most,
             invisibleTime=self._invisible_ms,
             pollTime=round(held_s * 1000),
