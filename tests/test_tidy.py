@@ -261,8 +261,9 @@ CALLED_BY_OTHERS = {
     "streamReader", "streamWriter",
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
-    "as_metrics", "committed_offset", "flush_to_tier", "from_properties", "restart", "roll_back",
-    "show_in", "write_broker_state",
+    "as_metrics", "born_at", "committed_offset", "count_rows", "flush_to_tier", "from_properties", "get_fragments",
+    "leave_open", "poll", "restart", "roll_back", "seek", "send_later", "send_oneway", "show_in", "stored_at",
+    "to_pandas", "try_put", "try_put_many", "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}

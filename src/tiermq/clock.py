@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Protocol
 
 HOUR_MS = 3_600_000
+AGE_UNITS_MS = {"s": 1_000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}
+"""Letters of ages and delays, such as `90s` and `2h`."""
 EVER_MS = (1 << 63) - 1
 """No record is younger."""
 LINE_INTERVAL_S = 60.0
@@ -34,7 +36,6 @@ class SystemClock:
         return time.monotonic()
 
 
-UNITS_MS = {"s": 1_000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}
 MOMENT = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or an age such as 90s, 15m, 2h or 3d"
 
 
@@ -44,7 +45,7 @@ def read_moment_ms(text: str, now_ms: int) -> int:
     if re.fullmatch(r"[0-9]+", text):
         return int(text)
     if age := re.fullmatch(r"([0-9]+)([smhd])", text):
-        return now_ms - int(age[1]) * UNITS_MS[age[2]]
+        return now_ms - int(age[1]) * AGE_UNITS_MS[age[2]]
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

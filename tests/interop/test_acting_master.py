@@ -29,9 +29,12 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.store.delay_offsets import decode_delay_offsets
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 ACTING = {"enableSlaveActingMaster": True, "enableRemoteEscape": True}
+RETURNING = {**ACTING, "totalReplicas": 2}
+"""Of a RocketMQ master: with one replica in all, its default, it asks no slave when it returns."""
 LEVEL = 3
 """Ten seconds, in RocketMQ's default levels: long enough to be killed in between."""
 
@@ -79,9 +82,11 @@ def route_of(client: Client) -> tuple[dict[int, str], int]:
     return {int(key): value for each in addresses for key, value in each.items()}, sum(perms)
 
 
-def test_our_slave_acts_for_a_rocketmq_master_until_it_returns(release: Distribution, tmp_path: Path) -> None:
+def test_our_slave_acts_for_a_rocketmq_master_which_takes_over_when_it_returns(
+    release: Distribution, tmp_path: Path
+) -> None:
     with ExitStack() as world:
-        cluster = Cluster(release, tmp_path / "theirs", tmp_path / "home", {**SMALL_FILES, **ACTING})
+        cluster = Cluster(release, tmp_path / "theirs", tmp_path / "home", {**SMALL_FILES, **RETURNING})
         with (tmp_path / "home" / "namesrv.conf").open("a") as file:
             file.write("supportActingMaster=true\nnotifyMinBrokerIdChanged=true\n")
         world.enter_context(cluster)
@@ -111,6 +116,13 @@ def test_our_slave_acts_for_a_rocketmq_master_until_it_returns(release: Distribu
         cluster.start_broker()
         until(lambda: route_of(names) == ({0: cluster.broker_address, 1: slave.address}, 6))
         until(lambda: not slave.replication.is_acting)
+        with Client(cluster.broker_address) as client:
+            answer = ask(client, RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="T", queueId=0)
+            assert answer.ext.get("offset") == "1"
+            offsets, _ = decode_delay_offsets(bytes(ask(client, RequestCode.GET_ALL_DELAY_OFFSET).body))
+            assert offsets[LEVEL] == 1
+            send(client, b"later", 1)
+            until(lambda: bodies_at(client, 0, "CG") == [b"first", b"later"])
         until(lambda: slave.replication.problem == "")
         assert [each.body for each in other.parts.local.get("T", 0, 0).messages] == [b"delayed"]
 

@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
 from tiermq.errors import BadFrame, IllegalMessage, RequestRefused
 from tiermq.kernel import SendRequest, pure
@@ -101,7 +102,7 @@ def expected_of(frame: bytes) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(max_examples=80)
+@examples(40)
 @given(st.lists(sends(), min_size=1, max_size=3))
 def test_a_send_is_the_one_that_the_general_codec_reads(kernel: ModuleType, commands: list[RemotingCommand]) -> None:
     frames = [encode_frame(command) for command in commands]
@@ -166,7 +167,7 @@ def json_frame(header: bytes, header_type: int = 0, body: bytes = b"") -> bytes:
 
 
 @needs_both
-@settings(max_examples=80)
+@examples(40)
 @given(JSON_HEADERS, st.booleans(), st.sampled_from([None, 1]), st.integers(0, 30), st.integers(0, 255))
 def test_any_json_header_reads_as_the_general_codec_reads_it(
     header: dict[str, Any], ascii_only: bool, indent: int | None, at: int, damage: int
@@ -186,7 +187,7 @@ def test_any_json_header_reads_as_the_general_codec_reads_it(
 
 
 @needs_both
-@settings(max_examples=80)
+@examples(40)
 @given(sends(), st.data())
 def test_damaged_headers_read_as_the_general_codec_reads_them(command: RemotingCommand, data: st.DataObject) -> None:
     assert COMPILED is not None

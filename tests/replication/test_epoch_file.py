@@ -117,6 +117,14 @@ def test_epochs_go_with_the_files_that_are_deleted_at_the_front() -> None:
     assert EpochFile(access, PATH).entries == lists((3, 200))
 
 
+def test_an_epoch_without_bytes_stays_at_the_front_of_a_log_that_it_shares_with_a_replaced_master() -> None:
+    made, _ = epoch_file((1, 0))
+    made.begin(2, 0, 0)
+    made.drop_prefix(0)
+    assert made.entries == lists((1, 0), (2, 0))
+    assert consistent_end(lists((1, 0)), 2_895, made.entries, 108) == 0, "it has written, and nobody had it"
+
+
 def test_a_byte_belongs_to_the_newest_epoch_that_starts_at_it_or_before() -> None:
     entries = lists((1, 10), (2, 100), (4, 100), (5, 200))
     assert entry_at(entries, 9) is None

@@ -45,6 +45,12 @@ def test_no_acknowledged_message_is_lost_and_no_read_goes_back() -> None:
     assert cuts > 0, "tails of replaced masters were cut"
 
 
+@pytest.mark.parametrize("seed", [215458130038])
+def test_what_the_campaign_found(seed: int) -> None:
+    """A master that was replaced before anybody had a byte of its first epoch follows again."""
+    simulate(seed)
+
+
 def test_a_run_is_the_same_by_its_seed() -> None:
     one, other = simulate(7), simulate(7)
     assert one.history.known == other.history.known

@@ -13,7 +13,7 @@ import pytest
 from scenarios.broker_world import HOUR_MS, SETTINGS, BrokerWorld
 from servers.faulty_driver import Down
 from tier.tiered_world import bodies, opened, sent
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.config import StoreConfig
 from tiermq.errors import (
     BadConfig,
@@ -29,6 +29,7 @@ from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
 from tiermq.tier.tier_config import StorageLevel, TierConfig
+from tiermq.tier.tiered_store import TieredStore
 
 T = "orders"
 QUEUE = QueueKey("DefaultCluster", "broker-a", T, 0)
@@ -272,3 +273,20 @@ def test_without_proof_files_go_when_they_are_old(world: BrokerWorld) -> None:
     world.put(300)
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
+
+
+def test_a_restore_for_a_broker_that_is_waited_for_indexes_keys_afterwards(world: BrokerWorld) -> None:
+    world.open()
+    world.put(40)
+    assert world.store.flush_to_tier()
+    world.erase_disk()
+    world.open(restore=True, index_later=True)
+    key = world.sent[T, 0][7].keys[0]
+    assert world.store.tier.index is not None
+    assert not world.store.query(T, key).complete, "and no message of the tier was read"
+    world.put(1)
+    world.store.tier.index.run_once()
+    page = world.store.query(T, key)
+    assert page.complete
+    assert [message.body for message in page.messages] == [world.sent[T, 0][7].body]
+    assert bodies(world) == sent(world)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
 
 EXIT_FAILED = 1
@@ -34,6 +32,8 @@ class SuggestingGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib
+
             if args and (close := difflib.get_close_matches(args[0], self.list_commands(ctx))):
                 raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
             raise

@@ -18,6 +18,7 @@ from tiermq.errors import TierMQError, install_hint
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
+    **dict.fromkeys(("duckdb", "sqlglot"), "sql"),
     **dict.fromkeys(("deltalake", "pyiceberg", "fastavro", "google"), "tables"),
     **dict.fromkeys(("jinja2", "duckdb"), "console"),
 }
@@ -93,6 +94,7 @@ COMMANDS = {
     "completion": Entry("tiermq.cli.completion", "completion", "Print a shell's completion script."),
     "store": Entry("tiermq.cli.store", "store", "Inspect a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier.commands", "tier", "Inspect, verify, repair and restore a tier."),
+    "sql": Entry("tiermq.cli.sql", "sql", "Query history in SQL, at once and without Spark."),
     "pipeline": Entry(
         "tiermq.cli.pipeline.commands",
         "pipeline",

@@ -84,6 +84,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--read-only", is_flag=True, help="Serve the history in the tier; write nothing there, keep none in DIR.")
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
+@click.option("--grpc-port", type=click.IntRange(0, 65_535), help="Serve RocketMQ 5's clients by gRPC here; 0: do not.")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
 @click.option("--console", "with_console", is_flag=True, help="Serve the console's pages at --console-port.")
 @click.option(
@@ -126,6 +127,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
       tiermq serve ~/store --tier s3://bucket/history --metrics-port 5557
       tiermq serve ~/store --console
       tiermq serve -c /etc/rocketmq/broker.conf --namesrv 10.0.0.1:9876
+      tiermq serve ~/store --grpc-port 8081
       tiermq serve ~/store --port 0 --namesrv-port 0 --json
       tiermq serve ~/store --brokers 4 --tier s3://bucket/history
       tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a
@@ -468,6 +470,7 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions) -> dict[
         "haAddress": broker.replication.ha_address or None,
         "tier": tier,
         **_retention(broker),
+        "grpc": broker.grpc_address,
         "metrics": broker.metrics_address,
         "tls": security.shown,
         "open": security.is_open(config.bind_address),
@@ -515,6 +518,7 @@ def _broker_config(options: dict[str, Any], file: FileSettings, directory: str) 
         "broker_name": options["name"],
         "namesrv_addr": options["namesrv"],
         "metrics_port": options["metrics_port"],
+        "grpc_server_port": options["grpc_port"],
     }
     values |= {name: value for name, value in wanted.items() if value is not None}
     given = str(values.get("broker_cluster_name", "")), str(values.get("broker_name", ""))
@@ -567,6 +571,8 @@ def _ready_line(ready: dict[str, Any]) -> str:
         parts.append("a slave")
     if ready["haAddress"]:
         parts.append(f"slaves copy it at {ready['haAddress']}")
+    if ready["grpc"]:
+        parts.append(f"gRPC at {ready['grpc']}")
     if "console" in ready:
         parts.append(f"console {ready['console']}")
     if ready["metrics"]:

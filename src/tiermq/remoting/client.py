@@ -41,6 +41,7 @@ Address = tuple[str, int]
 class RemotingClient:
     """See the module. Belongs to the loop that it was connected on."""
 
+    speaks_tls = False
     tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
     plain_allowed = True
     fast_path: FastSendPath | None = None
@@ -105,6 +106,12 @@ class RemotingClient:
             raise PeerGone(f"{error}{self._hint}") from error
         self._has_answer = True
         return answer
+
+    def request_encoded(
+        self, encode: Callable[[int], tuple[bytes | memoryview, ...]], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same for a frame that the caller encodes, given the request's number. It is not signed."""
+        return self._open().request_encoded(encode, timeout_s, code)
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send without an answer."""

@@ -167,9 +167,12 @@ class EpochFile:
         self._write(tuple(each for each in self.entries if each.start < offset))
 
     def drop_prefix(self, log_begin: int) -> None:
-        """Files were deleted at the front: drop the epochs that end before `log_begin`."""
+        """Files were deleted at the front: drop the epochs that end before `log_begin`. One without bytes that begins
+        there stays: of a replaced master, whose log has bytes of it.
+        """
         ends = (end_of(self.entries, at, LONG_MAX) for at in range(len(self.entries)))
-        self._write(tuple(each for each, end in zip(self.entries, ends, strict=True) if end > log_begin))
+        kept = (each for each, end in zip(self.entries, ends, strict=True) if max(end, each.start + 1) > log_begin)
+        self._write(tuple(kept))
 
     def _write_terms(self, terms: Mapping[int, str]) -> None:
         first = self.entries[0].epoch if self.entries else 0

@@ -40,6 +40,8 @@ from tiermq.settings import LONG_MAX
 _log = logging.getLogger(__name__)
 
 WATCH_S = 1.0
+GATHER_S = 0.002
+"""Where no send waits for slaves, small frames follow each other at this distance: each costs producers a turn."""
 SLAVES_MAX = 64
 """Connections at once: each one copies the whole log."""
 
@@ -148,6 +150,11 @@ class HaMaster:
         state = self.state
         is_alone = state.needed <= 1 and (self.sync is None or self.sync.is_alone)
         return LONG_MAX if is_alone else state.confirmed
+
+    @property
+    def is_awaited_by_nobody(self) -> bool:
+        """Whether no send waits for what slaves report."""
+        return self.sync is None and self.state.needed <= 1
 
     def note_recorded(self, members: frozenset[int], number: int) -> None:
         """The election has recorded this in-sync set, by the proposal of this number. Any thread may call."""
@@ -405,6 +412,8 @@ class _Slave:
                 self.position += selected.size
                 self._sent_bytes += selected.size
                 self._sent_s = asyncio.get_running_loop().time()
+            if length < self._master.settings.batch_bytes and self._master.is_awaited_by_nobody:
+                await asyncio.sleep(GATHER_S)
 
     async def _wait_for_report(self) -> None:
         while self.position < 0:

@@ -321,7 +321,11 @@ class HaSlave:
                 f"expected a log that is its log up to the end, found it the same up to physical offset {common} and "
                 f"this one up to {end}: bytes of a master that was replaced must be cut there"
             )
-        epochs.cut(end)  # The log was cut, and the file not yet; an epoch without bytes comes again.
+        epochs.cut(end)  # The log was cut, and the file not yet.
+        for entry in answer.entries:
+            # Also one without bytes: whoever is elected next shares it with a master that has written in it since.
+            if entry.start <= end:
+                epochs.append(*entry)
         epochs.learn(terms)
 
     def _terms_of_master(self, answer: Answer) -> Mapping[int, str]:

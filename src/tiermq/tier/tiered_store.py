@@ -133,15 +133,20 @@ class TieredStore(TieredReading):
         standby: bool = False,
         reader: bool = False,
         with_replication: bool = False,
+        index_later: bool = False,
+        grows: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
 
-        `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike. A store that was used
-        with a tier keeps its broker's names: they are the defaults, and different names are refused (BadConfig).
+        `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike; `grows` as there. A
+        store that was used with a tier keeps its broker's names: they are the defaults, and different names are refused
+        (BadConfig).
 
         `restore=True` first reads the metadata from the tier into a store that has none; it raises TierError when the
-        tier cannot be read, which opening without it never does. `background=False` starts no thread (see
+        tier cannot be read, which opening without it never does. It reads all records whose keys are in no index file
+        of the tier, or lets the upkeep do that (`index_later`): until then queries by key are not complete.
+        `background=False` starts no thread (see
         `LocalStore.open`): then the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
         opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
@@ -161,7 +166,9 @@ class TieredStore(TieredReading):
                 undo.callback(driver.close)
             elif reader:
                 driver = ReadOnlyDriver(driver)
-            local = open_local(local_config, clock, around, store_host, background, accept_weaker, with_replication)
+            local = open_local(
+                local_config, clock, around, store_host, background, accept_weaker, with_replication, grows
+            )
             undo.callback(local.close)
             lock = None if reader else lock_tier(tier_config, around)
             if lock is not None:
@@ -178,7 +185,7 @@ class TieredStore(TieredReading):
             store = cls(local, parts, registry, clock)
             store._tier_lock = lock
             store._take_known(known, around, restore=restore)
-            store._start(background, standby, is_tier_there=known.was_compared)
+            store._start(background, standby, is_tier_there=known.was_compared, index_later=index_later)
             undo.pop_all()
         return store
 
@@ -232,7 +239,7 @@ class TieredStore(TieredReading):
         there = self.tier.fetcher.get(topic, queue_id, offset, 1).messages if here else []
         return bool(here and there) and _identity(here[0]) != _identity(there[0])
 
-    def _start(self, background: bool, standby: bool, *, is_tier_there: bool) -> None:
+    def _start(self, background: bool, standby: bool, *, is_tier_there: bool, index_later: bool) -> None:
         tier = self.tier
         if not standby:
             tier.metadata.record_names(tier.config.broker_cluster_name, tier.config.broker_name)
@@ -249,7 +256,7 @@ class TieredStore(TieredReading):
             tier.index.start(
                 queue_tails(tier.files),
                 with_thread=background,
-                catch_up=report is not None,
+                catch_up=report is not None and not index_later,
                 trust_foreign=report is None or not report.found(Finding.TOPIC_ID_ASSIGNED),
             )
         if tier.config.tier_evict_on_proof:

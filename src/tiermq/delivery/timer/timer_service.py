@@ -5,8 +5,8 @@
 
 One round: new messages are enqueued, then the current slot advances, then due timers are delivered. A cancellation that
 came before its timer's slot passed thus takes effect; after a stop, too, since the wheel's time continues only when all
-that was stored before, and all overdue tiered timers, are in it. A wheel that is late catches up in steps, each no longer
-than a timer that rolls has left (`slot_for`): what rolled is in the wheel again before its own time passes.
+that was stored before, and all overdue tiered timers, are in it. A wheel that is late catches up in steps, each no
+longer than a timer that rolls has left (`slot_for`): what rolled is in the wheel again before its own time passes.
 
 Invariants: a timer that is durable in the timer topic is delivered at least once, not before its time, also over
 restarts, crashes and power cuts. A checkpoint is written when the state that it describes is durable: tiered
