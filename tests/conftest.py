@@ -164,7 +164,7 @@ class FailureList:
 
     def pytest_sessionfinish(self) -> None:
         if getattr(self._config, "cache", None) is not None:  # None, or not there: `-p no:cacheprovider`.
-            self._config.cache.set("tiermq/failed", self._failed)  # type: ignore[union-attr]
+            self._config.cache.set("tiermq/failed", self._failed)
 
 
 def pytest_configure(config: pytest.Config) -> None:

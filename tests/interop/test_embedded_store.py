@@ -8,10 +8,9 @@ import pytest
 
 from interop.conftest import StartBroker
 from interop.topics_file import write_topics
-from tiermq import Message
+from tiermq import LocalStore, Message
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.clock import SystemClock
-from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.interop
 

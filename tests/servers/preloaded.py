@@ -25,7 +25,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, Self, cast
+from typing import IO, Any, NamedTuple, Self, cast
 
 LOADED = ("serve", "follow", "controller", "namesrv")
 """Of `tiermq.cli`."""
@@ -133,7 +133,8 @@ def serve_template(requests: socket.socket) -> bool:
     signal.set_wakeup_fd(waking)
     reports: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([requests, woken], [], [])
+        both: list[Any] = [requests, woken]
+        ready, _, _ = select.select(both, [], [])
         if woken in ready:
             os.read(woken, 4096)
             _report_ended(reports)

@@ -33,11 +33,10 @@ from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefuse
 from tiermq.message.properties import POP_CK
 from tiermq.message.record import decode_records
 from tiermq.message.topic_name import RETRY_PREFIX, check_group, retry_topic
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field, text_field
 
 POP_MESSAGES_MAX = 32
-ANY_QUEUE = -1
 _POPPED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
