@@ -25,7 +25,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self, cast
+from typing import IO, NamedTuple, Self, cast
 
 LOADED = ("serve", "follow", "controller", "namesrv")
 """Of `tiermq.cli`."""

@@ -170,14 +170,22 @@ class TieredStore(TieredReading):
             )
             undo.callback(local.close)
             lock = None if reader else lock_tier(tier_config, around)
-            undo.callback(lambda: lock and lock.release())
+            if lock is not None:
+                undo.callback(lock.release)
             known = open_known(
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
                 standby=standby, reader=reader,
             )  # fmt: skip
-            follows = lock is None
             parts = assemble_tier(
-                known.config, local, around, driver, known.metadata, clock, registry, follows=follows, reader=reader
+                known.config,
+                local,
+                around,
+                driver,
+                known.metadata,
+                clock,
+                registry,
+                follows=lock is None,
+                reader=reader,
             )
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)

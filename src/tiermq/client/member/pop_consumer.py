@@ -33,7 +33,7 @@ from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefuse
 from tiermq.message.properties import POP_CK
 from tiermq.message.record import decode_records
 from tiermq.message.topic_name import RETRY_PREFIX, check_group, retry_topic
-from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field, text_field
 
 POP_MESSAGES_MAX = 32
