@@ -54,6 +54,7 @@ class Sides:
     """Runs one round of one client."""
 
     def __init__(self, name_server: str, messages: int, cpp: ForeignClient | None, scratch: Path) -> None:
+        self._messages = messages
         self._job: dict[str, Any] = {
             "nameServer": name_server,
             "messages": messages,

@@ -23,6 +23,7 @@ SECTIONS = {
     "Messages, results and pages": ("Message", "StoredMessage", "PutResult", "PutResults", "GetPage", "QueryPage"),
     "Statuses": ("PutStatus", "GetStatus"),
     "History for data tools": ("read", "HistoryFrame"),
+    "Client of a cluster": ("connect", "aconnect", "Decision", "RetryLater"),
     "Errors": ("errors",),
 }
 HEAD = """# Python API

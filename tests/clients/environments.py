@@ -156,7 +156,7 @@ GRPC_CLIENTS = (
         ("rocketmq-client-nodejs@1.0.8",),
         "grpc_rocketmq.js",
         _by_npm,
-        {"NODE_PATH": "{home}/node_modules", "NODE_TLS_REJECT_UNAUTHORIZED": "0"},
+        {"NODE_PATH": "{home}/node_modules"},
     ),
 )
 """Clients of RocketMQ 5, which speak gRPC."""

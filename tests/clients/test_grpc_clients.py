@@ -1,7 +1,12 @@
-"""RocketMQ 5's clients, installed from their registries and unchanged, speak gRPC with `tiermq serve --grpc-port`."""
+"""RocketMQ 5's clients, installed from their registries and unchanged, speak gRPC with `tiermq serve --grpc-port`.
+
+A process for each job: most of them are in the lane of long tests.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import ipaddress
 import itertools
 import json
 from collections.abc import Iterator
@@ -9,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from clients.conftest import available
 from clients.environments import GRPC_CLIENTS, GRPC_JAVA, ForeignClient
@@ -18,7 +26,6 @@ from servers.serving import Serving
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.tls import make_self_signed
 
 pytestmark = pytest.mark.xdist_group("grpc-clients")
 
@@ -94,6 +101,7 @@ def test_a_simple_consumer_receives_what_was_sent_and_the_store_has_it(
     assert ids == sorted(event["received"]["id"] for event in got)
 
 
+@pytest.mark.slow
 def test_a_message_group_stays_in_order_for_a_push_consumer(
     client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -102,6 +110,7 @@ def test_a_message_group_stays_in_order_for_a_push_consumer(
     assert bodies(client.run(tmp_path, **place, receive=len(BODIES), push=True)) == BODIES
 
 
+@pytest.mark.slow
 def test_a_push_consumer_gets_again_what_it_failed_to_consume(
     client: ForeignClient, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -110,6 +119,7 @@ def test_a_push_consumer_gets_again_what_it_failed_to_consume(
     assert sorted(got) == sorted([*((body, 1) for body in BODIES[:3]), (BODIES[1], 2)])
 
 
+@pytest.mark.slow
 def test_delayed_messages_come_after_their_time_and_recalled_ones_never(
     client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -132,6 +142,7 @@ def test_transactions_are_committed_rolled_back_and_asked_about(
     assert len(stored(broker, place["topic"])) == 2
 
 
+@pytest.mark.slow
 def test_tags_and_sql_choose_messages(client: ForeignClient, place: dict[str, str], tmp_path: Path) -> None:
     client.run(tmp_path, **place, bodies=["cheap"], tag="one", properties={"price": "5"})
     client.run(tmp_path, **place, bodies=["dear"], tag="two", properties={"price": "10"})
@@ -139,6 +150,7 @@ def test_tags_and_sql_choose_messages(client: ForeignClient, place: dict[str, st
     assert bodies(client.run(tmp_path, **{**place, "group": "by-sql"}, receive=1, sql="price < 7")) == ["cheap"]
 
 
+@pytest.mark.slow
 def test_what_one_client_sends_the_other_receives(place: dict[str, str], tmp_path: Path) -> None:
     clients = [available(each) for each in GRPC_CLIENTS]
     for sender, receiver in itertools.permutations(clients, 2):
@@ -147,9 +159,35 @@ def test_what_one_client_sends_the_other_receives(place: dict[str, str], tmp_pat
         assert sorted(bodies(receiver.run(tmp_path, **here, receive=len(BODIES)))) == BODIES
 
 
-def test_accounts_and_tls_let_in_who_has_both(client: ForeignClient, tmp_path: Path) -> None:
-    made = make_self_signed("server")
-    (tmp_path / "server.pem").write_text(made.certificate + made.key)
+def loopback_certificate() -> tuple[str, str]:
+    """A certificate for 127.0.0.1, which clients that check names accept, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "server")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+    return made.public_bytes(pem).decode(), key.private_bytes(pem, form, serialization.NoEncryption()).decode()
+
+
+@pytest.mark.slow
+def test_accounts_and_tls_let_in_who_has_both(
+    client: ForeignClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = loopback_certificate()
+    (tmp_path / "server.pem").write_text(certificate + key)
+    (tmp_path / "roots.pem").write_text(certificate)
+    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(tmp_path / "roots.pem"))
     (tmp_path / "accounts.toml").write_text(
         '[[accounts]]\naccessKey = "user"\nsecretKey = "secret"\ntopicPerms = ["T=PUB|SUB"]\ngroupPerms = ["G=SUB"]\n'
         '[[accounts]]\naccessKey = "root"\nsecretKey = "secret"\nadmin = true\n'

@@ -27,6 +27,7 @@ accessKey = "reader"
 secretKey = "another long secret"
 defaultTopicPerm = "SUB"
 defaultGroupPerm = "SUB"
+topicPerms = ["secret=DENY"]
 """
 
 
@@ -135,6 +136,12 @@ def test_a_log_in_is_checked_by_the_brokers_for_each_secret(tmp_path: Path) -> N
         assert status("reader:another long secret") == 200
         assert status("reader:another long secret", "/api/settings.show") == 403
         assert status("stranger:x") == 403
+        access = Access(ready["nameServer"], "boss", "a very long secret")
+        access.run(lambda cluster: cluster.create_topic("orders", 2))
+        access.run(lambda cluster: cluster.create_topic("secret", 2))
+        key = base64.b64encode(b"reader:another long secret").decode()
+        rows = at.get("/api/topic.list", Authorization=f"Basic {key}").json["topics"]
+        assert {row["topic"]: row["messages"] for row in rows} == {"orders": 0, "secret": None}
 
 
 def test_a_log_in_never_leads_to_another_site(tmp_path: Path) -> None:

@@ -133,12 +133,11 @@ def serve_template(requests: socket.socket) -> bool:
     signal.set_wakeup_fd(waking)
     reports: dict[int, int] = {}
     while True:
-        both: list[Any] = [requests, woken]
-        ready, _, _ = select.select(both, [], [])
+        ready, _, _ = select.select([requests.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             _report_ended(reports)
-        if requests not in ready:
+        if requests.fileno() not in ready:
             continue
         data, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
         if not data:

@@ -20,7 +20,7 @@ EXTRAS = {
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
     **dict.fromkeys(("duckdb", "sqlglot"), "sql"),
     **dict.fromkeys(("deltalake", "pyiceberg", "fastavro", "google"), "tables"),
-    **dict.fromkeys(("jinja2", "duckdb"), "console"),
+    **dict.fromkeys(("jinja2",), "console"),
 }
 """The extra that installs a module which the plain package lacks."""
 

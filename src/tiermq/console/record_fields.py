@@ -20,7 +20,7 @@ from tiermq.message.layout import (
 
 HOST_FIELDS = {"born_address": "born_port", "store_address": "store_port"}
 SHORT = {"queue_offset", "physical_offset", "born_timestamp_ms", "store_timestamp_ms", "prepared_transaction_offset"}
-SHOWN_BYTES = 256
+FIELD_SHOWN_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Field:
     data: bytes
 
     def to_dict(self) -> dict[str, object]:
-        shown = self.data[:SHOWN_BYTES].hex(" ")
+        shown = self.data[:FIELD_SHOWN_BYTES].hex(" ")
         return {"name": self.name, "at": self.at, "length": self.length, "value": self.value, "hex": shown}
 
 

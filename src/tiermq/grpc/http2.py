@@ -24,11 +24,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError
-
 from tiermq.errors import BadFrame, RemotingError
 from tiermq.grpc.call import Call, CallFailed, Outcome, framed
+from tiermq.grpc.header_blocks import BadBlock, HeaderDecoder
 from tiermq.remoting.connection import ACTIVE_BYTES, Connection, ConnectionOwner
 from tiermq.remoting.limits import SLICE_S
 
@@ -140,7 +138,7 @@ class Http2Connection(Connection):
         self._handle = handle
         self._input = b""
         self._opened = False
-        self._decoder = Decoder(max_header_list_size=HEADER_BLOCK_BYTES_MAX)
+        self._decoder = HeaderDecoder(HEADER_BLOCK_BYTES_MAX)
         self._calls: dict[int, Call] = {}
         self._blocked: dict[int, Call] = {}
         self._block: tuple[int, int, bytearray] | None = None
@@ -305,9 +303,9 @@ class Http2Connection(Connection):
 
     def _open(self, stream: int, flags: int, block: bytes) -> None:
         try:
-            fields = self._decoder.decode(block, raw=True)
-        except HPACKError as error:
-            raise _Broken(COMPRESSION_ERROR, f"expected a header block, found: {error}") from error
+            fields = self._decoder.decode(block)
+        except BadBlock as error:
+            raise _Broken(COMPRESSION_ERROR, str(error)) from error
         known = self._calls.get(stream)
         if known is not None or stream <= self._last_stream:
             self._count_control()

@@ -146,8 +146,7 @@ class TieredStore(TieredReading):
         `restore=True` first reads the metadata from the tier into a store that has none; it raises TierError when the
         tier cannot be read, which opening without it never does. It reads all records whose keys are in no index file
         of the tier, or lets the upkeep do that (`index_later`): until then queries by key are not complete.
-        `background=False` starts no thread (see
-        `LocalStore.open`): then the tier is written by `flush_to_tier` and cleaned by `expire_now`.
+        `background=False` starts no thread: the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
         opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
         shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
@@ -177,9 +176,16 @@ class TieredStore(TieredReading):
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
                 standby=standby, reader=reader,
             )  # fmt: skip
-            follows = lock is None
             parts = assemble_tier(
-                known.config, local, around, driver, known.metadata, clock, registry, follows=follows, reader=reader
+                known.config,
+                local,
+                around,
+                driver,
+                known.metadata,
+                clock,
+                registry,
+                follows=lock is None,
+                reader=reader,
             )
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)

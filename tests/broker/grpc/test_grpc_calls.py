@@ -78,7 +78,7 @@ def test_a_call_without_a_client_id_is_refused(peer: GrpcPeer) -> None:
 
 def test_a_group_that_consumes_in_order_is_assigned_each_queue(broker: Broker, peer: GrpcPeer) -> None:
     make(broker)
-    place = {"topic": {"name": "T"}, "group": {"name": "G"}}
+    place: dict[str, Any] = {"topic": {"name": "T"}, "group": {"name": "G"}}
     answer = peer.call("QueryAssignment", **place)
     assert [each.message_queue.id for each in answer.assignments] == [-1]
     group = broker.parts.groups.find_or_make("G")
@@ -175,8 +175,8 @@ def test_messages_and_consumers_of_lite_topics_are_refused_in_words(broker: Brok
 
 def test_under_sync_flush_each_message_is_answered_once_it_is_on_disk(tmp_path: Path) -> None:
     [port] = free_ports(1)
-    settings = {"config": broker_config(grpc_server_port=port), "flush_disk_type": "SYNC_FLUSH"}
-    with running(tmp_path, **settings) as broker, GrpcPeer(port) as peer:
+    config = broker_config(grpc_server_port=port)
+    with running(tmp_path, config=config, flush_disk_type="SYNC_FLUSH") as broker, GrpcPeer(port) as peer:
         for _ in range(2):  # The first creates the topic, the second takes the fast path.
             answer = peer.send(*(peer.message("T", b"%d" % number) for number in range(3)))
             assert [entry.status.code for entry in answer.entries] == [Code.OK] * 3
@@ -275,7 +275,7 @@ def test_an_invisible_time_is_changed_and_the_new_handle_acknowledges(broker: Br
     make(broker)
     peer.send(peer.message("T"))
     [found] = peer.receive("T")
-    place = {"group": {"name": "G"}, "topic": {"name": "T"}}
+    place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": "T"}}
     handle = found.system_properties.receipt_handle
     answer = peer.call("ChangeInvisibleDuration", **place, receipt_handle=handle, invisible_duration={"seconds": 30})
     assert answer.status.code == Code.OK

@@ -30,7 +30,12 @@ def pops_of(broker: Broker) -> PopProcessor:
 def on_loop(broker: Broker, peer: GrpcPeer, call: Any) -> None:
     """Run it on the broker's loop, and wait for it."""
     done: list[bool] = []
-    broker.parts.server.call_threadsafe(lambda: (call(), done.append(True)))
+
+    def run() -> None:
+        call()
+        done.append(True)
+
+    broker.parts.server.call_threadsafe(run)
     while not done:
         peer.call("QueryRoute", topic={"name": "T"})
 

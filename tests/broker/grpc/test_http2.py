@@ -84,7 +84,7 @@ class RawPeer:
             if kind == DATA:
                 data += payload
             elif kind == HEADERS and flags & END_STREAM:
-                return data, dict(self.decoder.decode(payload))
+                return data, {str(name): str(value) for name, value in self.decoder.decode(payload)}
             elif kind == HEADERS:
                 self.decoder.decode(payload)
         raise AssertionError("the connection ended before the answer")

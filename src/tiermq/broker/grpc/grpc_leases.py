@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 RENEWED_MS = 60_000
 """How long a message is invisible, and for how long it is extended each time."""
-LOOK_S = 5.0
+RENEW_S = 5.0
 AHEAD_MS = 20_000
 """How long before its end a time is extended."""
 LEASE_MS_MAX = 3 * 3_600_000
@@ -42,7 +42,7 @@ class GrpcLeases:
         self._orders = pops.orders
         self.renewed_count = 0
         clients.on_gone.append(self.release)
-        parts.hooks.every(LOOK_S, self.renew)
+        parts.hooks.every(RENEW_S, self.renew)
         parts.metrics.counter(
             "tiermq_grpc_leases_renewed_total", "times of popped messages that were extended", (), self._renewed
         )

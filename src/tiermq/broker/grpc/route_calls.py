@@ -18,11 +18,11 @@ from tiermq.broker.grpc.grpc_clients import (
     require_topic,
 )
 from tiermq.broker.grpc.grpc_message import Refused
-from tiermq.broker.pop.pop_waiting import ANY_QUEUE
 from tiermq.broker.topic.topic_table import MESSAGE_TYPE
 from tiermq.grpc.messages import IPV4, IPV6, Code, QueuePermission, message_class, status
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.namesrv.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+from tiermq.remoting.codes import ANY_QUEUE
 from tiermq.remoting.permissions import EITHER, Permission
 
 if TYPE_CHECKING:

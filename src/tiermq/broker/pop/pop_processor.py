@@ -29,13 +29,13 @@ from tiermq.broker.pop.pop_acks import PopAcks
 from tiermq.broker.pop.pop_log import PopLog
 from tiermq.broker.pop.pop_reader import PopReader, PopResult
 from tiermq.broker.pop.pop_revive import PopRevive
-from tiermq.broker.pop.pop_waiting import ANY_QUEUE, LOOK_MS, Pop, PopWaiting
+from tiermq.broker.pop.pop_waiting import LOOK_MS, Pop, PopWaiting
 from tiermq.broker.pull.long_polling import weight_of
 from tiermq.broker.pull.sql_filter import filter_of
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.namesrv.topic_config import PERM_READ, TopicConfig
 from tiermq.remoting.access import of_group, reads, serves
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import remark_of

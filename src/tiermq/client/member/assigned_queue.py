@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.received_message import ReceivedMessage
 
-NOT_KNOWN = -1
-
 
 class Delivery:
     """What binds a message to its queue's progress."""
@@ -64,8 +62,8 @@ class AssignedQueue:
         self.name = name
         self.position = position
         """Where the next pull begins."""
-        self.committed = NOT_KNOWN
-        """What the broker has."""
+        self.committed = -1
+        """What the broker has; -1: not known."""
         self.generation = 0
         self.is_dropped = False
         self.is_locked = False

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tiermq.client.member.async_consumer import AsyncConsumer
 
 _log = logging.getLogger(__name__)
-_MIB = 1 << 20
 
 
 class OperatorRequests:
@@ -118,7 +117,7 @@ def _queue_info(queue: AssignedQueue) -> dict[str, Any]:
         "cachedMsgCount": count,
         "cachedMsgMaxOffset": first + queue.span if count else 0,
         "cachedMsgMinOffset": first if count else 0,
-        "cachedMsgSizeInMiB": queue.ready_bytes // _MIB,
+        "cachedMsgSizeInMiB": queue.ready_bytes >> 20,
         "commitOffset": first,
         "droped": queue.is_dropped,  # RocketMQ's spelling.
         "lastConsumeTimestamp": 0,

@@ -37,7 +37,6 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field, text_field
 
 POP_MESSAGES_MAX = 32
-ANY_QUEUE = -1
 _POPPED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -162,7 +161,7 @@ class AsyncSimpleConsumer:
             timeout_s=held_s + 2 * REQUEST_S,
             consumerGroup=self.group,
             topic=self._subscription.topic,
-            queueId=ANY_QUEUE,
+            queueId=-1,  # Any.
             maxMsgNums=most,
             invisibleTime=self._invisible_ms,
             pollTime=round(held_s * 1000),

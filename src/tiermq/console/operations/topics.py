@@ -100,7 +100,7 @@ def list_topics(visit: Visit, *, search: str | None, all: bool, page: int, rows:
             {
                 "topic": name,
                 "queues": len(bounds[name]),
-                "messages": sum(each.messages for each in bounds[name].values()),
+                "messages": sum(each.messages for each in bounds[name].values()) if bounds[name] else None,
                 "lastMs": max((each.updated_ms for each in bounds[name].values() if each.updated_ms > 0), default=None),
                 "tierBytes": stored[name] if visit.has_tier else None,
                 "tierObjects": objects[name] if visit.has_tier else None,
