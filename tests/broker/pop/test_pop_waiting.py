@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 
-NOBODY = cast(Connection, None)
+NOBODY = cast(Connection, SimpleNamespace(attributes={}))
 
 
 def test_a_pop_dies_with_its_connection_and_leaves_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
