@@ -400,14 +400,14 @@ def test_a_file_that_names_no_address_lets_only_this_machine_in(tmp_path: Path) 
     ],
 )
 def test_where_it_listens_is_what_the_option_or_the_file_says(text: str, host: str | None, listening: str) -> None:
-    options = dict.fromkeys(("port", "name", "namesrv", "metrics_port")) | {"host": host}
+    options = dict.fromkeys(("port", "name", "namesrv", "metrics_port", "grpc_port")) | {"host": host}
     assert _broker_config(options, settings_in_properties(text), "nowhere").bind_address == listening
 
 
 def test_the_ready_line_says_that_a_broker_is_open_and_what_tls_it_has() -> None:
     ready: dict[str, Any] = {"name": "b", "address": "a:1", "nameServer": "n:2", "store": "/s", "tier": None}
     ready |= {"metrics": None, "tls": "TLS permissive", "open": False, "whyNoVip": None}
-    ready |= {"role": "ASYNC_MASTER", "haAddress": None}
+    ready |= {"role": "ASYNC_MASTER", "haAddress": None, "grpc": None}
     usual = "broker b ready at a:1, name server n:2, store /s, tier none"
     assert _ready_line(ready) == usual
     ready |= {"tls": "TLS off", "open": True, "whyNoVip": "taken"}
