@@ -36,7 +36,7 @@ STAMP = VENV / "tiermq-installed"
 # What runs once more, over the pure kernel. Of tests/kernel only what does not take both forms by name: such tests have
 # compared them in the first pass.
 PURE_TESTS = (
-    "files", "commitlog", "consumequeue", "index", "store",
+    "files", "commitlog", "consumequeue", "index", "store", "embedded/test_local_store.py",
     "kernel/test_message_checks.py",
     "kernel/test_columns.py::test_decoded_columns_hold_what_they_were_given",
     "kernel/test_frame_reader.py::test_a_send_has_values_for_what_it_did_not_say",

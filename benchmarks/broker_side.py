@@ -158,7 +158,8 @@ def make_topics(store: Path) -> None:
 
 def make_history(directory: Path, messages: int) -> str:
     """A store whose history is in a tier, wholly; gives the tier's address."""
-    from tiermq import Message, TieredStore
+    from tiermq import Message
+    from tiermq.tier.tiered_store import TieredStore
 
     store, tier = directory / "tiermq-store", f"file://{directory}/tier"
     make_topics(store)

@@ -14,9 +14,9 @@ from benchmarks import store_side, workload
 from benchmarks.harness import timed
 from benchmarks.report import Round
 from servers.seaweedfs import SeaweedFS, Unavailable
-from tiermq import LocalStore
 from tiermq.clock import SystemClock
 from tiermq.kernel import collect_for_tier
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import store_side, workload
 from benchmarks.harness import timed
 from benchmarks.report import Round
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
@@ -34,6 +34,7 @@ from tiermq.message.properties import (
     with_property,
 )
 from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC
+from tiermq.store.local_store import LocalStore
 from tiermq.testing.local_broker import MovableClock
 
 DELIVERED_RECORD_BYTES = 1_200

@@ -15,10 +15,11 @@ from pathlib import Path
 from benchmarks.report import Report
 from cli.standbys import Replicas, Sending, check, messages, replicas
 from servers.serving import SIZES, Serving
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.config import StoreConfig
 from tiermq.replication.bucket_election import LeaseTimes
+from tiermq.tier.tiered_store import TieredStore
 from waiting import until
 
 TIMES = LeaseTimes()

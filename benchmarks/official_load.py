@@ -22,7 +22,7 @@ from interop.java_client import JavaClient
 from interop.official import PROGRAMS_VERSION, Official
 
 Load = Callable[..., dict[str, Any]]
-OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag"})
+OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag", "pop"})
 """Kinds and fields of jobs that no official program does."""
 
 
@@ -36,18 +36,26 @@ def describe(jars: Any) -> str:
 @contextlib.contextmanager
 def loading(jars: Any, name_server: str, port: int, queues: int, directory: Path) -> Iterator[Load]:
     """Jobs for the broker at `port`, one after the other."""
-    if not jars.more:
-        with JavaClient(jars, name_server, directory).loading() as load:
-            yield load
-        return
-    with Official(jars, name_server, directory) as official, contextlib.ExitStack() as stack:
-        own: list[Load] = []
+    with contextlib.ExitStack() as stack:
+        own: dict[bool, Load] = {}
+
+        def run_own(kind: str, **job: Any) -> dict[str, Any]:
+            """A client that pops is a program of its own: RocketMQ's broker knows POP by JSON headers only."""
+            if kind == "consume":
+                begin_at_the_beginning(port, job["group"], job["topic"], queues)
+            pops = bool(job.get("pop"))
+            if pops not in own:
+                own[pops] = stack.enter_context(JavaClient(jars, name_server, directory).loading())
+            return own[pops](kind=kind, **job)
+
+        if not jars.more:
+            yield run_own
+            return
+        official = stack.enter_context(Official(jars, name_server, directory))
 
         def run(kind: str, topic: str, threads: int, messages: int, **more: Any) -> dict[str, Any]:
             if OWN & more.keys() or kind in OWN:
-                if not own:
-                    own.append(stack.enter_context(JavaClient(jars, name_server, directory).loading()))
-                return own[0](kind=kind, topic=topic, threads=threads, messages=messages, **more)
+                return run_own(kind, topic=topic, threads=threads, messages=messages, **more)
             options: list[object] = ["-t", topic, "-w", threads]
             batch = 1
             if kind == "consume":

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import harness
 from benchmarks.report import Report
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.offload.job import offload
 from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
+from tiermq.store.local_store import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

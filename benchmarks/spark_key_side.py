@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks import harness
 from benchmarks.report import Report
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.reindex.job import reindex
 from tiermq.spark.source.builder import messages
 from tiermq.spark.source.scan_meter import ScanMeter
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.names import SegmentType
 

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 from benchmarks import harness
 from benchmarks.report import Report, Round
 from benchmarks.spark_scan_side import tree_timed
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.offload import offload
 from tiermq.pipeline.worker_cache import driver_of, store_of
 from tiermq.spark import SparkRunner
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.names import QueueKey, SegmentType
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import harness, process_tree
 from benchmarks.report import Report, Round
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.offload.job import offload
 from tiermq.spark.source.builder import messages
+from tiermq.store.local_store import LocalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,12 +20,13 @@ import tiermq.kernel
 from benchmarks import harness, workload
 from benchmarks.harness import settle, timed
 from benchmarks.report import Round
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.clock import SystemClock
 from tiermq.commitlog.recovery import verify_log
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_service import IndexService
+from tiermq.store.local_store import LocalStore
 
 HOUR_MS = 3_600_000
 POOL_COUNT = workload.POOL_COUNT

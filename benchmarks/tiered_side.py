@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import store_side, workload
 from benchmarks.harness import settle, timed
 from benchmarks.report import Round
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.names import SegmentKey

@@ -12,7 +12,7 @@ from isal.isal_zlib import crc32
 from benchmarks import coldread_side
 from benchmarks.harness import timed
 from benchmarks.report import Round
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest

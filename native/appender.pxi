@@ -65,6 +65,7 @@ class Appender:
     is_sync = cython.declare(cython.bint, visibility="public")
     max_body_bytes = cython.declare(int64_t, visibility="public")
     sync_put = cython.declare(object, visibility="public")
+    raise_refusal = cython.declare(object, visibility="public")
     puts = cython.declare(int64_t, visibility="readonly")
     stored_bytes = cython.declare(int64_t, visibility="readonly")
     last_store_timestamp_ms = cython.declare(int64_t, visibility="readonly")
@@ -243,6 +244,18 @@ class Appender:
 
     def put(self, message: Message):
         """Store one message; special cases go to the slow path: slow_path(message, refusal) -> PutResult."""
+        return self.put_one(message)
+
+    def put_or_raise(self, message: Message):
+        """`put` for callers that want refusals raised: `raise_refusal(message, result)` does that."""
+        result: PutResult = self.put_one(message)
+        if result.status is not PUT_OK:
+            self.raise_refusal(message, result)
+        return result
+
+    @cython.cfunc
+    @cython.inline
+    def put_one(self, message: Message):
         if self.closed:
             return self.slow_path(message, CLOSED)
         if self.sample is not None and self.puts - self.last_sampled >= 1024:

@@ -46,6 +46,8 @@ from cython.cimports.cpython.buffer import (
 )
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.framing import (
+    ACK_CODE,
+    ACK_CODE_BINARY,
     ANSWER_BYTES_MAX,
     HEADER_USUAL,
     LATER_AFTER_MS,
@@ -62,6 +64,7 @@ from cython.cimports.framing import (
     build_answer,
     deferred_t,
     field_t,
+    find_ack_fields,
     find_send_fields,
     header_t,
     is_true,
@@ -74,6 +77,7 @@ from cython.cimports.framing import (
     read_binary_header,
     read_deferred_properties,
     read_json_header,
+    receipt_length,
     unescape,
     usual_send_key,
     wire_number,
@@ -137,6 +141,7 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "TIME_MAX_MS",
     "TIME_MIN_MS",
+    "AckRequest",
     "Appender",
     "Builder",
     "Check",
@@ -166,6 +171,7 @@ __all__ = [
     "TierPage",
     "TransferLimits",
     "WindowPages",
+    "ack_answers",
     "check_index_items",
     "check_records",
     "check_window",
@@ -203,6 +209,7 @@ from tiermq.kernel.columns import (  # noqa: E402
 from tiermq.kernel.columns import take_row  # noqa: E402
 from tiermq.kernel.builder import UNKNOWN_LEVEL_DELAY_MS  # noqa: E402
 from tiermq.kernel.frame_reader import FRAME_BYTES_MAX, escaped_text, refusal  # noqa: E402
+from tiermq.kernel.frame_reader import ack_answers as general_ack_answers  # noqa: E402
 from tiermq.kernel.frame_reader import pull_answer as general_pull_answer  # noqa: E402
 from tiermq.kernel.frame_reader import send_answer as general_send_answer  # noqa: E402
 from tiermq.kernel.stop_reasons import Disagreement, Refusal, Stop  # noqa: E402
@@ -227,6 +234,7 @@ INDEX_MAGIC_END = cython.declare(uint32_t, 0xBCC50285)
 FIXED_BYTES = cython.declare(cython.int, 91)
 CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
+ACK_ANSWER_BYTES = cython.declare(cython.int, 160)  # More than a frame without fields and a remark has.
 PENDING_MAX = cython.declare(cython.int, 64)
 FETCHED_WHOLE_MAX = cython.declare(int64_t, 1024)  # Records up to this size are prefetched whole before dispatch.
 FETCHED_AHEAD = cython.declare(int64_t, 2048)

@@ -162,6 +162,43 @@ class SendRequest:
         return PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.data) + self.header_at, self.header_length)
 
 
+@cython.freelist(64)
+@cython.no_gc
+@cython.final
+@cython.cclass
+class AckRequest:
+    opaque = cython.declare(int32_t, visibility="public")
+    group = cython.declare(str, visibility="public")
+    topic = cython.declare(str, visibility="public")
+    queue_id = cython.declare(int32_t, visibility="public")
+    offset = cython.declare(int64_t, visibility="public")
+    receipt = cython.declare(str, visibility="public")
+    is_oneway = cython.declare(cython.bint, visibility="public")
+    header_type = cython.declare(int32_t, visibility="public")
+    data: bytes
+    header_at: int64_t
+    header_length: int64_t
+
+    def __init__(
+        self, opaque, *, group, topic, queue_id, offset, receipt, is_oneway=False, header_type=0, header=b""
+    ):  # fmt: skip
+        self.opaque = opaque
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.receipt = receipt
+        self.is_oneway = is_oneway
+        self.header_type = header_type
+        self.data = header
+        self.header_at = 0
+        self.header_length = len(header)
+
+    @property
+    def header(self):
+        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.data) + self.header_at, self.header_length)
+
+
 @cython.final
 @cython.cclass
 class TextMemo:
@@ -271,7 +308,7 @@ class FrameReader:
 
     @cython.cfunc
     def frame_at(self, data: bytes, header_at: int64_t, header_length: int64_t, end: int64_t, header_type: cython.int):
-        """The frame whose header and body are in `data`; a plain send is already parsed."""
+        """The frame whose header and body are in `data`; a plain send or acknowledgement is already parsed."""
         start: cython.p_char = PyBytes_AS_STRING(data)
         p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), start) + header_at
         code: int32_t
@@ -285,6 +322,13 @@ class FrameReader:
                     made.header_at = header_at
                     made.body = PyBytes_FromStringAndSize(start + header_at + header_length, end - header_at - header_length)
                     return made
+            elif end == header_at + header_length and code == (ACK_CODE if header_type == 0 else ACK_CODE_BINARY):
+                ack = self.ack_at(p, header_length, header_type)
+                if ack is not None:
+                    acknowledged: AckRequest = ack
+                    acknowledged.data = data
+                    acknowledged.header_at = header_at
+                    return acknowledged
         frame: Frame = Frame.__new__(Frame)
         frame.header_type = header_type
         frame.header = PyBytes_FromStringAndSize(start + header_at, header_length)
@@ -350,6 +394,45 @@ class FrameReader:
         made.code = h.code
         made.opaque = h.opaque
         made.version = h.version
+        made.header_type = header_type
+        made.is_oneway = (h.flag & 2) != 0
+        made.header_length = n
+        return made
+
+
+    @cython.cfunc
+    def ack_at(self, p: cython.pointer(cython.const[u8]), n: int64_t, header_type: cython.int):
+        """The acknowledgement in a header; None for what only the general path can read."""
+        h: header_t
+        places: int32_t[5]
+        is_json: cython.bint = header_type == 0
+        if is_json:
+            if read_json_header(p, n, cython.address(h)) != HEADER_USUAL:
+                return None
+        elif read_binary_header(p, n, cython.address(h)) != HEADER_USUAL:
+            return None
+        if h.flag & 1 or not find_ack_fields(cython.address(h), cython.address(places[0])):
+            return None
+        queue: cython.pointer(field_t) = cython.address(h.fields[places[2]])
+        offset: cython.pointer(field_t) = cython.address(h.fields[places[3]])
+        receipt: cython.pointer(field_t) = cython.address(h.fields[places[4]])
+        made: AckRequest = AckRequest.__new__(AckRequest)
+        ok: cython.bint = not queue.escaped and not offset.escaped and not receipt.escaped
+        ok = ok and wire_number32(queue.value, queue.value_length, cython.address(made.queue_id))
+        ok = ok and wire_number(offset.value, offset.value_length, cython.address(made.offset))
+        if not ok or made.queue_id < 0 or made.offset < 0:
+            return None
+        length: int64_t = receipt_length(receipt.value, receipt.value_length, made.queue_id, made.offset)
+        if length < 0:
+            return None
+        group = self.groups.find(cython.address(h.fields[places[0]]), is_json)
+        topic = self.topics.find(cython.address(h.fields[places[1]]), is_json)
+        if group is None or topic is None or (is_json and not others_hold(cython.address(h), -1)):
+            return None
+        made.group = group
+        made.topic = topic
+        made.receipt = cython.cast(cython.p_char, receipt.value)[:length].decode("ascii")
+        made.opaque = h.opaque
         made.header_type = header_type
         made.is_oneway = (h.flag & 2) != 0
         made.header_length = n
@@ -456,6 +539,24 @@ def pull_answer(
             max_offset, body_bytes,
         )  # fmt: skip
     return PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(out[0])), made)
+
+
+def ack_answers(acks: list, version: int32_t) -> bytes:
+    a: answer_t
+    ack: AckRequest
+    at: int64_t = 0
+    size: int64_t
+    if version < 0 or version > 32767:
+        return general_ack_answers(acks, version)
+    made: bytes = PyBytes_FromStringAndSize(cython.NULL, ACK_ANSWER_BYTES * len(acks))
+    out: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(made))
+    for ack in acks:
+        if ack.is_oneway:
+            continue
+        begin_answer(cython.address(a), ack.header_type, ack.opaque, 0, version, None)
+        size = build_answer(out + at, cython.address(a))
+        at += size
+    return made[:at]
 
 
 def message_of_send(send: SendRequest, queue_id: int32_t, properties: bytes, born_host: bytes) -> Message:

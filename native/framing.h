@@ -324,6 +324,46 @@ static int find_send_fields(const header_t *h, int named, int32_t *places) {
     return 1;
 }
 
+/* Acknowledgements of popped messages, by the code of a JSON header and by what a binary one has of it. */
+#define ACK_CODE 200051
+#define ACK_CODE_BINARY (ACK_CODE & 0xFFFF)
+#define ACK_FIELDS 5
+
+static const char *const ACK_NAMES[ACK_FIELDS] = {"consumerGroup", "topic", "queueId", "offset", "extraInfo"};
+static const int32_t ACK_NAME_LENGTHS[ACK_FIELDS] = {13, 5, 7, 6, 9};
+
+/* Index of each field of an acknowledgement among those of the header; the last of a name counts. Returns 0 when one is
+ * missing. */
+static int find_ack_fields(const header_t *h, int32_t *places) {
+    int32_t i, k;
+    for (k = 0; k < ACK_FIELDS; k++) places[k] = -1;
+    for (i = 0; i < h->count; i++)
+        for (k = 0; k < ACK_FIELDS; k++)
+            if (h->fields[i].key_length == ACK_NAME_LENGTHS[k] &&
+                memcmp(h->fields[i].key, ACK_NAMES[k], (size_t)ACK_NAME_LENGTHS[k]) == 0)
+                places[k] = i;
+    for (k = 0; k < ACK_FIELDS; k++)
+        if (places[k] < 0) return 0;
+    return 1;
+}
+
+/* The length of a receipt up to the offset in it, if it is of this queue and offset; -1: the general path reads it. */
+static int64_t receipt_length(const u8 *p, int64_t n, int32_t queue_id, int64_t offset) {
+    int64_t at = 0, word, end, found, length = -1;
+    for (word = 0; word < 8; word++, at = end + 1) {
+        if (at > n) return word == 7 ? length : -1;
+        for (end = at; end < n && p[end] != ' '; end++)
+            if (p[end] >= 0x80) return -1;
+        if (word == 5) continue;
+        if (end == at || end - at > 18 || p[at] == '-' || !wire_number(p + at, end - at, &found)) return -1;
+        if (word == 4 && (end - at != 1 || found > 2)) return -1;
+        if (word == 6 && found != queue_id) return -1;
+        if (word == 7 && found != offset) return -1;
+        if (word == 6) length = end;
+    }
+    return length;
+}
+
 /* Whether a put need not parse encoded properties: no NUL byte, no names of inner-batch or CRC properties (anywhere, as
  * the constructor of a message checks), and WAIT absent or "true" once, as Java's producers write it. */
 static int plain_send_properties(const u8 *p, int64_t length) {
@@ -631,7 +671,7 @@ static u8 *json_answer(u8 *at, const answer_t *a) {
     int32_t i;
     at = PUT(at, "{\"code\":");
     at += print_number(at, a->code);
-    at = PUT(at, ",\"extFields\":{");
+    if (a->count) at = PUT(at, ",\"extFields\":{");
     for (i = 0; i < a->count; i++) {
         if (i) *at++ = ',';
         *at++ = '"';
@@ -640,7 +680,8 @@ static u8 *json_answer(u8 *at, const answer_t *a) {
         at = put(at, a->values[i], a->lengths[i]);
         *at++ = '"';
     }
-    at = PUT(at, "},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
+    if (a->count) *at++ = '}';
+    at = PUT(at, ",\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
     at += print_number(at, a->opaque);
     if (a->remark) {
         at = PUT(at, ",\"remark\":\"");

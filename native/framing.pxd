@@ -30,6 +30,10 @@ cdef extern from "framing.h" nogil:
     int wire_number(const u8 *p, int64_t length, int64_t *out)
     int wire_number32(const u8 *p, int64_t length, int32_t *out)
     int64_t unescape(const u8 *p, int64_t n, u8 *out)
+    enum: ACK_CODE
+    enum: ACK_CODE_BINARY
+    int find_ack_fields(const header_t *h, int32_t *places)
+    int64_t receipt_length(const u8 *p, int64_t n, int32_t queue_id, int64_t offset)
     int find_send_fields(const header_t *h, int named, int32_t *places)
     int plain_send_properties(const u8 *p, int64_t length)
     enum: LATER_NOT

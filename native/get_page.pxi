@@ -56,6 +56,18 @@ class GetPage:
             self.decoded = list(decode_records(self.data))
         return self.decoded
 
+    def __len__(self):
+        return self.count
+
+    def __bool__(self):
+        return True  # An empty page is a page: it has a status and the next offset.
+
+    def __iter__(self):
+        return iter(self.messages)
+
+    def __getitem__(self, at):
+        return self.messages[at]
+
     def __repr__(self):
         return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
 

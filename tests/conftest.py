@@ -6,11 +6,13 @@ import gc
 import importlib
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from examples import DEFAULT
 from simulation.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 
 # No deadlines: a shared machine may stop for longer than any honest limit. In CI examples are derived from the test's
 # source instead of chance, so that a red build is red again when it is repeated.
-settings.register_profile("default", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", deadline=None, max_examples=DEFAULT, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
+gc.disable()  # Until the tests are collected: hardly anything that is made meanwhile goes before the end of the run.
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
 
 
@@ -44,6 +47,7 @@ def pytest_collection_finish() -> None:
     """Modules and tests live to the end of the run: the garbage collector need not walk over them in each test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +93,35 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
         yield server
 
 
+WAITING = (
+    "tests/cli/demo/test_demo_command.py",
+    "tests/cli/test_acting_master.py",
+    "tests/cli/test_controlled_brokers.py",
+    "tests/cli/test_follow_command.py",
+    "tests/cli/test_restore_tables.py",
+    "tests/cli/test_secured_replicas.py",
+    "tests/cli/test_serve_backup.py",
+    "tests/cli/test_serve_read_only.py",
+    "tests/cli/test_standby.py",
+    "tests/crash/",
+)
+"""Tests that take ten seconds and more, and mostly wait: for leases, guards, and processes of their own."""
+
+
+class WaitingEarly:
+    """Spreads tests that wait over the first three quarters of a run: one that began last would be waited for alone,
+    and several at once would leave the processors idle.
+    """
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        waiting = [item for item in items if item.nodeid.startswith(WAITING)]
+        others = iter([item for item in items if not item.nodeid.startswith(WAITING)])
+        between = (len(items) - len(waiting)) * 3 // 4 // max(1, len(waiting))
+        items[:] = [each for item in waiting for each in (item, *islice(others, between))]
+        items += others
+
+
 class LaneCounter:
     """Counts tests that the chosen lane leaves out; under xdist the workers collect, so they report their count."""
 
@@ -130,12 +163,14 @@ class FailureList:
             self._failed["final"].append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        if self._config.cache is not None:
+        if getattr(self._config, "cache", None) is not None:  # None, or not there: `-p no:cacheprovider`.
             self._config.cache.set("tiermq/failed", self._failed)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LaneCounter(), "lane-counter")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(WaitingEarly(), "waiting-early")
     if not hasattr(config, "workerinput"):  # Under xdist the workers' reports reach the process that started them.
         config.pluginmanager.register(FailureList(config), "failure-list")
     if os.environ.get("TIERMQ_STALLS"):

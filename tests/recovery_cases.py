@@ -6,8 +6,8 @@ from typing import Any
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, on_simulation, put_all
-from tiermq import LocalStore
 from tiermq.kernel import PutResult
+from tiermq.store.local_store import LocalStore
 
 MARKER = "tiermq.clean"
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import GetStatus, LocalStore, Message, PutResult
+from tiermq import GetStatus, Message, PutResult
 from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
 from tiermq.message.stored_message import StoredMessage
+from tiermq.store.local_store import LocalStore
 
 ROOT = "/store"
 LOG_BYTES = 16 * 1024

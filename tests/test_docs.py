@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.preloaded import completed
 from tiermq.config import SETTINGS, WITHOUT_EFFECT, StoreConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,9 +38,7 @@ def test_a_command_of_the_documents_runs(tmp_path: Path, command: str) -> None:
     shutil.copytree(STORE, tmp_path / "store")
     words = shlex.split(command)
     assert words[0] == "tiermq"
-    done = subprocess.run(
-        [sys.executable, "-m", "tiermq.cli", *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = completed(words[1:], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout or "--kind damage" in command
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from tiermq.metrics import Registry
+from tiermq.metrics import Registry, register_process
 
 
 def test_a_counter_shows_the_sum_of_what_was_added_per_label() -> None:
@@ -127,3 +128,17 @@ def test_infinite_and_undefined_values_are_spelled_as_the_format_spells_them() -
     registry.gauge("h", "H.").labels().set(float("nan"))
     assert 'g{k="inf"} +Inf\n' in registry.render_prometheus()
     assert "h NaN\n" in registry.render_prometheus()
+
+
+def test_a_process_reports_what_prometheus_clients_report() -> None:
+    registry = Registry()
+    register_process(registry, version="1", kernel="pure")
+    lines = registry.render_prometheus().splitlines()
+    shown = {line.partition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert shown['tiermq_build_info{version="1",kernel="pure"}'] == 1
+    assert shown["process_cpu_seconds_total"] > 0
+    assert 1 << 20 < shown["process_resident_memory_bytes"] < shown["process_virtual_memory_bytes"]
+    assert 0 < shown["process_open_fds"] < shown["process_max_fds"]
+    assert shown["process_threads"] >= 1
+    now_s = time.time()
+    assert now_s - 3 * 86_400 < shown["process_start_time_seconds"] <= now_s + 1

@@ -261,13 +261,14 @@ CALLED_BY_OTHERS = {
     "streamReader", "streamWriter",
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
-    "as_metrics", "committed_offset", "flush_to_tier", "from_properties", "restart", "roll_back",
-    "show_in", "write_broker_state",
+    "as_metrics", "born_at", "committed_offset", "count_rows", "flush_to_tier", "from_properties", "get_fragments",
+    "leave_open", "poll", "restart", "roll_back", "send_later", "send_oneway", "show_in", "simple_consumer",
+    "to_pandas", "try_put", "try_put_many", "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}
 """A layout is complete, also where no code reads a field by its offset."""
-REGISTERING = {"command", "group", "serves", "override", "fixture"}
+REGISTERING = {"command", "group", "serves", "override", "fixture", "operation"}
 """Decorators that register a function, so that a framework calls it."""
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from servers.preloaded import completed
 from tiermq.tier.tier_config import SETTINGS, WITHOUT_EFFECT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,13 +38,7 @@ def test_the_commands_of_the_document_run_in_their_order(tmp_path: Path, fence: 
     assert commands
     for command in commands:
         words = shlex.split(command.replace("$PWD", str(tmp_path / "here")))
-        done = subprocess.run(
-            [sys.executable, "-m", "tiermq.cli", *words[1:]],
-            cwd=tmp_path / "here",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = completed(words[1:], tmp_path / "here")
         assert done.returncode == 0, f"{command}: {done.stderr}{done.stdout}"
         assert done.stdout or "orphans" in command
 

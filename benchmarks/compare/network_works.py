@@ -12,6 +12,7 @@ one write and one fdatasync for all messages that the client has in flight. It i
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import struct
 import time
@@ -200,6 +201,16 @@ def pull_request(topic: str) -> RemotingCommand:
     return RemotingCommand(RequestCode.PULL_MESSAGE, opaque=7, ext=ext, header_type=HeaderType.ROCKETMQ)
 
 
+def pop_request(topic: str) -> RemotingCommand:
+    """A pop of as many messages as the official client asks for at once."""
+    ext = {
+        "consumerGroup": "poppers-1", "topic": topic, "queueId": "-1", "maxMsgNums": str(PULL_MESSAGES),
+        "invisibleTime": "60000", "pollTime": "0", "bornTime": "1700000000000", "initMode": "0", "expType": "TAG",
+        "exp": "*", "order": "false", "bname": "b1",
+    }  # fmt: skip
+    return RemotingCommand(RequestCode.POP_MESSAGE, opaque=7, ext=ext)
+
+
 def _properties() -> bytes:
     return f"UNIQ_KEY\x01{UNIQUE_KEY}\x02WAIT\x01true\x02".encode()
 
@@ -250,6 +261,37 @@ def _drainer(messages: int, side: Loaded) -> Side:
     side.load(kind="batch", topic=BACKLOG_TOPIC, threads=THREADS, bytes=128, batch=BATCH, messages=messages)
     job = {"kind": "consume", "topic": BACKLOG_TOPIC, "threads": CONSUMER_THREADS, "bytes": 128, "messages": messages}
     return lambda: side.round(**job, group=f"drainers-{next(_groups)}")
+
+
+def _pop_consumer(place: Place, stack: ExitStack) -> Sides:
+    """A push consumer that pops: each message has an acknowledgement of its own."""
+    messages = count_of(place)
+    sides = _open(
+        place,
+        stack,
+        Load(messages, partial(_popper, messages, place.quick), pop_request(BACKLOG_TOPIC), QUEUES, PULL_MESSAGES),
+    )
+    sides.notes |= {"load": "Load.java with RocketMQ's client and JSON headers, a new group each round"}
+    return sides
+
+
+def _popper(messages: int, is_quick: bool, side: Loaded) -> Side:
+    """As `_drainer`; both sides get 200,000 messages before."""
+    side.load(kind="batch", topic=BACKLOG_TOPIC, threads=THREADS, bytes=128, batch=BATCH, messages=messages)
+    job = {"kind": "consume", "topic": BACKLOG_TOPIC, "threads": CONSUMER_THREADS, "bytes": 128, "messages": messages}
+
+    def round_of() -> Round:
+        group = f"poppers-{next(_groups)}"
+        mode = {"topic": BACKLOG_TOPIC, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
+        request = RemotingCommand(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(mode).encode())
+        answer = ask((HOST, side.port), request)
+        if answer.code != ResponseCode.SUCCESS:
+            raise PeerFailed(f"{side.name}: expected the mode of {group} to be set, found {answer.remark}")
+        return side.round(**job, group=group, pop=True)
+
+    for _ in range(1 if is_quick else -(-DEFERRED_WARMUP // messages)):
+        round_of()
+    return round_of
 
 
 def _deferred(threads: int, job: dict[str, Any], place: Place, stack: ExitStack) -> Sides:
@@ -351,6 +393,10 @@ WORKS = [
     ),
     Work(
         "consumer", GROUP, "official Consumer, 20 threads, a backlog of 128 B messages", _consumer,
+        goal=Goal(1.2), limit=_PULLED, rounds_max=7, warms_alike=True, growth_part=8,
+    ),
+    Work(
+        "pop_consumer", GROUP, "POP consumer, 20 threads, a backlog of 128 B messages", _pop_consumer,
         goal=Goal(1.2), limit=_PULLED, rounds_max=7, warms_alike=True, growth_part=8,
     ),
     Work(

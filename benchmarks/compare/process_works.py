@@ -171,7 +171,8 @@ def open_start_used(place: Place, stack: ExitStack) -> Sides:
 
 
 def _fill(store: Path, messages: int) -> None:
-    from tiermq import LocalStore, Message
+    from tiermq import Message
+    from tiermq.store.local_store import LocalStore
 
     make_topics(store)
     body = b"u" * BODY_BYTES

@@ -20,10 +20,11 @@ from typing import Any
 from benchmarks import workload
 from benchmarks.harness import settle
 from benchmarks.store_side import sample_message
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.clock import SystemClock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_service import IndexService
+from tiermq.store.local_store import LocalStore
 
 OVERHEAD_BYTES = workload.RECORD_BYTES - workload.BODY_BYTES
 QUEUES = workload.TOPIC_COUNT * workload.QUEUE_COUNT

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import workload
-from tiermq import LocalStore
 from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.tier_config import TierConfig
 
 TOPICS = [f"bench-tier-{number:03d}" for number in range(4)]

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from campaign.disks.ground import Place, Verdict, check_keys, identity, read_queue
 from small_store import SIZES
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.kernel.get_page import GetPage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.message_filter import TagFilter
 from tiermq.message.stored_message import StoredMessage
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 QUEUES = (("orders", 0), ("orders", 1), ("refunds", 0))

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from campaign.disks.ground import Place, Verdict, check_keys, read_queue
 from small_store import SIZES
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
 TOPIC = "orders"

@@ -14,12 +14,13 @@ from campaign.disks.ground import Verdict
 from campaign.disks.stores import abandon
 from simulation.manual_clock import ManualClock
 from small_store import SIZES
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import TIMER_DEQUEUE_MS, TIMER_OUT_MS, encode_properties
+from tiermq.store.local_store import LocalStore
 
 NOW_MS = 1_700_000_000_000
 SETTINGS = TimerSettings(slots=600, log_file_bytes=4096, roll_window_slots=100, max_delay_s=3 * 24 * 3600)

@@ -24,10 +24,10 @@ from campaign.part import Finding, Outcome
 from servers.seaweedfs import SeaweedFS
 from servers.seaweedfs import missing as missing_server
 from servers.serving import SIZES, Serving
-from tiermq import TieredStore
 from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.cli.main import cli
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
+from tiermq.tier.tiered_store import TieredStore
 
 KILLS = 6
 ACKNOWLEDGEMENTS_MAX = 400

@@ -22,7 +22,8 @@ from campaign.networks.proxy import CLEAR, Proxy
 from campaign.networks.scheduled_part import BucketScheduledPart
 from campaign.part import Outcome
 from servers.seaweedfs import SeaweedFS
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.verify.verify import verify_tier
 

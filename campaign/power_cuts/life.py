@@ -17,11 +17,13 @@ from typing import Any
 
 from crash.timer_child import SETTINGS as TIMERS
 from crash.timer_child import STORE as TIMER_STORE
-from tiermq import LocalStore, Message, TieredStore
+from tiermq import Message
 from tiermq.clock import SystemClock
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.message.properties import encode_properties
+from tiermq.store.local_store import LocalStore
+from tiermq.tier.tiered_store import TieredStore
 
 TIERED: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,

@@ -25,10 +25,10 @@ from crash import child
 from crash.test_kill import Victim as StoreVictim
 from crash.test_timer_kill import finish as deliver_timers
 from crash.timer_child import SETTINGS as TIMERS
-from tiermq import TieredStore
 from tiermq.status import GetStatus
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
 CUTS = 5

@@ -81,11 +81,11 @@ class BucketRequests(ObjectRequests):
             raise TierUnavailable(f"{kind} happened, but its answer was lost, as planned")
         return result
 
-    def create(self, path: str, data: bytes) -> str | None:
+    def create(self, path: str, data: bytes | memoryview) -> str | None:
         def request() -> str | None:
             if path in self._bucket.objects:
                 return None
-            self._bucket.put(path, data)
+            self._bucket.put(path, bytes(data))
             return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
         return self._send("put", path, request)

@@ -20,12 +20,13 @@ from campaign.simulation.power import Power, PowerCut
 from campaign.simulation.steps import HOUR_MS, QUEUES, SIZES, Life, Step
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.errors import TierError, TierMQError
 from tiermq.kernel import PutResult
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.status import PutStatus
 from tiermq.tier.retention.orphans import find_orphans
+from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
 ROOT = "/store"

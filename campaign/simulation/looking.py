@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from campaign.simulation.model import SHARED_KEY, Model, Queue, QueueModel, Sent, broken
-from tiermq import TieredStore
 from tiermq.errors import TierError
 from tiermq.status import GetStatus
+from tiermq.tier.tiered_store import TieredStore
 
 PAGE = 16
 

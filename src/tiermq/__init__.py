@@ -9,29 +9,82 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tiermq.kernel import Message, PutResult, PutResults
+    from tiermq import errors
+    from tiermq.client.member.async_cluster import aconnect
+    from tiermq.client.member.cluster import connect
+    from tiermq.client.member.handlers import RetryLater
+    from tiermq.client.member.transactions import Decision
+    from tiermq.embedded.async_store import AsyncConsumer, AsyncStore
+    from tiermq.embedded.consumer import Consumer
+    from tiermq.embedded.history_frame import HistoryFrame, read
+    from tiermq.embedded.local_store import LocalStore
+    from tiermq.embedded.message_stream import MessageStream
+    from tiermq.embedded.tiered_store import TieredStore
+    from tiermq.kernel import GetPage, Message, PutResult, PutResults
+    from tiermq.message.stored_message import StoredMessage
     from tiermq.status import GetStatus, PutStatus
-    from tiermq.store.local_store import LocalStore
-    from tiermq.tier.tiered_store import TieredStore
+    from tiermq.store.reader import QueryPage
+    from tiermq.tier.tiered_store import NotUploaded
 
 __version__ = "0.1.0"
-__all__ = ["GetStatus", "LocalStore", "Message", "PutResult", "PutResults", "PutStatus", "TieredStore"]
-
 _HOMES = {
+    "AsyncConsumer": "tiermq.embedded.async_store",
+    "AsyncStore": "tiermq.embedded.async_store",
+    "Consumer": "tiermq.embedded.consumer",
+    "Decision": "tiermq.client.member.transactions",
+    "GetPage": "tiermq.kernel",
     "GetStatus": "tiermq.status",
-    "LocalStore": "tiermq.store.local_store",
+    "HistoryFrame": "tiermq.embedded.history_frame",
+    "LocalStore": "tiermq.embedded.local_store",
     "Message": "tiermq.kernel",
+    "MessageStream": "tiermq.embedded.message_stream",
+    "NotUploaded": "tiermq.tier.tiered_store",
     "PutResult": "tiermq.kernel",
     "PutResults": "tiermq.kernel",
     "PutStatus": "tiermq.status",
-    "TieredStore": "tiermq.tier.tiered_store",
+    "QueryPage": "tiermq.store.reader",
+    "RetryLater": "tiermq.client.member.handlers",
+    "StoredMessage": "tiermq.message.stored_message",
+    "TieredStore": "tiermq.embedded.tiered_store",
+    "aconnect": "tiermq.client.member.async_cluster",
+    "connect": "tiermq.client.member.cluster",
+    "errors": "",
+    "read": "tiermq.embedded.history_frame",
 }
+__all__ = [
+    "AsyncConsumer",
+    "AsyncStore",
+    "Consumer",
+    "Decision",
+    "GetPage",
+    "GetStatus",
+    "HistoryFrame",
+    "LocalStore",
+    "Message",
+    "MessageStream",
+    "NotUploaded",
+    "PutResult",
+    "PutResults",
+    "PutStatus",
+    "QueryPage",
+    "RetryLater",
+    "StoredMessage",
+    "TieredStore",
+    "aconnect",
+    "connect",
+    "errors",
+    "read",
+]
 
 
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tiermq' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"tiermq.{name}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
+from datetime import datetime
 from typing import Protocol
 
 HOUR_MS = 3_600_000
+AGE_UNITS_MS = {"s": 1_000, "m": 60_000, "h": HOUR_MS, "d": 24 * HOUR_MS}
+"""Letters of ages and delays, such as `90s` and `2h`."""
 EVER_MS = (1 << 63) - 1
 """No record is younger."""
 LINE_INTERVAL_S = 60.0
@@ -30,3 +34,22 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+MOMENT = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or an age such as 90s, 15m, 2h or 3d"
+
+
+def read_moment_ms(text: str, now_ms: int) -> int:
+    """The time in ms since 1970. Raises ValueError, which names the expected forms."""
+    text = text.strip()
+    if re.fullmatch(r"[0-9]+", text):
+        return int(text)
+    if age := re.fullmatch(r"([0-9]+)([smhd])", text):
+        return now_ms - int(age[1]) * AGE_UNITS_MS[age[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"expected {MOMENT}, found {text!r}") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"expected a time with its zone, such as {text}Z or {text}+02:00, found none")
+    return round(moment.timestamp() * 1000)

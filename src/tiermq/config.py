@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+from tiermq.clock import AGE_UNITS_MS
 from tiermq.errors import BadConfig
 from tiermq.settings import (
     INT_MAX,
@@ -236,16 +237,13 @@ class StoreConfig(Configuration):
         return min(max(self.disk_space_warning_level_ratio / 100, 0.35), 0.90)
 
 
-_DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 @lru_cache(maxsize=16)  # Records of the schedule topic that recovery dispatches ask for it one by one.
 def _delays_ms(levels: str) -> tuple[int, ...]:
     delays_ms = []
     for piece in levels.split():
         if not re.fullmatch(r"[0-9]+[smhd]", piece):
             raise BadConfig(f"message_delay_level is a list such as '1s 5m 2h 1d', found {piece!r} in it")
-        delays_ms.append(int(piece[:-1]) * _DELAY_UNIT_MS[piece[-1]])
+        delays_ms.append(int(piece[:-1]) * AGE_UNITS_MS[piece[-1]])
     return tuple(delays_ms)
 
 

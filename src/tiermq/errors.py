@@ -1,10 +1,13 @@
 """The error tree.
 
 Every error states what was expected, what was found, where, and what the user can do about it.
-Refusals that RocketMQ expresses as a put or get status are statuses (`tiermq.status`), not errors.
+Refusals that RocketMQ expresses as a put or get status are statuses (`tiermq.status`) inside; the stores of `tiermq`
+raise them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class TierMQError(Exception):
@@ -41,6 +44,21 @@ class DiskFull(StoreError):
 
 class TooManyOpenFiles(StoreError):
     """The limit on descriptors or maps is reached. Nothing was written; the call can be retried."""
+
+
+class PutRefused(StoreError):
+    """The store did not take a message. `results` of a `put_many` has what became of each of its messages."""
+
+    def __init__(self, text: str, results: Any = None) -> None:
+        super().__init__(text)
+        self.results = results
+
+    def __reduce__(self) -> tuple[type[PutRefused], tuple[str, Any]]:
+        return type(self), (str(self), self.results)
+
+
+class NotDurable(PutRefused):
+    """The message is in the log, but was not made as durable as the settings require. It may be read, or be lost."""
 
 
 class ReadOnlyStore(StoreError):
@@ -206,8 +224,24 @@ class RequestRefused(RemotingError):
         self.code = code
 
 
+class NotConfirmed(RemotingError):
+    """Messages are stored, but not yet flushed or replicated as the broker is configured to. `receipts` has where."""
+
+    def __init__(self, text: str, receipts: list[Any] | None = None) -> None:
+        super().__init__(text)
+        self.receipts = receipts or []
+
+
 class BadExpression(TierMQError, ValueError):
     """An invalid filter expression."""
+
+
+class BadRequest(TierMQError, ValueError):
+    """A request of an operator that cannot be understood, or that these sources cannot answer."""
+
+
+class ChangeRefused(TierMQError):
+    """A change that is not allowed here."""
 
 
 TIER_REFUSALS = (TierCredentials, BadTierUrl)

@@ -15,9 +15,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import os
 import re
+import resource
 import threading
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 LATENCY_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -222,6 +226,39 @@ class Registry:
         with self._lock:
             metrics = sorted(self._metrics.items())
         return "".join(f"{line}\n" for _, metric in metrics for line in metric.render())
+
+
+def register_process(registry: Registry, **build: str) -> None:
+    """What every process reports, under the names of Prometheus' client libraries; `build` are labels of build info.
+
+    Read from /proc; where there is none, only CPU time and build info.
+    """
+    registry.gauge("tiermq_build_info", "1; the labels are what runs", tuple(build)).labels(*build.values()).set(1)
+    registry.counter("process_cpu_seconds_total", "User and system CPU time.", function=time.process_time)
+    stat = Path("/proc/self/stat")
+    if not stat.exists():
+        return
+    page_bytes, ticks_s = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+
+    def field(number: int) -> int:
+        # The second field is the program's name in brackets, which may hold spaces.
+        return int(stat.read_text().rpartition(")")[2].split()[number - 3])
+
+    booted_s = time.time() - float(Path("/proc/uptime").read_text().split()[0])
+    started_s = booted_s + field(22) / ticks_s
+    gauges: dict[str, tuple[str, Callable[[], float]]] = {
+        "process_resident_memory_bytes": ("Resident memory.", lambda: field(24) * page_bytes),
+        "process_virtual_memory_bytes": ("Virtual memory.", lambda: field(23)),
+        "process_open_fds": ("Open file descriptors.", lambda: len(os.listdir("/proc/self/fd"))),
+        "process_max_fds": (
+            "The limit of open file descriptors.",
+            lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        ),
+        "process_start_time_seconds": ("When the process was started.", lambda: started_s),
+        "process_threads": ("Threads.", threading.active_count),
+    }
+    for name, (text, read) in gauges.items():
+        registry.gauge(name, text, function=read)
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,6 @@ that exists is valid (everything is checked when it is made, nothing afterwards)
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import re
 import tomllib
@@ -18,8 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
-
-import yaml
 
 from tiermq.errors import BadConfig
 
@@ -139,6 +136,8 @@ def unkept_in_file(path: Path, promises: Mapping[str, Promise], kept: Collection
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest known name as a question, or nothing where none is near. Ignores case."""
+    import difflib
+
     by_lower = {each.lower(): each for each in known}
     nearest = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
     return f"did you mean {by_lower[nearest[0]]}?" if nearest else ""
@@ -366,19 +365,20 @@ def read_entries(text: str, suffix: str) -> dict[str, str]:
     return entries
 
 
-class _YamlText(yaml.BaseLoader):
-    """Maps, lists and text alone: a secret of digits stays as it is written. A key that comes twice is refused."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        made = super().construct_mapping(node, deep=deep)
-        if len(made) != len(node.value):
-            line = node.start_mark.line + 1
-            raise BadConfig(f"expected each key once, found one twice in the map that begins in line {line}")
-        return made
-
-
 def read_yaml(text: str) -> dict[str, Any]:
     """A YAML document of names and values; a value is text, or a map or a list of such. Raises BadConfig."""
+    import yaml  # Takes longer than the rest of this module, and few files are YAML.
+
+    class _YamlText(yaml.BaseLoader):
+        """Maps, lists and text alone: a secret of digits stays as it is written. A key that comes twice is refused."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            made = super().construct_mapping(node, deep=deep)
+            if len(made) != len(node.value):
+                line = node.start_mark.line + 1
+                raise BadConfig(f"expected each key once, found one twice in the map that begins in line {line}")
+            return made
+
     try:
         found = yaml.load(text, _YamlText)  # noqa: S506 - it makes no objects
     except (yaml.YAMLError, RecursionError) as error:

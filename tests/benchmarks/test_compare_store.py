@@ -12,7 +12,7 @@ from benchmarks import workload
 from benchmarks.compare import store_peer, store_works
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Place, by_name
 from present import present
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 MIB = 1 << 20
 RECORD_BYTES = 173

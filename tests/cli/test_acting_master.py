@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,13 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import tiermq
 from broker.brokers import send_command
 from broker.consuming import messages_of, pull_fields
 from broker.pop.pop_peer import pop_fields
 from servers.serving import Serving
 from tiermq.cli.main import cli
-from tiermq.client.cluster_client import ClusterClient
-from tiermq.client.transaction_producer import Decision, TransactionProducer
+from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.client.member.transactions import Decision
 from tiermq.clock import SystemClock
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import HALF_TOPIC, TRANSACTION_GROUP
@@ -146,36 +145,19 @@ def cluster(path: Path, **of_slave: Any) -> Iterator[Cluster]:
 
 
 @contextmanager
-def transaction_producer(names: NameServer, asked: list[bytes]) -> Iterator[TransactionProducer]:
-    """A producer that answers COMMIT, on a loop of its own; `asked` gets the bodies."""
+def transaction_producer(names: NameServer, asked: list[bytes]) -> Iterator[None]:
+    """A producer that answers COMMIT; `asked` gets the bodies."""
 
-    def check(message: StoredMessage) -> Decision:
+    def check(message: ReceivedMessage) -> Decision:
         asked.append(message.body)
         return Decision.COMMIT
 
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def opened() -> tuple[ClusterClient, TransactionProducer]:
-        client = ClusterClient(f"127.0.0.1:{names.port}")
-        made = TransactionProducer(client, "PG", check=check, heartbeat_s=0.2)
-        await made.__aenter__()
-        await made.serve("T")
-        return client, made
-
-    async def closed(client: ClusterClient, made: TransactionProducer) -> None:
-        await made.close()
-        await client.__aexit__(None, None, None)
-
-    client, made = asyncio.run_coroutine_threadsafe(opened(), loop).result()
-    try:
-        yield made
-    finally:
-        asyncio.run_coroutine_threadsafe(closed(client, made), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with (
+        tiermq.connect(f"127.0.0.1:{names.port}", heartbeat_s=0.2) as cluster,
+        cluster.producer("PG", check=check) as producer,
+    ):
+        producer.serve("T")
+        yield
 
 
 def test_a_slave_goes_on_with_everything_that_waits_and_the_returned_master_repeats_nothing(tmp_path: Path) -> None:

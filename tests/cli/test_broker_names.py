@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from broker.brokers import SMALL, send_command
 from cli.test_serve_command import FREE, SMALL_FILE, at, serving
-from tiermq import Message, TieredStore
+from servers.preloaded import Preloaded
+from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.cli.main import cli
@@ -23,6 +23,7 @@ from tiermq.remoting.codes import ResponseCode
 from tiermq.spark import explain_scan
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.tiered_store import TieredStore
 
 COUNT = 5
 NAMES: dict[str, Any] = {"broker_cluster_name": "DefaultCluster", "broker_name": "b1"}
@@ -45,10 +46,10 @@ def run(*words: str | Path) -> Result:
 
 def refused(*words: str | Path) -> str:
     """What `serve` says when it does not start."""
-    command = [sys.executable, "-m", "tiermq.cli", "serve", *map(str, words), *FREE]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (2, ""), ended
-    return ended.stderr
+    process = Preloaded(["serve", *map(str, words), *FREE], stderr=subprocess.PIPE)
+    found, errors = process.communicate()
+    assert (process.returncode, found) == (2, ""), errors
+    return errors
 
 
 def brokers(tier: str) -> list[tuple[str, str]]:

@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
-from tiermq.cli.cluster_command import ProgressLine, in_words, queue_of_key
+from tiermq.cli.cluster_command import ProgressLine, in_words
 from tiermq.cli.main import cli
+from tiermq.console.queue_bounds import queue_of_key
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig

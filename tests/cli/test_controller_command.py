@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from servers.preloaded import Preloaded
 from tiermq.cli.main import cli
 from tiermq.controller.set_store import DIRECTORY, object_name
 from tiermq.remoting.client import BlockingClient
@@ -23,9 +22,8 @@ SET = {"clusterName": "C", "brokerName": "b"}
 
 
 @contextmanager
-def running(*words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tiermq.cli", "controller", "--port", "0", "--json", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def running(*words: str) -> Iterator[Preloaded]:
+    process = Preloaded(["controller", "--port", "0", "--json", *words])
     try:
         with process:
             yield process
@@ -33,8 +31,7 @@ def running(*words: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def event(process: subprocess.Popen[str]) -> dict[str, object]:
-    assert process.stdout is not None
+def event(process: Preloaded) -> dict[str, object]:
     found = json.loads(process.stdout.readline())
     assert isinstance(found, dict)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ import pytest
 
 from broker.brokers import SMALL, Producer, broker_config, running, send_command
 from servers.loopback import free_ports
+from servers.preloaded import Preloaded
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import Following
 from tiermq.broker.broker import Broker
@@ -170,10 +170,10 @@ def metrics_of(shadow: Following) -> str:
 
 
 def refused(path: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "tiermq.cli", "follow", str(path), "--tier", (path / "t").as_uri(), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    return done.stderr
+    process = Preloaded(["follow", str(path), "--tier", (path / "t").as_uri(), *words], stderr=subprocess.PIPE)
+    _, errors = process.communicate()
+    assert process.returncode == 2, errors
+    return errors
 
 
 def test_what_cannot_be_followed_is_refused_in_words(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def test_an_unknown_command_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"), [(["consum"], "consume"), (["tier", "verfy"], "verify"), (["broker", "statsu"], "status")]
+    ("words", "meant"),
+    [(["consum"], "consume or console"), (["tier", "verfy"], "verify"), (["broker", "statsu"], "status")],
 )
 def test_a_misspelt_command_gets_a_suggestion(words: list[str], meant: str) -> None:
     result = CliRunner().invoke(cli, words)

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from servers.preloaded import Preloaded
 from tiermq.cli.main import cli
 from tiermq.cli.server_process import SecurityOptions, server_settings
 from tiermq.namesrv.name_server_config import PROMISES, NameServerConfig
@@ -30,13 +29,8 @@ def refused(*words: str) -> Result:
 
 
 @contextmanager
-def running(home: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tiermq.cli", "namesrv", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "HOME": str(home)},
-    )
+def running(home: Path, *words: str) -> Iterator[Preloaded]:
+    process = Preloaded(["namesrv", *words], environment={**os.environ, "HOME": str(home)})
     try:
         with process:
             yield process
@@ -44,8 +38,7 @@ def running(home: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def line_of(process: Preloaded) -> str:
     return process.stdout.readline()
 
 

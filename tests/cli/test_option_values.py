@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tiermq.cli.option_values import Moment, read_moment_ms
+from tiermq.cli.option_values import Moment
+from tiermq.clock import read_moment_ms
 
 NOW_MS = 1_800_000_000_000
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from broker.brokers import SMALL, broker_config
 from cli.test_serve_command import FREE
+from servers.preloaded import Preloaded
 from tiermq.broker.broker import Broker
 from tiermq.cli.main import cli
 from tiermq.remoting.client import BlockingClient
@@ -63,9 +62,8 @@ class World:
     @contextmanager
     def serving(self, *words: str, end: signal.Signals = signal.SIGTERM, tier: bool = True) -> Iterator[None]:
         given = ["--tier", self.tier] if tier else []
-        command = [sys.executable, "-m", "tiermq.cli", "serve", str(self.store), "-c", str(self.config), *given]
-        process = subprocess.Popen([*command, *FREE, *words, "--json"], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
+        command = ["serve", str(self.store), "-c", str(self.config), *given, *FREE, *words, "--json"]
+        process = Preloaded(command)
         try:
             ready = json.loads(process.stdout.readline())
             self.name_server, self.address = ready["nameServer"], ready["address"]

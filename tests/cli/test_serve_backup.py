@@ -10,10 +10,11 @@ import pytest
 from broker.brokers import send_command
 from broker.consuming import bodies_of
 from servers.serving import SIZES, Serving
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.store.local_store import LocalStore
 
 
 def sent(served: Serving, bodies: range) -> list[int]:

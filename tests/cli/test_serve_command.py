@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +21,8 @@ from click.testing import CliRunner
 import waiting
 from broker.brokers import SMALL, running, send_command
 from servers.loopback import free_ports
-from tiermq import LocalStore, Message, TieredStore
+from servers.preloaded import Preloaded
+from tiermq import Message
 from tiermq.broker.settings_file import settings_in_properties
 from tiermq.cli.main import cli
 from tiermq.cli.serve import _broker_config, _ready_line
@@ -43,8 +43,10 @@ from tiermq.remoting.permissions import AccessFile, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import make_self_signed, trusting_client_context
 from tiermq.spark import explain_scan
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.tiered_store import TieredStore
 
 SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())
@@ -52,11 +54,9 @@ FREE = ("--port", "0", "--namesrv-port", "0")
 
 
 @contextmanager
-def serving(*words: str | Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def serving(*words: str | Path) -> Iterator[tuple[Preloaded, dict[str, Any]]]:
     """The command in a process of its own, and what its ready line says. It is ended by SIGTERM and must end well."""
-    command = [sys.executable, "-m", "tiermq.cli", "serve", *map(str, words), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = Preloaded(["serve", *map(str, words), "--json"], stderr=subprocess.PIPE)
     try:
         line = process.stdout.readline()
         if not line:
@@ -287,10 +287,10 @@ def refused(*words: str | Path) -> str:
 
 
 def refusal(*words: str | Path) -> str:
-    command = [sys.executable, "-m", "tiermq.cli", "serve", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    return done.stderr
+    process = Preloaded(["serve", *map(str, words)], stderr=subprocess.PIPE)
+    found, errors = process.communicate()
+    assert (process.returncode, found) == (2, "")
+    return errors
 
 
 def test_what_keeps_it_from_starting_is_told_in_one_line_with_exit_code_2(tmp_path: Path) -> None:
@@ -492,7 +492,6 @@ def test_a_hangup_reads_accounts_and_certificates_again_and_the_broker_goes_on(t
     with serving(tmp_path / "s", *FREE, "--acl", accounts, "--tls-cert", certificate) as (process, ready):
         second = write("the second secret")
         process.send_signal(signal.SIGHUP)
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"event": "reloaded"}
         host, _, port = ready["address"].rpartition(":")
         assert ssl.get_server_certificate((host, int(port))) == second
@@ -629,11 +628,9 @@ def test_a_master_and_a_slave_are_made_by_their_files_and_the_slave_is_killed_an
     assert logs[0] == logs[1]
 
 
-def started(*words: str | Path) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+def started(*words: str | Path) -> tuple[Preloaded, dict[str, Any]]:
     """The command in a process that the caller ends."""
-    command = [sys.executable, "-m", "tiermq.cli", "serve", *map(str, words), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = Preloaded(["serve", *map(str, words), "--json"], stderr=subprocess.PIPE)
     return process, json.loads(process.stdout.readline())
 
 
@@ -671,7 +668,4 @@ def test_a_served_broker_whose_lease_another_process_took_is_not_ready_and_names
 def test_a_second_broker_on_a_directory_reports_the_directory_and_not_its_port(tmp_path: Path) -> None:
     with running(tmp_path) as first:
         words = ["--port", str(first.port), "--namesrv-port", str(first.port)]
-        command = [sys.executable, "-m", "tiermq.cli", "serve", str(tmp_path / "store"), *words]
-        second = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert second.returncode == 2
-    assert "lock held by another process" in second.stderr
+        assert "lock held by another process" in refusal(tmp_path / "store", *words)

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from broker.brokers import SMALL
 from cli.test_serve_command import FREE, SMALL_FILE
+from servers.preloaded import Preloaded
 from servers.seaweedfs import GUEST_SECRET_KEY, SeaweedFS, missing
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
@@ -26,18 +26,12 @@ from tiermq.errors import TierCredentials, TierUnavailable
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
 
 
-def serve(home: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+def serve(home: Path, environment: dict[str, str], *words: str) -> Preloaded:
     config = home / "small.toml"
     config.write_text(SMALL_FILE)
-    command = [sys.executable, "-m", "tiermq.cli", "serve", str(home / "store"), "-c", str(config), *FREE, "--json"]
+    command = ["serve", str(home / "store"), "-c", str(config), *FREE, "--json", "--metrics-port", "0", *words]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return subprocess.Popen(
-        [*command, "--metrics-port", "0", *words],
-        env=kept | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Preloaded(command, stderr=subprocess.PIPE, environment=kept | environment)
 
 
 def answered(address: str, path: str) -> tuple[int, dict[str, Any]]:
@@ -71,7 +65,6 @@ def test_a_tier_that_refuses_ends_the_start_in_words(
 
 def test_a_tier_that_accepts_is_ready_and_the_check_leaves_nothing(tmp_path: Path, seaweedfs: SeaweedFS) -> None:
     process = serve(tmp_path, seaweedfs.guest_environment, "--tier", "s3://history/good")
-    assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert answered(ready["metrics"], "/ready") == (200, {"status": "up", "problems": {}})
     process.terminate()
@@ -85,7 +78,6 @@ def test_a_tier_that_refuses_later_is_reported_by_ready_and_health_stays_up(
 ) -> None:
     wrong = seaweedfs.guest_environment | {"AWS_SECRET_ACCESS_KEY": "wrong"}
     process = serve(tmp_path, wrong, "--tier", "s3://history/later", "--tier-later")
-    assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     status, page = answered(ready["metrics"], "/ready")
     while status == 200:  # Until a part of the broker has asked the tier.
@@ -119,7 +111,6 @@ def test_a_tier_that_does_not_answer_keeps_clients_and_starts_away_from_nothing(
 def test_a_start_that_could_not_compare_the_disk_with_its_tier_says_so(tmp_path: Path) -> None:
     nowhere = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"}
     process = serve(tmp_path, nowhere | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "--tier", "s3://history/x")
-    assert process.stdout is not None
     assert json.loads(process.stdout.readline())["event"] == "ready"
     process.terminate()
     _, errors = process.communicate()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,3 +60,18 @@ class Shell:
 def shell(path: Path, **settings: Any) -> Iterator[Shell]:
     with LocalBroker(path / "store", **settings) as broker:
         yield Shell(broker)
+
+
+@contextmanager
+def process(*words: str) -> Iterator[dict[str, Any]]:
+    """A server command, and the values of its ready line; it must end cleanly."""
+    environment = {**os.environ, "NAMESRV_ADDR": ""}
+    command = [sys.executable, "-m", "tiermq.cli", *words, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        try:
+            yield json.loads(child.stdout.readline())
+        finally:
+            child.send_signal(signal.SIGTERM)
+            child.stdout.read()
+        assert child.wait() == 0

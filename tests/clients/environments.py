@@ -41,7 +41,7 @@ class ForeignClient:
     @property
     def home(self) -> Path:
         cache = Path(os.environ.get("TIERMQ_CACHE") or Path.home() / ".cache" / "tiermq")
-        return cache / "clients" / "+".join(self.packages).replace("=", "-").replace("@", "-")
+        return cache / "clients" / "+".join(self.packages).replace("=", "-").replace("@", "-").replace(":", "-")
 
     def prepare(self) -> None:
         """Install it, unless it was. Raises Unavailable."""
@@ -85,10 +85,10 @@ class ForeignClient:
         """The same in the background."""
         self.prepare()
         program = PROGRAMS / self.program
-        interpreter = sys.executable if program.suffix == ".py" else "node"
+        interpreters = {".py": [sys.executable], ".js": ["node"], ".java": ["java", "-cp", f"{self.home}/*"]}
         variables = {name: value.format(home=self.home) for name, value in self.variables.items()}
         return subprocess.Popen(
-            [interpreter, str(program), json.dumps(job)],
+            [*interpreters[program.suffix], str(program), json.dumps(job)],
             cwd=scratch,
             env={**os.environ, "HOME": str(scratch), **variables},  # They keep logs below the user's home.
             stdin=subprocess.DEVNULL,
@@ -102,11 +102,33 @@ def _by_pip(packages: tuple[str, ...], target: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *packages]
 
 
+def _by_pip_with_dependencies(packages: tuple[str, ...], target: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *packages]
+
+
 def _by_npm(packages: tuple[str, ...], target: Path) -> list[str]:
     for program in ("npm", "node"):
         if shutil.which(program) is None:
             raise Unavailable(f"{program} is not installed")
     return ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(target), *packages]
+
+
+def _by_maven(packages: tuple[str, ...], target: Path) -> list[str]:
+    for program in ("mvn", "java"):
+        if shutil.which(program) is None:
+            raise Unavailable(f"{program} is not installed")
+    wanted = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
+            *each.split(":")
+        )
+        for each in packages
+    )
+    pom = target.with_suffix(".xml")
+    pom.write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>tiermq</groupId>'
+        f"<artifactId>clients</artifactId><version>1</version><dependencies>{wanted}</dependencies></project>"
+    )
+    return ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={target}"]
 
 
 CLIENTS = (
@@ -120,3 +142,25 @@ CLIENTS = (
         {"NODE_PATH": "{home}/node_modules"},
     ),
 )
+
+GRPC_CLIENTS = (
+    ForeignClient(
+        "rocketmq-python-client",
+        ("rocketmq-python-client==5.1.2",),
+        "grpc_rocketmq.py",
+        _by_pip_with_dependencies,
+        {"PYTHONPATH": "{home}"},
+    ),
+    ForeignClient(
+        "rocketmq-client-nodejs",
+        ("rocketmq-client-nodejs@1.0.8",),
+        "grpc_rocketmq.js",
+        _by_npm,
+        {"NODE_PATH": "{home}/node_modules"},
+    ),
+)
+"""Clients of RocketMQ 5, which speak gRPC."""
+GRPC_JAVA = ForeignClient(
+    "rocketmq-client-java", ("org.apache.rocketmq:rocketmq-client-java:5.1.0",), "GrpcRocketmq.java", _by_maven
+)
+"""The same in Java."""

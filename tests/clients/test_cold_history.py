@@ -11,7 +11,8 @@ import pytest
 from clients.conftest import QUEUES, made_store
 from clients.environments import ForeignClient
 from servers.serving import SIZES, Serving
-from tiermq import Message, TieredStore
+from tiermq import Message
+from tiermq.tier.tiered_store import TieredStore
 
 pytestmark = pytest.mark.xdist_group("third-party-clients")
 

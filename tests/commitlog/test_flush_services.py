@@ -11,8 +11,9 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, body, on_simulation, put_all
-from tiermq import LocalStore, Message, PutStatus
+from tiermq import Message, PutStatus
 from tiermq.errors import StoreError
+from tiermq.store.local_store import LocalStore
 
 
 class Disk(SimulatedFileAccess):

@@ -9,10 +9,11 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.commitlog.flush_services import KEPT_BYTES, WHOLE_TURNS, PageRelease, resident_file_bytes
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.store.local_store import LocalStore
 
 MIB = 1 << 20
 FILE_BYTES = 16 * MIB

@@ -6,10 +6,11 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.commitlog.recovery import DISK_PAGE_BYTES, first_torn_record
 from tiermq.files.mapped_file import MappedFile
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 
 LOG_FILE = "/store/commitlog/00000000000000000000"
 NOW_MS = 1_700_000_000_000

@@ -19,9 +19,10 @@ import sys
 import threading
 from typing import Any
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.store.local_store import LocalStore
 
 QUEUES = [("orders", 0), ("orders", 1), ("refunds", 0), ("refunds", 7)]
 SMALL: dict[str, Any] = {

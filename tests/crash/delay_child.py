@@ -12,9 +12,10 @@ import os
 import sys
 from typing import Any
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.message.topic_name import SCHEDULE_TOPIC
+from tiermq.store.local_store import LocalStore
 from tiermq.testing.local_broker import MovableClock
 
 STORE: dict[str, Any] = {

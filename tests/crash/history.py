@@ -15,10 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 
 QueueKey = tuple[str, int]
 

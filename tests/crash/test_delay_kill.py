@@ -12,8 +12,8 @@ from crash import delay_child
 from crash.delay_child import LEVELS, STORE
 from crash.lives import live_and_die
 from small_store import read_all
-from tiermq import LocalStore
 from tiermq.delivery.delay_levels import DelayLevels
+from tiermq.store.local_store import LocalStore
 from tiermq.testing.local_broker import MovableClock
 
 pytestmark = pytest.mark.crash

@@ -13,10 +13,11 @@ import pytest
 from crash.world import ROOT, TINY
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreDamaged, StoreError
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.status import GetStatus, PutStatus
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.crash
 

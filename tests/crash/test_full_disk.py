@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from small_store import PATIENT, patient, pause_dispatch, resume_dispatch
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import DiskFull
 from tiermq.status import GetStatus, PutStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 pytestmark = pytest.mark.crash

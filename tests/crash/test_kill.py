@@ -18,8 +18,8 @@ import pytest
 
 from crash import child
 from crash.child import NUMBERS_PER_THREAD, SMALL, THREADS, body_of, key_of
-from tiermq import LocalStore
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 ROUNDS = 3

@@ -9,7 +9,7 @@ import pytest
 from replication.streams import SlaveSocket, fill, following, log_of, master_store, serving, slave_store, until
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, killed, on_simulation
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.crash
 

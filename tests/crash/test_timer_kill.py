@@ -12,10 +12,10 @@ from crash import timer_child
 from crash.lives import live_and_die
 from crash.timer_child import SETTINGS, STORE
 from small_store import read_all
-from tiermq import LocalStore
 from tiermq.clock import SystemClock
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.message.properties import TIMER_DEQUEUE_MS, TIMER_OUT_MS
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.crash
 

@@ -16,10 +16,10 @@ import pytest
 
 from broker.delivery.transaction_peer import COMMIT, ROLLBACK, TransactionPeer, shown
 from crash import transaction_child
-from tiermq import LocalStore
 from tiermq.errors import RemotingError
 from tiermq.message.record import decode_records
 from tiermq.remoting.command import RemotingCommand
+from tiermq.store.local_store import LocalStore
 from waiting import until
 
 KILLS = 2

@@ -12,12 +12,13 @@ import random
 import sys
 from typing import Any
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.clock import SystemClock
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import encode_properties
+from tiermq.store.local_store import LocalStore
 
 STORE: dict[str, Any] = {
     "mapped_file_size_commit_log": 256 * 1024,

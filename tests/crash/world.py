@@ -9,7 +9,7 @@ from typing import Any
 from crash.history import History, Sent, put_batch, put_many, put_one
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 ROOT = "/store"
 QUEUES = [("orders", 0), ("orders", 1), ("refunds", 0)]

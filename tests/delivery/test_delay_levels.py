@@ -10,13 +10,14 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from small_store import SIZES
-from tiermq import LocalStore, Message, PutResult
+from tiermq import Message, PutResult
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.errors import StoreError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import PutStatus
 from tiermq.store.delay_offsets import FILE, decode_delay_offsets
+from tiermq.store.local_store import LocalStore
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 

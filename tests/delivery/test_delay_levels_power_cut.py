@@ -9,8 +9,9 @@ from typing import Any
 from simulation.power_cut import CutLife, PowerCut
 from simulation.simulated_files import by_chance
 from small_store import ROOT, bodies, killed, on_simulation
-from tiermq import LocalStore, Message, PutResult
+from tiermq import Message, PutResult
 from tiermq.delivery.delay_levels import DelayLevels
+from tiermq.store.local_store import LocalStore
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 CONFIG = f"{ROOT}/config"

@@ -10,7 +10,7 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from small_store import on_disk
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.config import StoreConfig
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
@@ -18,6 +18,7 @@ from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.message.properties import encode_properties
+from tiermq.store.local_store import LocalStore
 
 DELAYS_MS = StoreConfig().delay_levels_ms
 SETTINGS = TimerSettings(slots=600, log_file_bytes=4096)

@@ -8,12 +8,12 @@ import pytest
 
 from history.history_world import HistoryWorld, as_sent, read_all, sent_of
 from tier.tier_world import record
-from tiermq import LocalStore
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import BadHistory
 from tiermq.history.catalog import QueueHistory, queue_filter, read_catalog
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, ScanRequest, StorePlace
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.names import QueueKey, SegmentType
 
 KEY = QueueKey("DefaultCluster", "broker-a", "orders", 0)

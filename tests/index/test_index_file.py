@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from tiermq.errors import DiskFull, IllegalMessage, StoreDamaged
 from tiermq.files.file_access import Region
 from tiermq.files.os_file_access import OsFileAccess
@@ -160,7 +161,7 @@ def test_the_first_entry_of_a_rolled_file_is_zero_seconds_from_its_own_begin(tmp
 
 
 @given(offset_ms=st.integers(0, 5000), begin_ms=st.integers(-2000, 7000), length_ms=st.integers(0, 3000))
-@settings(max_examples=200)
+@examples(60)
 def test_no_entry_inside_the_range_is_missed_though_times_are_cut_to_seconds(
     offset_ms: int, begin_ms: int, length_ms: int
 ) -> None:

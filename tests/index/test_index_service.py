@@ -137,7 +137,7 @@ def test_a_full_disk_between_the_keys_of_a_record_can_be_repeated(
     for offset in range(9):
         index.put(offset, "x")
 
-    def no_room(*_: object) -> IndexFile:
+    def no_room(*_: object, **__: object) -> IndexFile:
         raise DiskFull("expected room for an index file, found none")
 
     with monkeypatch.context() as patch:

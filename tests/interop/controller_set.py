@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from typing import Any
 
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Distribution, Server
 from servers.loopback import free_ports
+from servers.preloaded import Preloaded
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -35,10 +34,7 @@ class ControllerProcess:
     """`tiermq controller` in a process of its own."""
 
     def __init__(self, state: str, port: int = 0, words: tuple[str, ...] = ()) -> None:
-        command = [sys.executable, "-m", "tiermq.cli", "controller", "--state", state, "--port", str(port), "--json"]
-        command += words
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
+        self.process = Preloaded(["controller", "--state", state, "--port", str(port), "--json", *words])
         ready = json.loads(self.process.stdout.readline())
         self.port = int(ready["port"])
         self.address = f"127.0.0.1:{self.port}"
@@ -50,8 +46,7 @@ class ControllerProcess:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.process.stdout.close()
 
 
 def ask_controller(address: str, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
@@ -140,20 +135,19 @@ class ControlledBroker:
         }
         (self._home / "broker.conf").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         words = ("serve", str(self.store), "-c", str(self._home / "broker.conf"), "--json", "--verbose")
-        self._command = [sys.executable, "-m", "tiermq.cli", *words]
-        self.process: subprocess.Popen[str] | None = None
+        self._command = words
+        self.process: Preloaded | None = None
         self.events: list[dict[str, Any]] = []
 
     def start(self) -> None:
         with (self._home / "errors").open("ab") as errors:
-            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.process = Preloaded(self._command, stderr=errors)
         ready = threading.Event()
         threading.Thread(target=self._read, args=(self.process, ready), daemon=True).start()
         ready.wait()
         assert any(each["event"] == "ready" for each in self.events), (self._home / "errors").read_text()[-4000:]
 
-    def _read(self, process: subprocess.Popen[str], ready: threading.Event) -> None:
-        assert process.stdout is not None
+    def _read(self, process: Preloaded, ready: threading.Event) -> None:
         with process.stdout:
             for line in process.stdout:
                 self.events.append(json.loads(line))

@@ -3,7 +3,8 @@
     python local_writer.py STORE SETTINGS_JSON COUNT SEED
 
 One line of JSON per acknowledged message, in order: `unique_id`, `topic`, `queue`, `offset`, `offset_id`. When all are
-put it waits for the end of its input before it closes the store, so that a test decides how it ends.
+put it waits for the end of its input before it closes the store, so that a test decides how it ends. Its files grow, as
+those of embedded stores.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import sys
 from compressed_flag import with_compression
 from interop import workload
 from interop.peer import Described
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.message import compress
 from tiermq.message.system_flag import CompressionType
 from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
 
 TOPICS = [("orders", 4), ("payments", 1)]
 COMPRESSION_TYPES = {"zlib": CompressionType.ZLIB, "lz4": CompressionType.LZ4, "zstd": CompressionType.ZSTD}
@@ -55,7 +57,7 @@ def put(local: LocalStore, described: Described) -> Described:
 
 
 def main(store: str, settings: str, count: str, seed: str) -> None:
-    with LocalStore.open(store, **json.loads(settings)) as local:
+    with LocalStore.open(store, grows=True, **json.loads(settings)) as local:
         for described in workload.messages(TOPICS, int(count), int(seed)):
             print(json.dumps(put(local, described)), flush=True)
         sys.stdin.read()

@@ -32,7 +32,7 @@ from interop.tier_broker import await_upload, metadata_path, tier_settings
 from interop.tier_facts import catch_open_index, counts_of, key_count, query_keys, read_back, search_times, send_all
 from interop.topics_file import write_topics
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.restore.rocketmq_json import FILE_NAME
 
 TINY_SEGMENTS: Mapping[str, object] = {

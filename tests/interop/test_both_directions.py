@@ -21,10 +21,10 @@ from interop.local_writer import TOPICS
 from interop.peer import Described, Peer, PeerError
 from interop.rocketmq import SMALL_FILES, Cluster, python_names
 from interop.topics_file import write_topics
-from tiermq import LocalStore
 from tiermq.errors import StoreLocked
 from tiermq.message import StoredMessage
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 pytestmark = pytest.mark.interop
@@ -154,7 +154,7 @@ def assert_nothing_missing(acknowledged: Acknowledged, found: Iterable[tuple[str
 
 def local_turn(store: Path, acknowledged: Acknowledged, turn: int, ending: str) -> None:
     """Read everything, then take more messages, then end; the writer is a process of its own, so that it can die."""
-    with LocalStore.open(store, **SETTINGS) as local:
+    with LocalStore.open(store, grows=True, **SETTINGS) as local:
         check_local_serves(local, acknowledged)
     command = [sys.executable, local_writer.__file__, str(store), json.dumps(SETTINGS), str(MESSAGES_PER_TURN)]
     with subprocess.Popen(
@@ -204,7 +204,7 @@ def test_what_a_broker_began_both_can_go_on_with(
     broker_turn(start_broker, store, acknowledged, 1, broker_ends)
     local_turn(store, acknowledged, 2, local_ends)
     broker_turn(start_broker, store, acknowledged, 3, broker_ends)
-    with LocalStore.open(store, **SETTINGS) as local:
+    with LocalStore.open(store, grows=True, **SETTINGS) as local:
         check_local_serves(local, acknowledged)
     assert check_store(store, slot_count=SETTINGS["max_hash_slot_num"]).problems == []
 
@@ -226,12 +226,12 @@ def test_a_directory_that_a_broker_runs_on_cannot_be_opened(tmp_path: Path, star
     store = tmp_path / "store"
     start_broker(store, SMALL_FILES)
     with pytest.raises(StoreLocked):
-        LocalStore.open(store, **SETTINGS)
+        LocalStore.open(store, grows=True, **SETTINGS)
 
 
 def test_a_broker_does_not_start_on_a_directory_that_is_open_here(tmp_path: Path, start_broker: StartBroker) -> None:
     store = tmp_path / "store"
-    with LocalStore.open(store, **SETTINGS) as local:
+    with LocalStore.open(store, grows=True, **SETTINGS) as local:
         for message in messages_of_turn(1):
             local_writer.put(local, message)
         local.dispatch_now()

@@ -11,7 +11,7 @@ from interop.conftest import StartBroker
 from interop.local_writer import TOPICS
 from interop.rocketmq import SMALL_FILES, python_names
 from interop.topics_file import write_topics
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.interop
 

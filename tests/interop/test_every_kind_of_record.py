@@ -14,11 +14,12 @@ from interop.conftest import StartBroker
 from interop.peer import Described, Peer
 from interop.rocketmq import SMALL_FILES, python_names
 from interop.topics_file import write_topics
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.message import BatchElement, encode_client_batch, encode_properties
 from tiermq.message.system_flag import INNER_BATCH, NEED_UNWRAP
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.interop
 

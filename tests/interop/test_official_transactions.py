@@ -16,11 +16,11 @@ import pytest
 from interop.official import Official, with_programs
 from interop.rocketmq import Distribution, Unavailable
 from servers.serving import SIZES, Serving
-from tiermq import LocalStore
 from tiermq.broker.topic.topic_table import FILE, encode_topics
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.message.topic_name import HALF_TOPIC
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
+from tiermq.store.local_store import LocalStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("java-clients")]
 

@@ -5,14 +5,13 @@ The proxy makes receipts of nine words, pops with attempt ids, and asks for all 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clients.environments import ForeignClient
+from clients.environments import GRPC_CLIENTS
 from clients.environments import Unavailable as NoClient
 from interop.proxy import Proxy, fetch_proxy
 from interop.rocketmq import Unavailable
@@ -26,17 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 BODIES = [f"order {number}" for number in range(10)]
 
 
-def _with_dependencies(packages: tuple[str, ...], target: Path) -> list[str]:
-    return [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *packages]
-
-
-CLIENT = ForeignClient(
-    "rocketmq-python-client",
-    ("rocketmq-python-client==5.1.2",),
-    "grpc_rocketmq.py",
-    _with_dependencies,
-    {"PYTHONPATH": "{home}"},
-)
+CLIENT = GRPC_CLIENTS[0]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import pytest
 
 from interop.conftest import StartBroker
 from interop.rocketmq import SMALL_FILES, Distribution, python_names
-from tiermq import LocalStore
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.errors import StoreDamaged
@@ -18,6 +17,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import encode_body
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.interop
 

@@ -10,8 +10,8 @@ from interop import local_writer, workload
 from interop.conftest import StartBroker
 from interop.local_writer import TOPICS
 from interop.rocketmq import SMALL_FILES, python_names
-from tiermq import LocalStore
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.interop
 

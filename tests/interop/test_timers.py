@@ -21,13 +21,13 @@ from interop.rocketmq import SMALL_FILES, Cluster, python_names
 from interop.topics_file import write_topics
 from servers.serving import Serving
 from small_store import read_all
-from tiermq import LocalStore
 from tiermq.cli.main import cli
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.client import BlockingClient
+from tiermq.store.local_store import LocalStore
 from tiermq.testing.local_broker import MovableClock
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # A real broker compares its whole wheel each second.

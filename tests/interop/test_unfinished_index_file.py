@@ -15,8 +15,8 @@ from interop.conftest import StartBroker
 from interop.local_writer import TOPICS
 from interop.rocketmq import SMALL_FILES, python_names
 from interop.topics_file import write_topics
-from tiermq import LocalStore
 from tiermq.index.index_file import UNFINISHED_SUFFIX
+from tiermq.store.local_store import LocalStore
 
 pytestmark = pytest.mark.interop
 

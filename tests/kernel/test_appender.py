@@ -35,6 +35,19 @@ def test_a_shut_gate_refuses_everything_before_anything_else(kernel: ModuleType)
     assert world.log() == bytes(4096)
 
 
+def test_a_put_that_raises_stores_as_the_other_does_and_raises_for_refusals_alone(kernel: ModuleType) -> None:
+    raised: list[Any] = []
+    world = ready(kernel)
+    world.appender.raise_refusal = lambda message, result: raised.append((message, result.ok))
+    message = kernel.Message("T", b"x")
+    assert world.appender.put_or_raise(message).queue_offset == 0
+    assert world.appender.put(message).queue_offset == 1
+    assert raised == []
+    world.appender.closed = True
+    world.appender.put_or_raise(message)
+    assert raised == [(message, False)]
+
+
 def test_an_unknown_queue_and_a_special_message_go_the_slow_way(kernel: ModuleType) -> None:
     world = ready(kernel)
     world.appender.put(kernel.Message("Fresh", b"x"))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
 from kernel.record_runs import ALL_COLUMNS, LOG_BASE, Run, messages, plain, runs
 from tiermq.kernel import COLUMN_SHAPES, Check, ColumnRequest, DecodedColumns, Shape, pure
@@ -57,7 +58,7 @@ requests = st.fixed_dictionaries(
 
 
 @needs_both
-@settings(max_examples=150)
+@examples(50)
 @given(
     runs,
     requests,
@@ -78,7 +79,7 @@ def test_both_kernels_make_the_same_columns(
 
 
 @needs_both
-@settings(max_examples=150)
+@examples(50)
 @given(runs, st.data())
 def test_both_kernels_see_the_same_damage(run: Run, data: st.DataObject) -> None:
     if not run.buffer:
@@ -239,7 +240,7 @@ def test_a_body_is_given_as_it_was_sent_or_as_it_is_stored(kernel: ModuleType, m
 
 
 @needs_both
-@settings(max_examples=60)
+@examples(30)
 @given(runs, st.integers(0, 1 << 40))
 def test_records_from_anywhere_say_themselves_where_they_lie(run: Run, moved: int) -> None:
     placed = both_alike(run, request_for(run, first_offset=-1, check=Check.BODY))

@@ -6,9 +6,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, World, needs_both
 from tiermq.kernel import pure
 from tiermq.kernel.deferred_record import CANCELS, CHECKED, DEFERRED, STAMPED
@@ -67,7 +68,7 @@ def values_of(record: Any) -> Any:
 
 
 @needs_both
-@settings(max_examples=300)
+@examples(80)
 @given(
     PROPERTIES,
     st.sampled_from(["127.0.0.1:10911", "[::1]:10911"]),

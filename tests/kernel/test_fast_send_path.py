@@ -7,9 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, World, needs_both
 from tiermq.kernel import pure
 from tiermq.kernel.fast_send_path import Later
@@ -120,7 +121,7 @@ born_hosts = st.sampled_from([BORN, bytes(16) + b"\0\0\4\0", b"", b"xx"])
 
 
 @needs_both
-@settings(max_examples=200)
+@examples(60)
 @given(
     st.lists(requests, max_size=6),
     born_hosts,

@@ -1,4 +1,4 @@
-"""Frames cut from a stream, sends parsed and answers built at once: against the general codecs, in both kernels."""
+"""Frames cut from a stream, requests parsed and answers built at once: against the general codecs, in both kernels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
+from tiermq.broker.pop.pop_acks import Receipt
 from tiermq.errors import BadFrame, IllegalMessage, RequestRefused
 from tiermq.kernel import SendRequest, pure
 from tiermq.remoting import frame as codec
-from tiermq.remoting.codes import Language
+from tiermq.remoting.codes import VERSION, Language
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import decode_frame, encode_frame
 
@@ -62,8 +64,43 @@ def sends(draw: st.DrawFn) -> RemotingCommand:
     )
 
 
+RECEIPT_WORDS = st.integers(0, 1 << 62).map(str) | st.sampled_from(
+    ["0", "1", "2", "007", "-1", "+1", "", "x", "9" * 19]
+)
+
+
+@st.composite
+def acks(draw: st.DrawFn) -> RemotingCommand:
+    """An acknowledgement as clients write it, sometimes one that does not fit its receipt, or with other fields."""
+    queue_id, offset = draw(st.integers(0, 9)), draw(st.integers(0, 1 << 59))
+    words = ["5", "1700000000000", "60000", "3", draw(st.sampled_from("012")), draw(TEXT), str(queue_id), str(offset)]
+    words += draw(st.lists(TEXT, max_size=2))
+    if draw(st.integers(0, 3)) == 0:
+        words[draw(st.integers(0, 7))] = draw(RECEIPT_WORDS)
+    if draw(st.integers(0, 5)) == 0:
+        del words[draw(st.integers(0, len(words))) :]
+    ext = {"consumerGroup": draw(NAME), "topic": draw(NAME), "queueId": str(queue_id), "offset": str(offset)}
+    ext["extraInfo"] = " ".join(words)
+    if draw(st.integers(0, 5)) == 0:
+        ext[draw(st.sampled_from(sorted(ext)))] = draw(RECEIPT_WORDS)
+    if draw(st.integers(0, 9)) == 0:
+        del ext[draw(st.sampled_from(sorted(ext)))]
+    ext |= draw(st.dictionaries(st.sampled_from(["bname", "AccessKey", "é", "b"]), TEXT, max_size=2))
+    return RemotingCommand(
+        200051,
+        opaque=draw(I32),
+        flag=draw(st.sampled_from([0, 0, 0, 2, 1])),
+        remark=draw(st.none() | st.none() | TEXT),
+        ext=ext,
+        body=draw(st.just(b"") | st.binary(max_size=4)),
+        header_type=draw(st.sampled_from(HeaderType)),
+    )
+
+
 def outcome_of(frame: Any) -> tuple[Any, ...]:
     """What became of a frame, however it was parsed."""
+    if type(frame).__name__ == "AckRequest":
+        return outcome_of(pure.Frame(frame.header_type, frame.header, b""))
     if type(frame).__name__ == "Frame":
         try:
             command = codec.command_of(frame)
@@ -101,7 +138,7 @@ def expected_of(frame: bytes) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(max_examples=80)
+@examples(40)
 @given(st.lists(sends(), min_size=1, max_size=3))
 def test_a_send_is_the_one_that_the_general_codec_reads(kernel: ModuleType, commands: list[RemotingCommand]) -> None:
     frames = [encode_frame(command) for command in commands]
@@ -141,6 +178,64 @@ def test_usual_sends_are_parsed_at_once(code: int, header_type: int) -> None:
     assert type(plain) is COMPILED.Frame
 
 
+def parsed_of(ack: Any) -> tuple[Any, ...]:
+    return (ack.group, ack.topic, ack.queue_id, ack.offset, ack.receipt, ack.opaque, ack.is_oneway, ack.header_type)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@examples(200)
+@given(st.lists(acks(), min_size=1, max_size=3))
+def test_an_acknowledgement_is_the_one_that_the_general_codec_reads(
+    kernel: ModuleType, commands: list[RemotingCommand]
+) -> None:
+    frames = [encode_frame(command) for command in commands]
+    found = kernel.FrameReader().feed(b"".join(frames))
+    assert [outcome_of(frame) for frame in found] == [expected_of(frame) for frame in frames]
+    for each, frame in zip(found, frames, strict=True):
+        if type(each).__name__ != "AckRequest":
+            continue
+        command = decode_frame(frame)
+        ext, receipt = command.ext, Receipt.decode(each.receipt, each.offset)
+        assert Receipt.decode(ext["extraInfo"], int(ext["offset"])) == receipt
+        assert (receipt.queue_id, receipt.offset) == (each.queue_id, each.offset)
+        assert not command.body
+        expected = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]), int(ext["offset"]), each.receipt)
+        assert parsed_of(each) == (*expected, command.opaque, command.is_oneway, command.header_type)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the compiled kernel is not built")
+@pytest.mark.parametrize("header_type", HeaderType)
+@pytest.mark.parametrize("more", ["", " 7", " 7 123456 more"])
+def test_usual_acknowledgements_are_parsed_at_once(more: str, header_type: int) -> None:
+    assert COMPILED is not None
+    ext = {"consumerGroup": "G", "topic": "T", "queueId": "3", "offset": "7", "bname": "b1"}
+    ext["extraInfo"] = "5 1700000000000 60000 2 0 b1 3" + more
+    frame = encode_frame(RemotingCommand(200051, ext=ext, header_type=header_type, opaque=-5))
+    (ack,) = COMPILED.FrameReader().feed(frame)
+    assert parsed_of(ack) == ("G", "T", 3, 7, "5 1700000000000 60000 2 0 b1 3", -5, False, header_type)
+    (plain,) = COMPILED.FrameReader(parse_sends=False).feed(frame)
+    assert type(plain) is COMPILED.Frame
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(st.lists(st.tuples(I32, st.booleans(), st.sampled_from(HeaderType)), max_size=5))
+def test_answers_to_acknowledgements_are_those_of_the_general_codec(
+    kernel: ModuleType, asked: list[tuple[int, bool, HeaderType]]
+) -> None:
+    found = [
+        kernel.AckRequest(
+            opaque, group="G", topic="T", queue_id=0, offset=0, receipt="", is_oneway=is_oneway, header_type=header_type
+        )
+        for opaque, is_oneway, header_type in asked
+    ]
+    expected = [
+        encode_frame(RemotingCommand(200051, opaque=opaque, header_type=header_type).respond())
+        for opaque, is_oneway, header_type in asked
+        if not is_oneway
+    ]
+    assert kernel.ack_answers(found, VERSION) == b"".join(expected)
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -166,7 +261,7 @@ def json_frame(header: bytes, header_type: int = 0, body: bytes = b"") -> bytes:
 
 
 @needs_both
-@settings(max_examples=80)
+@examples(40)
 @given(JSON_HEADERS, st.booleans(), st.sampled_from([None, 1]), st.integers(0, 30), st.integers(0, 255))
 def test_any_json_header_reads_as_the_general_codec_reads_it(
     header: dict[str, Any], ascii_only: bool, indent: int | None, at: int, damage: int
@@ -186,7 +281,7 @@ def test_any_json_header_reads_as_the_general_codec_reads_it(
 
 
 @needs_both
-@settings(max_examples=80)
+@examples(40)
 @given(sends(), st.data())
 def test_damaged_headers_read_as_the_general_codec_reads_them(command: RemotingCommand, data: st.DataObject) -> None:
     assert COMPILED is not None

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, World, message_in, needs_both, values_of
 from present import present
 from tiermq.kernel import pure
@@ -179,7 +180,7 @@ def scans_of(world: World, crc_mode: int) -> list[tuple[Any, ...]]:
 
 
 @needs_both
-@settings(max_examples=100)
+@examples(50)
 @given(st.lists(messages, min_size=1, max_size=8), st.data(), st.sampled_from([0, 1, 2]), st.booleans())
 def test_both_kernels_stop_at_the_same_damage(
     batch: list[dict[str, Any]], data: st.DataObject, crc_mode: int, crc_property: bool

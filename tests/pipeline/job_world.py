@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tier.tier_world import BROKER, CLUSTER, TierWorld
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.pipeline import worker_cache
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.names import QueueKey, SegmentType, index_queue
+from tiermq.tier.tiered_store import TieredStore
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
 INDEX = index_queue(CLUSTER, BROKER)

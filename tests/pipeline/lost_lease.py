@@ -17,13 +17,14 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.errors import StaleWriter
 from tiermq.pipeline.leased_broker import Home, LeasedBroker, data_queues, lease_broker
 from tiermq.tier.driver.contract import ANY, TierDriver
 from tiermq.tier.metadata.broker_lease import BrokerLease, lease_name
 from tiermq.tier.metadata.manifest import decode_manifest, queue_of_manifest
 from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
+from tiermq.tier.tiered_store import TieredStore
 
 HOME = Home(CLUSTER, BROKER)
 TOPIC = "orders"

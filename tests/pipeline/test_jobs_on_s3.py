@@ -17,7 +17,7 @@ from pipeline.offload.offload_world import SMALL
 from pipeline.offload.offload_world import TIER as SMALL_TIER
 from pipeline.offload.wire_world import CLUSTER, fill, wire_world
 from servers.seaweedfs import SeaweedFS, Unavailable
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.compact.job import compact
 from tiermq.pipeline.expire.job import expire
 from tiermq.pipeline.export.job import export
@@ -26,6 +26,7 @@ from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.reindex.job import reindex
 from tiermq.pipeline.replay.job import replay
 from tiermq.pipeline.verify.job import verify
+from tiermq.store.local_store import LocalStore
 from tiermq.tables.body_format import BodyFormat
 from tiermq.tables.table_delta import storage_options
 from tiermq.tables.table_files import open_table

@@ -14,7 +14,6 @@ from pipeline.lost_lease import LostLease, make_newer, vanish
 from servers.seaweedfs import SeaweedFS
 from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER
-from tiermq import TieredStore
 from tiermq.errors import StaleWriter, StoreError, StoreLocked, TierError
 from tiermq.pipeline.leased_broker import Home, data_queues, homes_of, lease_broker, open_broker, owner_of
 from tiermq.tier.driver.contract import TierDriver
@@ -23,6 +22,7 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.names import INDEX_TOPIC
 from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tiered_store import TieredStore
 
 HOME = Home(CLUSTER, BROKER)
 

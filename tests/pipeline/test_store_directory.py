@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.offload.offload_world import STORE, OffloadWorld, fill
 from small_store import SIZES
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import BadConfig, StoreLocked
 from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.store_directory import (
@@ -22,6 +22,7 @@ from tiermq.pipeline.store_directory import (
     require_unlocked,
     store_settings,
 )
+from tiermq.store.local_store import LocalStore
 
 
 def test_a_place_is_a_directory_and_perhaps_two_names(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from fuzz.damage import damaged
 from remoting.peers import BIG, ECHO, RawPeer, begun_send, make_server, serving
 from tiermq.namesrv.name_server import NameServer
@@ -122,7 +123,7 @@ BODIES = (
 )
 
 
-@settings(max_examples=200)
+@examples(80)
 @given(st.sampled_from(NAME_SERVER_CODES), st.dictionaries(st.sampled_from(FIELDS), VALUES), BODIES)
 def test_missing_and_senseless_fields_are_refused_in_words(
     attacked: Attacked, code: int, ext: dict[str, str], body: bytes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import BadFrame, RequestRefused
-from tiermq.kernel import Frame, FrameReader
+from tiermq.kernel import Frame, FrameReader, SendRequest
 from tiermq.remoting.codes import Language, RequestCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import (
@@ -164,6 +164,7 @@ def test_replies_are_spelled_like_sends() -> None:
 def test_the_command_of_a_send_is_the_one_that_came(header_type: int) -> None:
     sent = RemotingCommand(10, ext={**NAMED, "AccessKey": "ak"}, body=b"x", header_type=header_type, opaque=3)
     (found,) = FrameReader().feed(encode_frame(sent))
+    assert isinstance(found, Frame | SendRequest)
     command = command_of(found) if isinstance(found, Frame) else command_of_send(found)
     assert command == sent
 

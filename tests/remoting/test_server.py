@@ -33,12 +33,12 @@ from remoting.peers import (
 from simulation.manual_clock import ManualClock
 from tiermq.broker.http_endpoint import HttpEndpoint
 from tiermq.errors import BadConfig, RemotingError, RequestRefused
-from tiermq.kernel import KERNEL, Frame, SendRequest, send_answer
+from tiermq.kernel import KERNEL, SendRequest, send_answer
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, HeaderType, RemotingCommand
-from tiermq.remoting.connection import UNKNOWN_PEER, Connection
+from tiermq.remoting.connection import UNKNOWN_PEER, AnyFrame, Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import INLINE_BODY_BYTES, ServerLimits
 from tiermq.remoting.server import TURNS_UNTIL_SERVED, RemotingServer, close_listener
@@ -167,7 +167,7 @@ def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> No
         handled.append(request.opaque)
         return send_answer(request.header_type, request.opaque, 0, 479, "ID", 0, 7, "", "R", "true")
 
-    def take_two(connection: Connection, frames: list[Frame | SendRequest]) -> int:
+    def take_two(connection: Connection, frames: list[AnyFrame]) -> int:
         reads.append([frame.opaque for frame in frames if isinstance(frame, SendRequest)])
         for opaque in reads[-1][:2]:
             server.loop.call_soon(connection.send, RemotingCommand(0, opaque=opaque, flag=1, remark="later"))

@@ -16,7 +16,7 @@ from remoting.peers import BIG, ECHO, ECHO_BLOCKING, RawPeer, make_server, servi
 from tiermq.errors import BadConfig, PeerGone, RemotingError
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.tls import TlsMode, TlsSettings, make_self_signed, trusting_client_context
+from tiermq.remoting.tls import SelfSigned, TlsMode, TlsSettings, make_self_signed, trusting_client_context
 
 BODY = bytes(range(256)) * 4096
 
@@ -35,6 +35,21 @@ def test_tls_and_plain_peers_share_a_port() -> None:
             with BlockingClient("127.0.0.1", running.port, tls=tls, timeout_s=60) as client:
                 assert client.request(RemotingCommand(ECHO_BLOCKING, body=BODY)).body == BODY
                 assert len(client.request(RemotingCommand(BIG, ext={"bytes": str(3 << 20)})).body) == 3 << 20
+
+
+def test_a_certificate_of_its_own_is_made_for_the_first_peer_that_speaks_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(name: str) -> SelfSigned:
+        made.append(name)
+        return make_self_signed(name)
+
+    monkeypatch.setattr("tiermq.remoting.tls.make_self_signed", make)
+    with serving(make_server(tls=TlsSettings())) as running:
+        for tls, expected in ((None, 0), (trusting_client_context(), 1), (trusting_client_context(), 1)):
+            with BlockingClient("127.0.0.1", running.port, tls=tls, timeout_s=60) as client:
+                assert client.request(RemotingCommand(ECHO)).code == 0
+            assert len(made) == expected
 
 
 def test_a_server_that_enforces_tls_closes_plain_peers() -> None:

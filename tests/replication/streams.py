@@ -10,12 +10,13 @@ from typing import Any, Self
 
 import waiting
 from small_store import LOG_BYTES, on_disk
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.clock import Clock, SystemClock
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.ha_stream import HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import ReplicaRules
+from tiermq.store.local_store import LocalStore
 
 until = waiting.until
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from replication.streams import SlaveSocket, bound, fill, following, log_of, master_store, serving, slave_store, until
 from small_store import LOG_BYTES, SIZES
-from tiermq import LocalStore
 from tiermq.clock import SystemClock
 from tiermq.config import StoreConfig
 from tiermq.files.os_file_access import OsFileAccess
@@ -26,6 +25,7 @@ from tiermq.replication.ha_master import HaMaster, HaMasterSettings
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules
 from tiermq.store.cut_log import cut_log
+from tiermq.store.local_store import LocalStore
 
 NEVER = 1e6
 

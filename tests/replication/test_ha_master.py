@@ -9,9 +9,10 @@ from pathlib import Path
 from replication.streams import SlaveSocket, fill, log_of, master_store, serving, until
 from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.replication.ha_stream import HEADER
 from tiermq.replication.replica_acks import ReplicaRules
+from tiermq.store.local_store import LocalStore
 
 
 def test_an_empty_slave_gets_the_whole_log_byte_by_byte_with_the_blanks(tmp_path: Path) -> None:

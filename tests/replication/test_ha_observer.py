@@ -12,13 +12,13 @@ import pytest
 from replication.streams import bound, fill, log_of, master_store, serving, slave_store, until
 from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
-from tiermq import LocalStore
 from tiermq.clock import SystemClock
 from tiermq.replication.ha_master import HaMaster
 from tiermq.replication.ha_observer import HaObserver, settled_offset
 from tiermq.replication.ha_slave import HaSlaveSettings
 from tiermq.replication.ha_stream import HEADER, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import ReplicaRules
+from tiermq.store.local_store import LocalStore
 
 GUARD_MS = 10_000
 

@@ -10,10 +10,11 @@ import pytest
 
 from replication.streams import MasterSocket, fill, following, log_of, master_store, serving, slave_store, until
 from small_store import LOG_BYTES
-from tiermq import LocalStore, Message, PutStatus
+from tiermq import Message, PutStatus
 from tiermq.clock import SystemClock
 from tiermq.errors import ReplicationError
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
+from tiermq.store.local_store import LocalStore
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,12 @@ from typing import Any
 from servers.faulty_driver import FaultyDriver
 from simulation.manual_clock import ManualClock
 from small_store import SIZES
-from tiermq import GetStatus, Message, TieredStore
+from tiermq import GetStatus, Message
 from tiermq.message.stored_message import StoredMessage
 from tiermq.store.store_lifecycle import DEFAULT_HOST
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.tiered_store import TieredStore
 
 HOUR_MS = 3_600_000
 SETTINGS: dict[str, Any] = {

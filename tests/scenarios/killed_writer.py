@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiermq import TieredStore
 from tiermq.message.stored_message import StoredMessage
+from tiermq.tier.tiered_store import TieredStore
 
 CHILD = Path(__file__).with_name("tiering_child.py")
 SIZES: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.killed_writer import SIZES, Promised, check, run_and_kill
-from tiermq import TieredStore
+from tiermq.tier.tiered_store import TieredStore
 
 pytestmark = pytest.mark.crash
 

@@ -35,9 +35,10 @@ from scenarios.steps import (
     with_between,
 )
 from servers.faulty_driver import Fault, ScriptedFaults
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.errors import TierError
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.names import SegmentType
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tiermq import Message, TieredStore
+from tiermq import Message
+from tiermq.tier.tiered_store import TieredStore
 
 
 def main() -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from servers.loopback import free_ports
+from servers.preloaded import Preloaded
 
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 16 * 1024 * 1024,
@@ -42,14 +41,14 @@ class ServerProcess:
         self.errors = store.with_name(f"{store.name}.errors")
         config = store.with_name(f"{store.name}.toml")
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
-        self._command = [sys.executable, "-m", "tiermq.cli", command, str(store), "-c", str(config), "--json", *words]
-        self.process: subprocess.Popen[str] | None = None
+        self._command = [command, str(store), "-c", str(config), "--json", *words]
+        self.process: Preloaded | None = None
         self.ready: dict[str, Any] = {}
 
     def start(self) -> None:
         """Returns when it serves. Raises AssertionError with its log when it cannot."""
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.process = Preloaded(self._command, stderr=errors)
         self.ready = self.event()
         assert self.ready["event"] == "ready", f"expected the ready line, found {self.ready}"
 
@@ -81,7 +80,7 @@ class ServerProcess:
             return 0
         process.send_signal(number)
         process.communicate()
-        return process.returncode
+        return process.wait()
 
     def __enter__(self) -> Self:
         try:

@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 
 from spark.source_world import SourceWorld
 from spark.unpruned import unpruned
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import BadHistory, BadOption
 from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.sql.query_tables import condition_pruning
 from tiermq.spark import ScanMeter, attach, explain_scan, messages
 from tiermq.spark.attached_history import AttachedHistory, topic_views
 from tiermq.spark.source.builder import PRUNING_OPTION
+from tiermq.store.local_store import LocalStore
 
 
 @pytest.fixture

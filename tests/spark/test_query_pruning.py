@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from spark.unpruned import unpruned
 from tiermq.history.scan_pruning import ScanPruning
 from tiermq.spark import ScanMeter, attach, messages
 from tiermq.spark.query_pruning import read_condition, zone_of
+from waiting import until
 
 
 @pytest.fixture
@@ -101,8 +103,7 @@ def test_a_plan_reads_what_its_conditions_leave_wherever_it_comes_from(spark: Sp
     frame = spark.read.format("tiermq").options(**world.both, scanMeter=meter.option).load()
     history = attach(spark, tier=world.url, store=f"{world.disk}=DefaultCluster/broker-a", meter=meter)
     frame.createOrReplaceTempView("whole")
-    try:
-        for read, wanted in (
+    reads: tuple[tuple[Callable[[], DataFrame], int], ...] = (
             (lambda: frame.where("topic = 'rare'").select("body"), 5),
             (lambda: frame.where("topic = 'rare' and queueOffset < 2").select("body"), 2),
             (lambda: frame.select("body", "topic").where("topic = 'rare'"), 5),
@@ -112,7 +113,9 @@ def test_a_plan_reads_what_its_conditions_leave_wherever_it_comes_from(spark: Sp
             (lambda: spark.sql("select body from tiermq.defaultcluster.orders where queueId = 2"), 60),
             (lambda: spark.table("messages").where("queueId = 3"), 0),
             (lambda: spark.sql("select topic, count(*) from whole group by topic"), 0),
-        ):  # fmt: skip
+        )  # fmt: skip
+    try:
+        for read, wanted in reads:
             before = meter.counters.rows_read
             read().collect()
             assert meter.counters.rows_read - before == wanted, read().explain()
@@ -164,3 +167,19 @@ def test_a_condition_of_a_plan_is_read_as_that_of_a_query() -> None:
 )
 def test_zones_are_read_as_spark_names_them(name: str, has: bool) -> None:
     assert (zone_of(name) is not None) == has
+
+
+def test_the_file_of_a_snapshot_goes_with_its_frame(spark: SparkSession, world: SourceWorld) -> None:
+    frame = messages(spark, **places(world))
+    assert frame.where("topic = 'rare'").count() == 5
+    relation = frame._jdf.queryExecution().optimizedPlan().collectLeaves().head().relation()
+    snapshot = Path(relation.options().get("scanSnapshot"))
+    assert snapshot.is_file()
+    del frame, relation
+
+    def is_gone() -> bool:
+        gc.collect()
+        spark._jvm.java.lang.System.gc()
+        return not snapshot.exists()
+
+    until(is_gone)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.cli.pipeline.commands import COMMANDS
+from tiermq.store.local_store import LocalStore
 from tiermq.testing import LocalBroker
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -12,8 +12,9 @@ import pytest
 
 from spark.source_world import SourceWorld
 from tiermq.errors import BadHistory, BadOption
+from tiermq.pipeline.sql.history_views import plain
 from tiermq.spark.attached_history import topic_views
-from tiermq.spark.sql import plain, sql
+from tiermq.spark.sql import sql
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, bodies, numbered, on_simulation, put_all
-from tiermq import GetStatus, LocalStore, Message, PutStatus
+from tiermq import GetStatus, Message, PutStatus
 from tiermq.config import StoreConfig
 from tiermq.store.clean_service import MANUAL_RUNS, Urgency, urgency_of
+from tiermq.store.local_store import LocalStore
 from tiermq.store.running_flags import Flag
 
 HOUR_MS = 3_600_000

@@ -9,10 +9,11 @@ import pytest
 from simulation.power_cut import CutLife, PowerCut
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, ROOT, SIZES, contents, killed, numbered, on_simulation, power_cut, put_all, read_all
-from tiermq import LocalStore, PutResult
+from tiermq import PutResult
 from tiermq.config import StoreConfig
 from tiermq.errors import ReplicationError, StoreLocked
 from tiermq.store.cut_log import cut_log
+from tiermq.store.local_store import LocalStore
 
 CONFIG = StoreConfig().with_settings(store_path_root_dir=ROOT, **SIZES)
 COUNT = 250

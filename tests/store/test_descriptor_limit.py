@@ -13,8 +13,9 @@ import pytest
 
 from simulation.descriptor_limit import descriptors_below, descriptors_left
 from small_store import LOG_BYTES, body, on_disk, pause_dispatch, read_all, resume_dispatch
-from tiermq import LocalStore, Message, PutStatus
+from tiermq import Message, PutStatus
 from tiermq.errors import TooManyOpenFiles
+from tiermq.store.local_store import LocalStore
 
 QUEUES = 50
 

@@ -22,7 +22,7 @@ from small_store import (
     read_all,
     resume_dispatch,
 )
-from tiermq import GetStatus, LocalStore, Message
+from tiermq import GetStatus, Message
 from tiermq.commitlog.commit_log import LIGHT_QUEUES_MAX
 from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.errors import CorruptRecord, DiskFull
@@ -30,6 +30,7 @@ from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
 from tiermq.status import PutStatus
 from tiermq.store.dispatch import DispatchSpan
+from tiermq.store.local_store import LocalStore
 from tiermq.store.wiring import REPUT_REST_S
 
 LIGHT: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}

@@ -9,9 +9,10 @@ import pytest
 
 from golden.reading import NAMES, golden
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.message import BatchElement, StoredMessage, decode_record, encode_client_batch
 from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
 
 BATCH_TOPIC = "parcels"
 FIRST_BATCH_PROPERTY = b"MSG_REGION\x01"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from golden.reading import NAMES, Fact, Golden, golden
-from tiermq import LocalStore
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 CRASHED = next(name for name in NAMES if name.endswith("-crashed"))

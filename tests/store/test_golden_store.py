@@ -12,9 +12,10 @@ import pytest
 
 from golden.reading import NAMES, Fact, Golden, golden
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.message import StoredMessage, decode_record, unwrap_inner_batch
 from tiermq.status import GetStatus, PutStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 QUEUE_PARTS = ("consumequeue", "consumequeue_ext", "batchconsumequeue")

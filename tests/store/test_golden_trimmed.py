@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from golden.reading import TRIMMED_NAMES, Fact, Golden, golden
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 
 TRIMMED = next(name for name in TRIMMED_NAMES if name.endswith("-trimmed"))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 
 
 class TickingClock(ManualClock):

@@ -15,11 +15,12 @@ import pytest
 
 from simulation.descriptor_limit import descriptors_below
 from small_store import LOG_BYTES, SIZES, bodies, numbered, on_disk, on_simulation, pause_dispatch, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, IllegalMessage, ReadOnlyStore, StoreDamaged, StoreLocked
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 from tiermq.store.readonly.directory import ROCKSDB, ROCKSDB_TRANSACTIONS
 from tiermq.store.readonly.stat import stat_store
@@ -55,7 +56,7 @@ def test_a_store_that_another_process_has_cannot_be_opened(tmp_path: Path) -> No
     """Item 1."""
     code = f"""
 import sys
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 from tiermq.errors import StoreLocked
 try:
     LocalStore.open(sys.argv[1], **{SIZES!r})

@@ -11,11 +11,12 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, bodies, body, numbered, on_disk, on_simulation, put_all, read_all
-from tiermq import LocalStore, Message, PutResults, PutStatus
+from tiermq import Message, PutResults, PutStatus
 from tiermq.errors import IllegalMessage
 from tiermq.message.client_batch import BatchElement, encode_client_batch, unwrap_inner_batch
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_records
+from tiermq.store.local_store import LocalStore
 
 BLANK_MAGIC = bytes.fromhex("CBD43194")
 MODES: dict[str, dict[str, Any]] = {

@@ -9,10 +9,11 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, bodies, on_simulation, put_all
-from tiermq import LocalStore, Message, PutResult, PutStatus
+from tiermq import Message, PutResult, PutStatus
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.properties import encode_properties
+from tiermq.store.local_store import LocalStore
 
 PUT_OK = PutStatus.PUT_OK
 ILLEGAL = PutStatus.MESSAGE_ILLEGAL

@@ -9,9 +9,10 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import body, on_simulation, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import StoreClosed, StoreError
 from tiermq.message.ids import decode_message_id
+from tiermq.store.local_store import LocalStore
 
 START_MS = 1_700_000_000_000
 

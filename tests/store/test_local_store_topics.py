@@ -8,9 +8,10 @@ import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, bodies, body, killed, numbered, on_simulation, put_all, remove_tree
-from tiermq import GetStatus, LocalStore, Message
+from tiermq import GetStatus, Message
 from tiermq.errors import StoreDamaged
 from tiermq.files.file_access import FileAccess
+from tiermq.store.local_store import LocalStore
 
 
 def test_deleted_topics_are_gone_and_others_stay() -> None:

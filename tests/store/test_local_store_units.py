@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 
 
 def test_a_unit_is_found_at_its_place_and_nowhere_else(tmp_path: Path) -> None:

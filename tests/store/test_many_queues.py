@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_units import RESERVE_BYTES
 from tiermq.files.file_access import PAGE_BYTES
 from tiermq.store.checkpoint import CLEAN_MARKER, CleanMarker
+from tiermq.store.local_store import LocalStore
 
 SIZES: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20 * 50_000}
 QUEUES = 40

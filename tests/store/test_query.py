@@ -6,8 +6,9 @@ import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import body, log_place, on_simulation, overwrite, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import CorruptRecord
+from tiermq.store.local_store import LocalStore
 from tiermq.store.reader import query_by_key, record_at
 
 FOREVER = 1 << 62

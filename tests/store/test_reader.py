@@ -13,7 +13,7 @@ from present import present
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import LOG_BYTES, ROOT, body, killed, log_place, numbered, on_simulation, overwrite, put_all, read_all
-from tiermq import GetStatus, LocalStore, Message
+from tiermq import GetStatus, Message
 from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.errors import CorruptRecord, StoreClosed
@@ -21,6 +21,7 @@ from tiermq.kernel import GetPage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
 from tiermq.message.message_filter import TagCodeFilter, TagFilter
+from tiermq.store.local_store import LocalStore
 
 BOTH = pytest.mark.parametrize("chosen", [None, TagFilter("*")], ids=["plain", "filtered"])
 """A plain get goes through the kernel, a filtered one through the collector: both keep the same table."""

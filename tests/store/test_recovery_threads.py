@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from small_store import LOG_BYTES, SIZES, body
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.commitlog import recovery
 from tiermq.errors import DiskFull
 from tiermq.kernel import KERNEL
 from tiermq.store.dispatch import Dispatch
+from tiermq.store.local_store import LocalStore
 from tiermq.store.recovery import Recovered
 
 COUNT = 900

@@ -10,8 +10,9 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import bodies, body, numbered, on_simulation, pause_dispatch, power_cut, put_all, resume_dispatch
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import CorruptRecord
+from tiermq.store.local_store import LocalStore
 
 
 def test_reput_dispatches_and_then_rests_until_it_is_woken() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from simulation.manual_clock import ManualClock
 from small_store import on_simulation, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 from tiermq.store.statistics import COARSE_NAMES, FINE_ENDS_MS, StoreStatistics
 
 

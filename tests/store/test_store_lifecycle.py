@@ -9,8 +9,9 @@ import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, bodies, numbered, on_simulation, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import DiskFull, IllegalTransition, StoreError
+from tiermq.store.local_store import LocalStore
 from tiermq.store.running_flags import Flag
 from tiermq.store.store_lifecycle import State, StateMachine
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 PROGRAM = """
 import sys
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 
 def anonymous_kib():
     with open("/proc/self/status") as status:

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.export.job import export
 from tiermq.pipeline.job_report import JobReport
+from tiermq.store.local_store import LocalStore
 from tiermq.tables.table_iceberg import open_catalog
 
 Place = tuple[str, int, int]

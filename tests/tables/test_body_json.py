@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from tiermq.tables.body_format import JsonBodies, decode_each
 
 VALUES = st.none() | st.booleans() | st.integers(-(1 << 66), 1 << 66) | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -35,7 +36,7 @@ def decoded(schema: str, *bodies: bytes) -> tuple[list[dict[str, Any]], list[str
     return table.to_pylist(), found.reasons or [None] * len(bodies)
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(BODIES)
 def test_together_and_one_by_one_give_the_same(bodies: list[bytes]) -> None:
     array = pa.array(bodies, pa.binary())

@@ -11,13 +11,14 @@ import pytest
 
 from broker.brokers import send_command
 from tiermq.broker.topic.broker_registration import BrokerRegistration
-from tiermq.errors import BadConfig, PeerGone, RemotingError
+from tiermq.errors import BadConfig, IllegalMessage, PeerGone, RemotingError, StoreError
 from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.testing import LocalBroker
 from tiermq.testing.local_broker import check_settings
+from waiting import until
 
 
 def at(address: str) -> BlockingClient:
@@ -49,6 +50,25 @@ def test_what_a_test_puts_is_as_a_producer_s_message(tmp_path: Path) -> None:
         assert (stored.body, stored.tags, stored.keys, stored.queue_id) == (b"paid", "paid", ["order-42"], 2)
         assert stored.properties["place"] == "north"
         assert broker.messages("orders") == [stored]
+
+
+def test_a_key_that_a_test_puts_is_one_key(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker:
+        assert broker.send("orders", b"paid", keys="42").keys == ["42"]
+        with pytest.raises(IllegalMessage, match="without blanks"):
+            broker.send("orders", b"paid", keys="4 2")
+
+
+def test_a_delay_that_a_test_puts_is_kept(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker:
+        waiting = broker.send("orders", b"late", 1, properties={"DELAY": "18"}, keys="42")
+        assert (waiting.topic, broker.messages("orders")) == ("SCHEDULE_TOPIC_XXXX", [])
+        broker.advance(hours=2)
+        until(lambda: broker.messages("orders"))
+        [message] = broker.messages("orders")
+        assert (message.body, message.queue_id, message.keys) == (b"late", 1, ["42"])
+        with pytest.raises(StoreError, match="delay level"):
+            broker.send("orders", b"late", properties={"DELAY": "soon"})
 
 
 def test_time_that_is_moved_makes_delayed_messages_due(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 from obstore.store import MemoryStore
 
 from simulation.manual_clock import ManualClock
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.clock import HOUR_MS
 from tiermq.tier.driver.object_requests import ObjectRequests
 from tiermq.tier.driver.object_store import ObjectStoreDriver
+from tiermq.tier.tiered_store import TieredStore
 
 URL = "memory://counted"
 TICK_MS = 20_000

@@ -11,11 +11,12 @@ import pytest
 from scenarios.broker_world import SETTINGS, BrokerWorld
 from simulation.manual_clock import ManualClock
 from tier.tiered_world import opened
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.errors import StaleWriter, TierUnavailable
 from tiermq.tier.driver.contract import READS, ForwardingDriver, ReadOnlyDriver, TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.names import SegmentKey
+from tiermq.tier.tiered_store import TieredStore
 
 Result = TypeVar("Result")
 

@@ -11,13 +11,14 @@ import pytest
 from scenarios.broker_world import SETTINGS
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.clock import Clock
 from tiermq.errors import StoreLocked
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.open_tier import Environment, HeldLock
+from tiermq.tier.tiered_store import TieredStore
 
 
 class _AtOnce(Executor):

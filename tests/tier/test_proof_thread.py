@@ -14,10 +14,11 @@ import pytest
 from scenarios.broker_world import HOUR_MS, SETTINGS
 from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.store.clean_service import MANUAL_RUNS
 from tiermq.tier.dispatch import proof
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.tiered_store import TieredStore
 
 T = "orders"
 KEPT: dict[str, Any] = {

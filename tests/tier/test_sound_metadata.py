@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scenarios.broker_world import SETTINGS
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.errors import StoreDamaged
 from tiermq.tier.metadata.database import put_away
 from tiermq.tier.tier_identity import open_known_metadata, open_new_metadata, require_sound_metadata
+from tiermq.tier.tiered_store import TieredStore
 
 COUNT = 40
 COMMANDS = [

@@ -13,8 +13,9 @@ from servers.faulty_driver import Down, FaultyDriver
 from simulation.manual_clock import ManualClock
 from small_store import SIZES
 from tier.tiered_world import bodies, sent
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import StoreDamaged, TierError
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tiermq import Message, TieredStore
+from tiermq import Message
+from tiermq.tier.tiered_store import TieredStore
 
 
 def figure(text: str, name: str, **labels: str) -> float:

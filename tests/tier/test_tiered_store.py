@@ -13,7 +13,7 @@ import pytest
 from scenarios.broker_world import HOUR_MS, SETTINGS, BrokerWorld
 from servers.faulty_driver import Down
 from tier.tiered_world import bodies, opened, sent
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.config import StoreConfig
 from tiermq.errors import (
     BadConfig,
@@ -29,6 +29,7 @@ from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
 from tiermq.tier.tier_config import StorageLevel, TierConfig
+from tiermq.tier.tiered_store import TieredStore
 
 T = "orders"
 QUEUE = QueueKey("DefaultCluster", "broker-a", T, 0)

@@ -18,11 +18,11 @@ from scenarios.broker_world import SETTINGS
 from servers.faulty_driver import Down, FaultyDriver
 from servers.seaweedfs import SeaweedFS
 from servers.serving import SIZES, Serving
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.errors import DiskFull
 from tiermq.remoting.client import BlockingClient
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.tiered_store import NotUploaded
+from tiermq.tier.tiered_store import NotUploaded, TieredStore
 
 T = "orders"
 USUAL = {**SETTINGS, "tiered_store_group_commit_timeout": 3_600_000}

@@ -28,9 +28,10 @@ from scenarios.steps import (
     play,
 )
 from servers.seaweedfs import SeaweedFS
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.errors import TierCredentials, TierError, TierUnavailable
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.tiered_store import TieredStore
 
 
 @pytest.fixture

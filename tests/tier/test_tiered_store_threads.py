@@ -11,12 +11,13 @@ import pytest
 
 from scenarios.broker_world import SETTINGS
 from servers.faulty_driver import Down, Fault, FaultyDriver, SeededFaults
-from tiermq import GetStatus, Message, TieredStore
+from tiermq import GetStatus, Message
 from tiermq.errors import TierUnavailable
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.retry import RetryingDriver, RetryPolicy
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey
+from tiermq.tier.tiered_store import TieredStore
 
 T = "orders"
 BUSY: dict[str, Any] = {

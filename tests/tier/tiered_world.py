@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.broker_world import SETTINGS, BrokerWorld
-from tiermq import TieredStore
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.tiered_store import TieredStore
 
 
 def opened(path: Path, **more: Any) -> TieredStore:

@@ -21,6 +21,7 @@ import contextlib
 import functools
 import logging
 import os
+import platform
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -28,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tiermq import __version__
 from tiermq.broker.acting.acting_master import ActingMaster
 from tiermq.broker.acting.member_group import MemberGroup
 from tiermq.broker.acting.returning_master import ReturningMaster
@@ -39,7 +41,7 @@ from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
-from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
+from tiermq.broker.listen_address import BoundSockets, broker_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
 from tiermq.broker.replication.replication import (
@@ -61,13 +63,15 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClosed, StoreError
+from tiermq.kernel import KERNEL
 from tiermq.message.topic_name import is_light_queue
-from tiermq.metrics import Registry
+from tiermq.metrics import Registry, register_process
 from tiermq.remoting.client import BlockingClient, parse_name_servers
+from tiermq.remoting.connection import AccessCheck
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
-from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
+from tiermq.remoting.server import DRAIN_S, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.replication.ha_master import HaMaster
 from tiermq.settings import settings_of
@@ -77,6 +81,7 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 if TYPE_CHECKING:
     from tiermq.broker.broker_context import Store
+    from tiermq.broker.grpc.grpc_service import GrpcService
     from tiermq.broker.replication.tier_tables import TierTables
     from tiermq.tier.tiered_store import NotUploaded
 
@@ -216,6 +221,16 @@ class Broker:
         self._connect_tier()
         self._make_processors()
 
+    def _serve_grpc(self) -> None:
+        self.grpc: GrpcService | None = None
+        if self._listening is None or self._listening.grpc is None or self.replication.is_slave:
+            return  # A slave takes no messages and no acknowledgements: clients find a master elsewhere.
+        from tiermq.broker.grpc.grpc_service import GrpcService
+
+        [pops] = (each for each in self.processors if isinstance(each, PopProcessor))
+        self.grpc = GrpcService(self.parts, pops)
+        self.parts.server.also_listen(self._listening.grpc, self.grpc.connection)
+
     def _make_processors(self) -> None:
         self._set_member: ActingMaster | ReturningMaster | None = None
         """With `enable_slave_acting_master`: made at the start, when the port is known."""
@@ -234,6 +249,7 @@ class Broker:
             self._become_slave()
         elif self.replication.master is not None:
             self._log_tables(self.replication.master)
+        self._serve_grpc()
 
     def _log_tables(self, master: HaMaster) -> None:
         """Write the changes of tables into the log, for replicas."""
@@ -330,7 +346,7 @@ class Broker:
             **settings,
         }
         with contextlib.ExitStack() as undo:
-            listening = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
+            listening = broker_sockets(config)
             undo.callback(listening.close)
             port = listening.main.getsockname()[1]
             ha = ha_socket(config, role, port, is_guarded=_is_guarded(tls, acl))
@@ -377,6 +393,14 @@ class Broker:
     @property
     def address(self) -> str:
         return f"{self.config.broker_ip1}:{self.port}"
+
+    @property
+    def grpc_address(self) -> str | None:
+        """Where gRPC is served, if it is."""
+        host, port = self.config.broker_ip1, self.config.grpc_server_port
+        if self.grpc is None:
+            return None
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> None:
         """Listen, register, and begin periodic work. Raises OSError when the address cannot be had."""
@@ -778,3 +802,4 @@ def register_broker_metrics(parts: BrokerContext, name_servers: Callable[[], lis
         registry.gauge(name, text, NODE).labels(*node).set_function(read)
     for name, (text, read) in counters.items():
         registry.counter(name, text, NODE).labels(*node).set_function(read)
+    register_process(registry, version=__version__, python=platform.python_version(), kernel=KERNEL)

@@ -86,6 +86,8 @@ class BrokerConfig(Configuration):
     fast_listen_port: FastListenPort = FastListenPort.AUTO
     """Whether `listenPort` - 2 is served too. RocketMQ always does."""
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default: clients of other machines must reach it.
+    grpc_server_port: int = whole(0, high=65_535)
+    """Where RocketMQ 5's clients connect by gRPC; 0: nowhere."""
     namesrv_addr: str = ""
     register_name_server_period: int = whole(30_000, low=1)
     region_id: str = "DefaultRegion"

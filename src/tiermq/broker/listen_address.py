@@ -8,16 +8,19 @@ Names are resolved here, once; a record holds addresses.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 from typing import NamedTuple
 
-from tiermq.broker.broker_config import FastListenPort
-from tiermq.errors import BadConfig
+from tiermq.broker.broker_config import BrokerConfig, FastListenPort
+from tiermq.errors import BadConfig, install_hint
 
 FAST_PORT_BELOW = 2
 """How far RocketMQ's clients subtract from a broker's port with `vipChannelEnabled`."""
 PAIR_TRIES = 1_000
+GRPC_MODULES = ("google.protobuf", "hpack")
+"""What serving gRPC imports."""
 
 
 class BoundSockets(NamedTuple):
@@ -27,14 +30,29 @@ class BoundSockets(NamedTuple):
     fast: socket.socket | None
     why_not_fast: str
     """The reason where there is no fast socket."""
+    grpc: socket.socket | None = None
+    """For clients that speak gRPC, if it is served."""
 
     @property
     def sockets(self) -> list[socket.socket]:
+        """Those for remoting."""
         return [self.main] if self.fast is None else [self.main, self.fast]
 
     def close(self) -> None:
-        for each in self.sockets:
+        for each in (*self.sockets, *([] if self.grpc is None else [self.grpc])):
             each.close()
+
+
+def broker_sockets(config: BrokerConfig) -> BoundSockets:
+    """The sockets of a broker. Raises OSError when one needed is taken, BadConfig without what gRPC needs."""
+    grpc = grpc_socket(config)
+    try:
+        made = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
+    except BaseException:
+        if grpc is not None:
+            grpc.close()
+        raise
+    return made._replace(grpc=grpc)
 
 
 def bound_sockets(host: str, port: int, fast: FastListenPort) -> BoundSockets:
@@ -59,6 +77,20 @@ def bound_sockets(host: str, port: int, fast: FastListenPort) -> BoundSockets:
             raise BadConfig(f"fast_listen_port: expected a listen_port above {FAST_PORT_BELOW}, found {port}")
         undo.pop_all()
     return BoundSockets(main, below, why_not)
+
+
+def grpc_socket(config: BrokerConfig) -> socket.socket | None:
+    """The socket for gRPC, None where it is off. Raises OSError when it is taken, BadConfig without its libraries."""
+    if not config.grpc_server_port:
+        return None
+    try:
+        for name in GRPC_MODULES:
+            importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            f"grpcServerPort: expected the packages protobuf and hpack, found no {error.name}: {install_hint('grpc')}"
+        ) from error
+    return bound_socket(config.bind_address, config.grpc_server_port)
 
 
 def _free_pair(host: str) -> BoundSockets:

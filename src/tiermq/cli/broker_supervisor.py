@@ -67,11 +67,14 @@ def broker_commands(
         )
     config = BrokerConfig(**{**file.broker, **({} if options["name"] is None else {"broker_name": options["name"]})})
     port = config.listen_port if options["port"] is None else options["port"]
+    grpc_port = config.grpc_server_port if options["grpc_port"] is None else options["grpc_port"]
     metrics_port = config.metrics_port if options["metrics_port"] is None else options["metrics_port"]
     commands = []
     for number in range(count):
         words = ["serve", str(directory / str(number)), "--name", f"{config.broker_name}-{number}", "--json"]
         words += ["--port", str(port and port + number * PORTS_APART), "--namesrv", name_server, *passed_on]
+        if grpc_port:
+            words += ["--grpc-port", str(grpc_port + number)]
         if metrics_port >= 0:
             words += ["--metrics-port", str(metrics_port and metrics_port + number)]
         commands.append([sys.executable, "-m", "tiermq.cli", *words])

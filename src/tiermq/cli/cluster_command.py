@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import signal
 import sys
 import time
@@ -20,8 +19,6 @@ from typing import Any, TypeVar
 import click
 
 from tiermq.client.cluster_client import Access
-from tiermq.errors import RequestRefused
-from tiermq.remoting.json_dialect import as_int
 from tiermq.remoting.tls import KEY_PASSWORD, ClientTls
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,12 +134,3 @@ def in_words(verb: str, figures: dict[str, float | int]) -> str:
     rate = f"{figures['messagesPerSecond']:,.0f}/s, {figures['bytes'] / 1e6 / max(figures['seconds'], 1e-3):,.1f} MB/s"
     what = "message" if figures["messages"] == 1 else "messages"
     return f"{verb} {figures['messages']:,} {what} in {figures['seconds']:,.2f} s ({rate}){failed}"
-
-
-def queue_of_key(key: str) -> tuple[str, int, str]:
-    """Topic, queue id, broker name: RocketMQ writes a queue as the key of a JSON table. Raises RequestRefused."""
-    try:
-        found = json.loads(key)
-        return str(found["topic"]), as_int(found["queueId"]), str(found["brokerName"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RequestRefused(f"expected a queue as the key of a table, found {key[:80]!r}") from error

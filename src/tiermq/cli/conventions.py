@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
 
 EXIT_FAILED = 1
@@ -18,15 +16,24 @@ EXIT_NO_TIER = 2
 FINDINGS_SHOWN_MAX = 20
 
 
+SAME = {"ls": "list", "list": "ls"}
+"""Two words for one command, of which a group has one."""
+
+
 class SuggestingGroup(click.Group):
-    """A group that names the commands which an unknown one resembles."""
+    """A group that names the commands which an unknown one resembles, and takes `ls` for `list`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and SAME.get(args[0]) in names:
+            args = [SAME[args[0]], *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib
+
             if args and (close := difflib.get_close_matches(args[0], self.list_commands(ctx))):
                 raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
             raise

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import click
 
-from tiermq.broker.group.group_table import SubscriptionGroup
-from tiermq.cli.cluster_command import cluster_options, queue_of_key
+from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.completion import group_names, topic_names
 from tiermq.cli.conventions import SuggestingGroup
-from tiermq.client.cluster_client import Access, ClusterClient
-from tiermq.client.table_pages import ask_table
-from tiermq.errors import RequestRefused
+from tiermq.cli.source_options import as_visitor, every_page, print_table, source_options
+from tiermq.client.cluster_client import Access
+from tiermq.console.operations.groups import goal_of
+from tiermq.console.sources import Visit
+from tiermq.console.web.figures import number
+from tiermq.errors import BadRequest
 from tiermq.message.topic_name import is_retry_topic
 from tiermq.pipeline.job_report import counted_noun
-from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.json_dialect import as_int, decode_object, encode_body
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [all].")
-ANSWERED = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 @click.group(cls=SuggestingGroup)
@@ -39,50 +38,43 @@ def group() -> None:
 
 
 @group.command("list")
-@cluster_options
+@source_options
 @_CLUSTER
+@click.option("--all", "everything", is_flag=True, help="Include groups that every broker has.")
+@click.option("--search", help="Only names that contain this text.")
+@click.option("--names", is_flag=True, help="Print names only, one per line.")
 @_JSON
-def list_groups(access: Access, cluster: str | None, as_json: bool) -> None:
-    """The groups that the brokers know."""
-    found = access.run(lambda client: _names(client, cluster))
-    click.echo(json.dumps({"groups": found}) if as_json else "\n".join(found))
+def list_groups(
+    visit: Visit, cluster: str | None, everything: bool, search: str | None, names: bool, as_json: bool
+) -> None:
+    """List consumer groups with their topics, lag and members.
+
+    Asks the brokers; with --tier or --store alone none is needed, and members are not known.
+    """
+    found = every_page("group.list", visit, "groups", all=everything, search=search, cluster=cluster)
+    if as_json:
+        click.echo(json.dumps(found))
+    elif names:
+        for row in found["groups"]:
+            click.echo(row["group"])
+    else:
+        print_table(
+            ("group", "topics", "behind", "members"),
+            [
+                (row["group"], number(row["topics"]), number(row["behind"]), number(row["members"]))
+                for row in found["groups"]
+            ],
+        )
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @cluster_options
 @_JSON
 def show(access: Access, name: str, as_json: bool) -> None:
     """Show offsets, lag and clients of the group NAME."""
 
-    async def progress(client: ClusterClient) -> dict[str, Any]:
-        queues: list[dict[str, Any]] = []
-        members: list[dict[str, Any]] = []
-        for broker, address in sorted((await client.masters()).items()):
-            members += await _members(client, broker, address, name)
-            answer = await client.ask(address, RequestCode.GET_CONSUME_STATS, consumerGroup=name)
-            for key, offsets in (decode_object(answer.body).get("offsetTable") or {}).items():
-                topic, queue_id, _ = queue_of_key(key)
-                end, at = as_int(offsets.get("brokerOffset")), as_int(offsets.get("consumerOffset"))
-                queues.append(
-                    {
-                        "topic": topic,
-                        "broker": broker,
-                        "queueId": queue_id,
-                        "offset": at,
-                        "end": end,
-                        "behind": max(0, end - at),
-                    }
-                )
-        if not queues and not members and not await _is_known(client, name):
-            raise RequestRefused(
-                f"expected a group {name}, found none of that name at the brokers: `tiermq group list` lists them",
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
-        queues.sort(key=lambda each: (each["topic"], each["broker"], each["queueId"]))
-        return {"group": name, "behind": sum(each["behind"] for each in queues), "queues": queues, "members": members}
-
-    found = access.run(progress)
+    found = as_visitor(access, "group.show", group=name)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -94,40 +86,6 @@ def show(access: Access, name: str, as_json: bool) -> None:
     for member in found["members"]:
         click.echo(f"member {member['clientId']} at {member['address']} ({member['language']})")
     click.echo(f"{counted_noun(found['behind'], 'message')} behind, {counted_noun(len(found['members']), 'member')}")
-
-
-async def _is_known(client: ClusterClient, name: str) -> bool:
-    """Whether any broker has settings of the group; also where only an administrator may ask."""
-    try:
-        return name in await _names(client, None)
-    except RequestRefused as error:
-        if error.code != ResponseCode.NO_PERMISSION:
-            raise
-        return True
-
-
-async def _names(client: ClusterClient, cluster: str | None) -> list[str]:
-    found: set[str] = set()
-    for address in (await client.masters(cluster)).values():
-        body = await ask_table(client, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        found.update(decode_object(body).get("subscriptionGroupTable") or {})
-    return sorted(found)
-
-
-async def _members(client: ClusterClient, broker: str, address: str, name: str) -> list[dict[str, Any]]:
-    asked = RequestCode.GET_CONSUMER_CONNECTION_LIST
-    answer = await client.ask(address, asked, expected=ANSWERED, consumerGroup=name)
-    if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
-        return []
-    return [
-        {
-            "clientId": each.get("clientId"),
-            "address": each.get("clientAddr"),
-            "language": each.get("language"),
-            "broker": broker,
-        }
-        for each in decode_object(answer.body).get("connectionSet") or []
-    ]
 
 
 @group.command()
@@ -146,21 +104,7 @@ async def _members(client: ClusterClient, broker: str, address: str, name: str) 
 @_JSON
 def create(access: Access, name: str, cluster: str | None, as_json: bool, **options: Any) -> None:
     """Create or update the group NAME at every broker."""
-    wanted = SubscriptionGroup(
-        name,
-        consume_enable=not options["disabled"],
-        consume_message_orderly=options["orderly"],
-        retry_max_times=options["retries"],
-    )
-
-    async def made(client: ClusterClient) -> list[str]:
-        masters = await client.masters(cluster)
-        for address in masters.values():
-            body = encode_body(wanted.to_json())
-            await client.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
-        return sorted(masters)
-
-    brokers = access.run(made)
+    brokers = as_visitor(access, "group.create", group=name, cluster=cluster, **options)["brokers"]
     if as_json:
         click.echo(json.dumps({"group": name, **options, "brokers": brokers}))
     else:
@@ -168,7 +112,7 @@ def create(access: Access, name: str, cluster: str | None, as_json: bool, **opti
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @cluster_options
 @_CLUSTER
 @click.option("--keep-offsets", is_flag=True, help="Keep its offsets for a later group of that name.")
@@ -179,14 +123,8 @@ def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, y
     if not yes:
         click.confirm(f"Delete the group {name}?", abort=True, err=True)
 
-    async def deleted(client: ClusterClient) -> list[str]:
-        masters = await client.masters(cluster)
-        for address in masters.values():
-            fields: dict[str, Any] = {"groupName": name, "cleanOffset": not keep_offsets}
-            await client.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, **fields)
-        return sorted(masters)
-
-    brokers = access.run(deleted)
+    values = {"group": name, "keepOffsets": keep_offsets, "cluster": cluster}
+    brokers = as_visitor(access, "group.delete", **values)["brokers"]
     if as_json:
         click.echo(json.dumps({"group": name, "deleted": True, "keptOffsets": keep_offsets, "brokers": brokers}))
     else:
@@ -194,32 +132,38 @@ def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, y
 
 
 @group.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", shell_complete=group_names)
+@click.argument("topic", shell_complete=topic_names)
 @cluster_options
-@click.option("--to", "goal", required=True, help="first, last, or a time in milliseconds.")
+@click.option(
+    "--to", "goal", required=True, help="first, last, or a time: ISO 8601, milliseconds, or an age such as 1h."
+)
+@click.option("--preview", is_flag=True, help="Only report what it would skip and repeat.")
 @_JSON
-def reset(access: Access, name: str, topic: str, goal: str, as_json: bool) -> None:
-    """Reset the offsets of the group NAME in TOPIC."""
-    if goal not in ("first", "last") and not goal.isdigit():
-        raise click.UsageError(f"--to: expected first, last or milliseconds, found {goal!r}")
-    # A time in the future means the end of the queue.
-    time_ms = 0 if goal == "first" else int(time.time() * 1000) if goal == "last" else int(goal)
+def reset(access: Access, name: str, topic: str, goal: str, preview: bool, as_json: bool) -> None:
+    """Reset the offsets of the group NAME in TOPIC.
 
-    async def moved(client: ClusterClient) -> list[dict[str, Any]]:
-        found = []
-        for broker, address in sorted((await client.route(topic)).addresses.items()):
-            fields: dict[str, Any] = {"topic": topic, "group": name, "timestamp": time_ms, "isForce": True}
-            answer = await client.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
-            for key, offset in (decode_object(answer.body).get("offsetTable") or {}).items():
-                found.append({"broker": broker, "queueId": queue_of_key(key)[1], "offset": as_int(offset)})
-        if not found:
-            raise RequestRefused(f"group {name}: expected queues of {topic} to be moved in, found none")
-        return sorted(found, key=lambda each: (each["broker"], each["queueId"]))
-
-    found = access.run(moved)
+    \b
+    Examples:
+      tiermq group reset audit orders --to 1h --preview
+      tiermq group reset audit orders --to 2026-01-31T12:00:00Z
+    """
+    try:
+        goal_of(goal)
+    except BadRequest as error:
+        raise click.UsageError(f"--{error}") from error
+    found = as_visitor(access, "group.preview" if preview else "group.reset", group=name, topic=topic, to=goal)
     if as_json:
-        click.echo(json.dumps({"group": name, "topic": topic, "queues": found}))
-        return
-    for each in found:
-        click.echo(f"{each['broker']:24} {each['queueId']:>5} {each['offset']:>12,}")
+        click.echo(json.dumps(found))
+    elif preview:
+        print_table(
+            ("broker", "queue", "offset", "goal", "skips", "repeats"),
+            [
+                (row["broker"], *(number(row[key]) for key in ("queueId", "offset", "goal", "skipped", "repeated")))
+                for row in found["queues"]
+            ],
+        )
+        click.echo(f"would skip {found['skipped']:,} and repeat {found['repeated']:,} messages; nothing was changed")
+    else:
+        for each in found["queues"]:
+            click.echo(f"{each['broker']:24} {each['queueId']:>5} {each['offset']:>12,}")

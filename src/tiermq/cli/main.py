@@ -18,7 +18,9 @@ from tiermq.errors import TierMQError, install_hint
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
+    **dict.fromkeys(("duckdb", "sqlglot"), "sql"),
     **dict.fromkeys(("deltalake", "pyiceberg", "fastavro", "google"), "tables"),
+    **dict.fromkeys(("jinja2",), "console"),
 }
 """The extra that installs a module which the plain package lacks."""
 
@@ -76,8 +78,11 @@ COMMANDS = {
         "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets."
     ),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
+    "console": Entry("tiermq.cli.console", "console", "Serve pages about brokers, a tier and store directories."),
     "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
     "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
+    "status": Entry("tiermq.cli.status", "status", "Show the overview, and what needs attention."),
+    "config": Entry("tiermq.cli.config", "config", "Show, check and change settings of brokers."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),
@@ -86,8 +91,10 @@ COMMANDS = {
     "group": Entry("tiermq.cli.group", "group", "List, create, reset and delete consumer groups."),
     "dlq": Entry("tiermq.cli.dlq", "dlq", "List the dead letters of a consumer group, and resend them."),
     "transaction": Entry("tiermq.cli.transaction", "transaction", "List open transactions, and show how others ended."),
+    "completion": Entry("tiermq.cli.completion", "completion", "Print a shell's completion script."),
     "store": Entry("tiermq.cli.store", "store", "Inspect a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier.commands", "tier", "Inspect, verify, repair and restore a tier."),
+    "sql": Entry("tiermq.cli.sql", "sql", "Query history in SQL, at once and without Spark."),
     "pipeline": Entry(
         "tiermq.cli.pipeline.commands",
         "pipeline",

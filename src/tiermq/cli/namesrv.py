@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import ACCEPT_WEAKER, SecurityOptions, run_server, security_options, server_settings
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import PROMISES, NameServerConfig
@@ -25,6 +26,7 @@ from tiermq.remoting.permissions import AccessFile
 @ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
+@log_options
 def namesrv(
     port: int | None,
     bind: str | None,

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-EXPECTED = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or an age such as 90s, 15m, 2h or 3d"
+from tiermq.clock import read_moment_ms
+
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def read_moment_ms(text: str, now_ms: int) -> int:
-    """The time in ms since 1970. Raises ValueError, which names the expected forms."""
-    text = text.strip()
-    if re.fullmatch(r"[0-9]+", text):
-        return int(text)
-    if age := re.fullmatch(r"([0-9]+)([smhd])", text):
-        return now_ms - int(age[1]) * UNITS_MS[age[2]]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"expected {EXPECTED}, found {text!r}") from None
-    if moment.tzinfo is None:
-        raise ValueError(f"expected a time with its zone, such as {text}Z or {text}+02:00, found none")
-    return round(moment.timestamp() * 1000)
 
 
 if TYPE_CHECKING:

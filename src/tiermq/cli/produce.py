@@ -17,7 +17,7 @@ import click
 from tiermq.cli.cluster_command import ProgressLine, cluster_options, ending_signal, in_words
 from tiermq.cli.conventions import EXIT_FAILED
 from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
-from tiermq.client.producer import DEFAULT_QUEUES
+from tiermq.client.send_fields import DEFAULT_QUEUES, send_fields
 from tiermq.clock import SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.message.ids import UniqueKeyGenerator
@@ -238,25 +238,9 @@ async def _paced(pages: Iterator[list[bytes]], rate: float | None) -> AsyncItera
 async def _send_one(
     cluster: ClusterClient, sending: Sending, place: QueuePlace, body: bytes, unique_key: str
 ) -> dict[str, Any]:
-    answer = await cluster.ask(
-        place.address,
-        RequestCode.SEND_MESSAGE_V2,
-        body,
-        expected=STORED,
-        a=sending.group,
-        b=sending.topic,
-        c=AUTO_CREATE_TOPIC,
-        d=DEFAULT_QUEUES,
-        e=place.queue_id,
-        f=0,
-        g=SystemClock().now_ms(),
-        h=0,
-        i=encode_properties({**sending.properties, UNIQ_KEY: unique_key}).decode(),
-        j=0,
-        k=False,
-        m=False,
-        n=place.broker_name,
-    )
+    properties = encode_properties({**sending.properties, UNIQ_KEY: unique_key})
+    fields: dict[str, Any] = send_fields(sending.group, sending.topic, place, properties, SystemClock().now_ms())
+    answer = await cluster.ask(place.address, RequestCode.SEND_MESSAGE_V2, body, expected=STORED, **fields)
     if answer.code != ResponseCode.SUCCESS:
         raise RequestRefused(f"stored, but not flushed as requested: {ResponseCode(answer.code).name}", answer.code)
     return {

@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.broker_supervisor import BrokerSupervisor, broker_commands
+from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
     ACCEPT_WEAKER,
     OPEN,
@@ -41,9 +41,11 @@ from tiermq.cli.server_process import (
     say_event,
     security_options,
 )
+from tiermq.client.cluster_client import Access
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.errors import TIER_REFUSALS, BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.files.store_lock import StoreLock
+from tiermq.history.scan_values import StorePlace
 from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -82,7 +84,17 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--read-only", is_flag=True, help="Serve the history in the tier; write nothing there, keep none in DIR.")
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
+@click.option("--grpc-port", type=click.IntRange(0, 65_535), help="Serve RocketMQ 5's clients by gRPC here; 0: do not.")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
+@click.option("--console", "with_console", is_flag=True, help="Serve the console's pages at --console-port.")
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    default=8080,
+    show_default=True,
+    help="Port of the console, at loopback.",
+)
+@click.option("--allow-changes", is_flag=True, help="Let the console change topics, groups, offsets and settings.")
 @click.option(
     "--brokers",
     metavar="N",
@@ -97,6 +109,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
+@log_options
 def serve(security: SecurityOptions, **options: Any) -> None:
     """Run a broker on the store in DIR, for RocketMQ's clients.
 
@@ -112,7 +125,9 @@ def serve(security: SecurityOptions, **options: Any) -> None:
     Examples:
       tiermq serve ~/store
       tiermq serve ~/store --tier s3://bucket/history --metrics-port 5557
+      tiermq serve ~/store --console
       tiermq serve -c /etc/rocketmq/broker.conf --namesrv 10.0.0.1:9876
+      tiermq serve ~/store --grpc-port 8081
       tiermq serve ~/store --port 0 --namesrv-port 0 --json
       tiermq serve ~/store --brokers 4 --tier s3://bucket/history
       tiermq serve ~/store --standby --tier s3://bucket/history --name orders-a
@@ -122,11 +137,6 @@ def serve(security: SecurityOptions, **options: Any) -> None:
     Replicas of one broker have its --name and tier in common, and a store each. See `tiermq broker --help`.
     """
     as_json: bool = options["as_json"]
-    logging.basicConfig(
-        level=logging.INFO if options["verbose"] else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
     limit_heaps()
     left: dict[str, Any] = {}
     # Handle signals first, so that none is lost during the start.
@@ -136,6 +146,8 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             running.callback(handler.removeFilter, rare)
         try:
             if options["brokers"] > 1:
+                if options["with_console"]:
+                    raise BadConfig("--console: expected one broker, found --brokers: run `tiermq console` beside them")
                 _serve_brokers(options, security, running, ending)
                 return
             ready, reload, announce, acl = _start(options, security, running, left)
@@ -154,7 +166,6 @@ def _start(
 ) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None]:
     """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
     is called when the ready line was printed, and the accounts.
-
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
@@ -212,13 +223,45 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    reported = {"ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
+    console = _console(options, security, acl, named_by, tier, directory, broker, running)
+    reported = {**console, "ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
         {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
         lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
         announce,
         acl,
     )
+
+
+def _console(
+    options: dict[str, Any],
+    security: SecurityOptions,
+    acl: AccessFile | None,
+    name_server: str | None,
+    tier: str | None,
+    directory: str,
+    broker: Broker,
+    running: ExitStack,
+) -> dict[str, Any]:
+    """The console of this broker, and its address for the ready line; nothing unless it is asked for."""
+    if not options["with_console"]:
+        if options["allow_changes"]:
+            raise BadConfig("--allow-changes: expected --console beside it, found none")
+        return {}
+    from tiermq.console.sources import SourcePlace, Sources
+    from tiermq.console.web.server import ConsoleServer
+
+    config = broker.config
+    access = Access(name_server or config.namesrv_addr, tls=security.tls().mode is TlsMode.ENFORCING)
+    store = StorePlace(directory, config.broker_cluster_name, config.broker_name)
+    server = ConsoleServer(
+        Sources(SourcePlace(access, tier, (store,))), port=options["console_port"], accounts=acl,
+        allow_changes=options["allow_changes"],
+    )  # fmt: skip
+    running.callback(server.stop)
+    with _explained(f"console, {server.host}:{server.port}"):
+        server.start()
+    return {"console": server.url}
 
 
 def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: ExitStack, ending: EndSignals) -> None:
@@ -427,6 +470,7 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions) -> dict[
         "haAddress": broker.replication.ha_address or None,
         "tier": tier,
         **_retention(broker),
+        "grpc": broker.grpc_address,
         "metrics": broker.metrics_address,
         "tls": security.shown,
         "open": security.is_open(config.bind_address),
@@ -474,6 +518,7 @@ def _broker_config(options: dict[str, Any], file: FileSettings, directory: str) 
         "broker_name": options["name"],
         "namesrv_addr": options["namesrv"],
         "metrics_port": options["metrics_port"],
+        "grpc_server_port": options["grpc_port"],
     }
     values |= {name: value for name, value in wanted.items() if value is not None}
     given = str(values.get("broker_cluster_name", "")), str(values.get("broker_name", ""))
@@ -526,6 +571,10 @@ def _ready_line(ready: dict[str, Any]) -> str:
         parts.append("a slave")
     if ready["haAddress"]:
         parts.append(f"slaves copy it at {ready['haAddress']}")
+    if ready["grpc"]:
+        parts.append(f"gRPC at {ready['grpc']}")
+    if "console" in ready:
+        parts.append(f"console {ready['console']}")
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
     if ready["whyNoVip"]:

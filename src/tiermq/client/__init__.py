@@ -1,6 +1,6 @@
 """A cluster from outside: routes, sends, pulls, and its topics as a history.
 
-    from tiermq.client import ClusterClient, Decision, TransactionProducer
+    from tiermq.client import Access, ClusterClient
 
 May import `tiermq.remoting`, `tiermq.namesrv` (values) and `tiermq.history`. Must not depend on brokers' insides or
 Spark. Names are loaded when they are first used.
@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
+    from tiermq.client.member.transactions import Decision
     from tiermq.client.producer import Producer
-    from tiermq.client.transaction_producer import Decision, TransactionProducer
 
-__all__ = ["Access", "BlockingCluster", "ClusterClient", "Decision", "Producer", "TransactionProducer"]
+__all__ = ["Access", "BlockingCluster", "ClusterClient", "Decision", "Producer"]
 
 _HOMES = {
     "Access": "tiermq.client.cluster_client",
     "BlockingCluster": "tiermq.client.cluster_client",
     "ClusterClient": "tiermq.client.cluster_client",
-    "Decision": "tiermq.client.transaction_producer",
+    "Decision": "tiermq.client.member.transactions",
     "Producer": "tiermq.client.producer",
-    "TransactionProducer": "tiermq.client.transaction_producer",
 }
 
 

@@ -22,9 +22,9 @@ import os
 import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -68,6 +68,13 @@ class Route:
     topic: str
     writable: tuple[QueuePlace, ...]
     readable: tuple[QueuePlace, ...]
+    replicas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By broker name: the addresses of its master and slaves, by broker id."""
+
+    def address_of(self, broker_name: str, broker_id: int = 0) -> str | None:
+        """Of that replica, or the master where there is none; None for an unknown broker."""
+        replicas = self.replicas.get(broker_name, {})
+        return replicas.get(str(broker_id)) or replicas.get(MASTER)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -262,12 +269,12 @@ class ClusterClient:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         document = decode_object(answer.body)
-        masters = {}
+        replicas = {}
         for data in list_in(document, "brokerDatas"):
             broker = object_in(data, "an entry of brokerDatas")
             addresses = text_map_in(broker.get("brokerAddrs") or {}, "brokerAddrs")
-            if MASTER in addresses:
-                masters[text_in(broker.get("brokerName"), "brokerName")] = addresses[MASTER]
+            replicas[text_in(broker.get("brokerName"), "brokerName")] = addresses
+        masters = {name: addresses[MASTER] for name, addresses in replicas.items() if MASTER in addresses}
         writable: list[QueuePlace] = []
         readable: list[QueuePlace] = []
         for data in list_in(document, "queueDatas"):
@@ -286,7 +293,7 @@ class ClusterClient:
                             f"topic {topic}: expected at most {TOPIC_QUEUES_MAX} queues at {name}, found {queues}"
                         )
                     places += (QueuePlace(name, masters[name], each) for each in range(queues))
-        return Route(topic, tuple(writable), tuple(readable))
+        return Route(topic, tuple(writable), tuple(readable), replicas)
 
     async def route(self, topic: str) -> Route:
         """The same; raises RequestRefused for an unknown topic."""
@@ -373,7 +380,7 @@ class Access:
 
     name_servers: str
     access_key: str | None = None
-    secret_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
     """Any of them means TLS."""

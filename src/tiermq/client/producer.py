@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.queue_access import BUSY, find_by_key, patiently
+from tiermq.client.send_fields import DEFAULT_QUEUES, send_fields
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.stored_message import StoredMessage
@@ -20,7 +22,6 @@ from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import int_field
 
-DEFAULT_QUEUES = 4
 BATCH_BYTES = 512 << 10
 BATCH_MESSAGES = 256
 IN_FLIGHT = 8
@@ -80,28 +81,20 @@ class Producer:
         """
         first = messages[0]
         is_batch = len(messages) > 1
-        body, properties = first.body, first.encoded_properties.decode()
+        body, properties = first.body, first.encoded_properties
         if is_batch:
             body = encode_client_batch(BatchElement(each.flag, each.body, each.encoded_properties) for each in messages)
-            properties = ""
+            properties = b""
+        flag = 0 if is_batch else first.flag
+        fields: dict[str, Any] = send_fields(
+            self._group, first.topic, first.place, properties, first.born_ms, flag=flag, is_batch=is_batch
+        )
         answer = await self._client.ask(
             first.place.address,
             RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
             body,
             expected=STORED,
-            a=self._group,
-            b=first.topic,
-            c=AUTO_CREATE_TOPIC,
-            d=DEFAULT_QUEUES,
-            e=first.place.queue_id,
-            f=0,
-            g=first.born_ms,
-            h=0 if is_batch else first.flag,
-            i=properties,
-            j=0,
-            k=False,
-            m=is_batch,
-            n=first.place.broker_name,
+            **fields,
         )
         return int_field(answer, "queueOffset")
 

@@ -69,11 +69,14 @@ class WirePlace(HistoryPlace):
 class WireHistory(OpenHistory):
     """A cluster instead of a tier and stores. Any thread may read; its owner closes it."""
 
-    def __init__(self, place: WirePlace, *, clock: Clock | None = None) -> None:
+    def __init__(self, place: WirePlace, *, clock: Clock | None = None, access: Access | None = None) -> None:
+        """`access`: with the keys of an account other than this process's own."""
         self.place = place
         self.clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._access = Access.of_environment(place.name_servers, tls=place.tls, certificates=place.certificates)
+        self._access = access or Access.of_environment(
+            place.name_servers, tls=place.tls, certificates=place.certificates
+        )
         self._cluster: BlockingCluster | None = None
         self._queues: dict[QueueKey, QueueAccess] = {}
 

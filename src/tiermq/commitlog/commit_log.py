@@ -60,6 +60,8 @@ class CommitLog:
     ) -> None:
         self.files = files
         self.on_disk_full: Callable[[DiskFull], None] = lambda _error: None
+        self.room_failure: StoreError | None = None
+        """Why the last put that needed space got none."""
         self._config = config
         self._first_offset_of = first_offset_of
         self._may_begin = may_begin
@@ -346,9 +348,11 @@ class CommitLog:
             try:
                 active.reserve(end)
             except DiskFull as error:
+                self.room_failure = error
                 self.on_disk_full(error)
                 return PutStatus.SERVICE_NOT_AVAILABLE
-            except TooManyOpenFiles:
+            except TooManyOpenFiles as error:
+                self.room_failure = error
                 _log.exception("no disk blocks for the next record in %s", active.path)
                 return PutStatus.SERVICE_NOT_AVAILABLE
             return PutStatus.PUT_OK
@@ -356,9 +360,11 @@ class CommitLog:
             following = self.files.make_next()
             following.reserve(needed)
         except DiskFull as error:
+            self.room_failure = error
             self.on_disk_full(error)
             return PutStatus.CREATE_MAPPED_FILE_FAILED
-        except StoreError:
+        except StoreError as error:
+            self.room_failure = error
             _log.exception("no next commit-log file after %s", "none" if active is None else active.path)
             return PutStatus.CREATE_MAPPED_FILE_FAILED
         self._roll_to(following, active)

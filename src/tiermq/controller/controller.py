@@ -30,9 +30,9 @@ from tiermq.controller.set_store import SetStore
 from tiermq.errors import BadConfig, PeerGone, RequestRefused
 from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.connection import Connection
+from tiermq.remoting.connection import AccessCheck, Connection
 from tiermq.remoting.permissions import Credentials
-from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer, ThreadedServer
+from tiermq.remoting.server import DRAIN_S, RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.tier.driver.contract import TierDriver
 

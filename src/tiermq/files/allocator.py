@@ -108,7 +108,9 @@ class FileAllocator:
         preparation: Preparation = PLAIN,
         wait_ms: int = WAIT_MS,
         threaded: bool = True,
+        grows: bool = False,
     ) -> None:
+        """`grows`: files get blocks when they are written, those that are made in advance none."""
         self._access = access
         self._clock = clock
         self._reserve_bytes = reserve_bytes
@@ -117,6 +119,7 @@ class FileAllocator:
         self._preparation = preparation
         self._wait_ms = wait_ms
         self._threaded = threaded
+        self._grows = grows
         self._changed = threading.Condition()
         self._wanted: deque[tuple[str, int]] = deque()
         self._awaited: str | None = None
@@ -258,9 +261,12 @@ class FileAllocator:
             self._changed.notify_all()
 
     def _make(self, path: str, size: int, awaited: bool) -> MappedFile:
-        file = MappedFile.create(self._access, path, size, clock=self._clock, reserve_bytes=self._reserve_bytes)
+        file = MappedFile.create(
+            self._access, path, size, clock=self._clock, reserve_bytes=self._reserve_bytes, grows=self._grows
+        )
         try:
-            file.reserve(1)
+            if awaited or not self._grows:
+                file.reserve(1)
             if not awaited:  # A put is waiting for the awaited one, and warming a file can take seconds.
                 self._prepare(file)
             buffer = None if self._pool is None else self._pool.borrow()

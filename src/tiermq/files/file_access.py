@@ -166,6 +166,9 @@ class FileAccess(Protocol):
         """Create `path` holding the four bytes `lock` and lock its byte 0. Raises StoreLocked when it is held."""
 
 
+_SYNC_LOCKS = 64
+
+
 class DirectorySync:
     """Syncs the names of new files later, in batches, instead of one by one at creation.
 
@@ -184,7 +187,7 @@ class DirectorySync:
         self._root = os.path.abspath(root)
         self._changed: set[str] = set()
         self._lock = threading.Lock()
-        self._sync_lock = threading.Lock()
+        self._sync_locks = [threading.Lock() for _ in range(_SYNC_LOCKS)]  # A directory has one of them.
 
     @property
     def changed(self) -> frozenset[str]:
@@ -205,8 +208,9 @@ class DirectorySync:
 
     def sync(self, path: str) -> None:
         """Make the name of a file durable. Its region must sync bytes and length before."""
-        with self._sync_lock:  # A caller that finds a directory unchanged relies on a finished sync.
-            for directory in self._directories(path):
+        for directory in self._directories(path):
+            # A caller that finds a directory unchanged relies on a finished sync.
+            with self._sync_locks[hash(directory) % _SYNC_LOCKS]:
                 with self._lock:
                     if directory not in self._changed:
                         continue

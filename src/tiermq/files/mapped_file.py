@@ -170,6 +170,8 @@ def offset_of_path(path: str) -> int:
 
 
 RESERVE_BYTES = 1 << 20
+GROWTH_BYTES = 1 << 20
+"""The first blocks of a file that grows."""
 _WARM_STEP_BYTES = 16 << 20
 
 
@@ -191,6 +193,7 @@ class MappedFile:
         "_clock",
         "_commit_lock",
         "_doomed",
+        "_first_bytes",
         "_keep_descriptor",
         "_names",
         "_pool",
@@ -220,14 +223,18 @@ class MappedFile:
         keep_descriptor: bool = True,
         loaded: bool = False,
         names: DirectorySync | None = None,
+        grows: bool = False,
     ) -> None:
-        """`names`: makes the file's name durable at its first flush."""
+        """`names`: makes the file's name durable at its first flush. `grows`: blocks for what is written, twice as much
+        each time, up to `reserve_bytes`; otherwise that much at once.
+        """
         self._access = access
         self._region = region
         self._clock = clock
         self._reserve_bytes = max(1, reserve_bytes)
         self._keep_descriptor = keep_descriptor
         self._names = names
+        self._first_bytes = PAGE_BYTES if names is not None else GROWTH_BYTES if grows else self._reserve_bytes
         self.name_is_due = names is not None and not loaded
         self.references = References()
         self._commit_lock = threading.RLock()  # Re-entered when a commit's release is the last one.
@@ -259,12 +266,19 @@ class MappedFile:
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
         names: DirectorySync | None = None,
+        grows: bool = False,
     ) -> Self:
         """A new empty file, durable in its directory; with `names` only after the first flush."""
         offset_of_path(path)  # Refuse a wrong name before anything is created.
         region = access.create(path, size) if names is None else names.create(path, size)
         return cls(
-            access, region, clock=clock, reserve_bytes=reserve_bytes, keep_descriptor=keep_descriptor, names=names
+            access,
+            region,
+            clock=clock,
+            reserve_bytes=reserve_bytes,
+            keep_descriptor=keep_descriptor,
+            names=names,
+            grows=grows,
         )
 
     @classmethod
@@ -279,6 +293,7 @@ class MappedFile:
         keep_descriptor: bool = True,
         writable: bool = True,
         names: DirectorySync | None = None,
+        grows: bool = False,
     ) -> Self:
         """An existing file. It counts as full, committed and flushed until recovery sets its positions."""
         offset_of_path(path)
@@ -295,6 +310,7 @@ class MappedFile:
             keep_descriptor=keep_descriptor,
             loaded=True,
             names=names,
+            grows=grows,
         )
 
     # Positions
@@ -368,8 +384,8 @@ class MappedFile:
             self._spare_descriptor()
 
     def _reserve_chunk_or_pages(self, start: int, up_to: int) -> int:
-        # The first file of a queue: most queues of many stay small, so each gets twice what it has.
-        chunk = self._reserve_bytes if self._names is None else min(self._reserve_bytes, max(PAGE_BYTES, start))
+        # Where most files stay small (first files of queues, logs of embedded stores), each gets twice what it has.
+        chunk = min(self._reserve_bytes, max(self._first_bytes, start))
         end = min(self.size, _round_up(up_to, chunk))
         try:
             self._region.reserve(start, end - start)

@@ -89,8 +89,11 @@ class MappedFileQueue:
         writable: bool = True,
         sleep: Sleep = sleep_seconds,
         names: DirectorySync | None = None,
+        grows: bool = False,
     ) -> None:
-        """With `names` the first file is durable in its directory when it is flushed, not at creation."""
+        """With `names` the first file is durable in its directory when it is flushed, not at creation. `grows`: see
+        `MappedFile`.
+        """
         if file_size <= 0:
             raise ValueError(f"{directory}: expected a positive file size, found {file_size}")
         self.directory = directory
@@ -106,6 +109,7 @@ class MappedFileQueue:
         self._writable = writable
         self._sleep = sleep
         self._names = names
+        self._grows = grows
         self._lock = threading.RLock()
         self._files: tuple[MappedFile, ...] = ()
         self._unmapped: tuple[str, ...] = ()
@@ -184,6 +188,7 @@ class MappedFileQueue:
             keep_descriptor=self._keep_descriptors,
             writable=self._writable,
             names=self._names,
+            grows=self._grows,
         )
 
     def _check(self, paths: list[str], sizes: list[int]) -> None:
@@ -340,6 +345,7 @@ class MappedFileQueue:
             reserve_bytes=self._reserve_bytes,
             keep_descriptor=self._keep_descriptors,
             names=self._names if last is None else None,
+            grows=self._grows,
         )
 
     def doubt_names(self) -> None:
@@ -553,6 +559,7 @@ class MultiPathMappedFileQueue(MappedFileQueue):
         reserve_bytes: int = RESERVE_BYTES,
         writable: bool = True,
         sleep: Sleep = sleep_seconds,
+        grows: bool = False,
     ) -> None:
         self.paths = tuple(paths)
         self.read_only_paths = tuple(read_only_paths)
@@ -568,6 +575,7 @@ class MultiPathMappedFileQueue(MappedFileQueue):
             reserve_bytes=reserve_bytes,
             writable=writable,
             sleep=sleep,
+            grows=grows,
         )
 
     def _directories(self) -> Iterable[str]:

@@ -38,6 +38,7 @@ from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.metadata_values import Gap, Segment, TimeEntry
 from tiermq.tier.names import QueueKey
 from tiermq.tier.queue.unit_array import decode_units
+from tiermq.tier.restore.restore_report import Remark
 
 SAMPLES = 64
 """Units sampled to estimate the record size of a queue."""
@@ -201,6 +202,11 @@ class Catalog:
         ids = sorted({key.queue_id for key in self._queues if key.topic == topic})
         there = f"it has queues {', '.join(map(str, ids))}" if ids else "there is no such topic"
         raise BadHistory(f"expected queue {queue_id} of topic {topic!r}, found none; {there}")
+
+    def remarks(self, key: QueueKey) -> tuple[Remark, ...]:
+        """What is not as it should be of a queue in the tier."""
+        found = self._cold.queues.get(key) if self._cold is not None else None
+        return found.remarks if found is not None else ()
 
     def index_segments(self) -> dict[tuple[str, str], list[SegmentInfo]]:
         """The uploaded index files of each broker, as the last listing showed them."""

@@ -55,6 +55,10 @@ RESERVE_ENTRIES = 1 << 16
 """How many entries get disk blocks at a time (1.25 MiB)."""
 
 
+GROWING_ENTRIES = 128
+"""How many entries of a file that grows get blocks one by one. Then it gets all of its slots: 20 MB by default."""
+
+
 class IndexHeader(NamedTuple):
     """The current header; `entry_count` is the number of the next entry, at least 1."""
 
@@ -78,14 +82,23 @@ class IndexFile:
     """
 
     __slots__ = (
-        "_access", "_entries_at", "_lock", "_region", "_sync_lock",
+        "_access", "_entries_at", "_grows", "_lock", "_region", "_sync_lock",
         "buffer", "entry_count_max", "entry_limit", "path", "reader", "slot_count_max",
     )  # fmt: skip
 
     def __init__(
-        self, access: FileAccess, path: str, region: Region, slot_count_max: int, entry_count_max: int
+        self,
+        access: FileAccess,
+        path: str,
+        region: Region,
+        slot_count_max: int,
+        entry_count_max: int,
+        *,
+        grows: bool = False,
     ) -> None:
+        """`grows`: blocks of the first entries and of their slots come page by page, instead of all at once."""
         self._access = access
+        self._grows = grows
         self._region = region
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()  # A second lock, since a sync takes long and must not block selects.
@@ -99,9 +112,16 @@ class IndexFile:
 
     @classmethod
     def create(
-        cls, access: FileAccess, path: str, slot_count_max: int, entry_count_max: int, previous: IndexHeader | None
+        cls,
+        access: FileAccess,
+        path: str,
+        slot_count_max: int,
+        entry_count_max: int,
+        previous: IndexHeader | None,
+        *,
+        grows: bool = False,
     ) -> IndexFile:
-        """A new file with disk blocks for its header, all slots and the first entries.
+        """A new file with disk blocks for its header and, unless it grows, for all slots and the first entries.
 
         It begins and ends where `previous` ends, so that "already indexed" is known before its first entry.
         It gets its name only after its header: a RocketMQ broker that found an empty header would index the whole log
@@ -109,9 +129,12 @@ class IndexFile:
         """
         unfinished = path + UNFINISHED_SUFFIX
         region = access.create(unfinished, index_file_bytes(slot_count_max, entry_count_max))
-        file = cls(access, unfinished, region, slot_count_max, entry_count_max)
+        file = cls(access, unfinished, region, slot_count_max, entry_count_max, grows=grows)
         try:
-            file._reserve(1)
+            if grows:
+                region.reserve(0, HEADER_BYTES)
+            else:
+                file._reserve(1)
             end_ms, end_offset = (previous.end_timestamp_ms, previous.end_physical_offset) if previous else (0, 0)
             HEADER.pack_into(file._map(), 0, end_ms, end_ms, end_offset, end_offset, 0, 1)
             region.sync()
@@ -124,10 +147,12 @@ class IndexFile:
         return file
 
     @classmethod
-    def open(cls, access: FileAccess, path: str, slot_count_max: int, entry_count_max: int) -> IndexFile:
+    def open(
+        cls, access: FileAccess, path: str, slot_count_max: int, entry_count_max: int, *, grows: bool = False
+    ) -> IndexFile:
         """An existing file. Raises StoreDamaged when its size or header is invalid."""
         region = access.open(path, index_file_bytes(slot_count_max, entry_count_max))
-        file = cls(access, path, region, slot_count_max, entry_count_max)
+        file = cls(access, path, region, slot_count_max, entry_count_max, grows=grows)
         try:
             file._check_header()
             file._take_back_torn_entry()
@@ -174,10 +199,14 @@ class IndexFile:
         number = header.entry_count
         if number >= self.entry_count_max:
             return False
-        if number >= self.entry_limit:
-            self._reserve(number)
-        buffer = self._map()
         slot_at = HEADER_BYTES + (key_hash % self.slot_count_max) * SLOT_BYTES
+        if number >= self.entry_limit:
+            if self._grows and self.entry_limit == 0 and number < GROWING_ENTRIES:
+                self._region.reserve(slot_at, SLOT_BYTES)
+                self._region.reserve(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
+            else:
+                self._reserve(number)
+        buffer = self._map()
         previous = SLOT.unpack_from(buffer, slot_at)[0]
         if not 0 < previous < number:
             previous = 0

@@ -58,6 +58,7 @@ class IndexService:
         *,
         background: Callable[[Task], None] | None = None,
         query_count_max: int = QUERY_COUNT_MAX,
+        grows: bool = False,
     ) -> None:
         self._access = access
         self._directory = directory
@@ -67,6 +68,7 @@ class IndexService:
         self._checkpoint = checkpoint
         self._background = background or self._in_thread
         self._query_count_max = query_count_max
+        self._grows = grows
         self._lock = threading.Lock()  # Guards replacing `_files`; the tuple is immutable.
         self._files: tuple[IndexFile, ...] = ()
         self._newest_first: tuple[IndexReader, ...] = ()
@@ -122,7 +124,7 @@ class IndexService:
         """The opened file; None when it and every newer file must be rebuilt."""
         path = os.path.join(self._directory, name)
         try:
-            file = IndexFile.open(self._access, path, self._slot_count_max, self._entry_count_max)
+            file = IndexFile.open(self._access, path, self._slot_count_max, self._entry_count_max, grows=self._grows)
         except StoreDamaged as error:
             if last_exit_ok or not is_newest:
                 raise
@@ -228,6 +230,7 @@ class IndexService:
             self._slot_count_max,
             self._entry_count_max,
             last.header if last else None,
+            grows=self._grows,
         )
         with self._lock:
             self._keep((*self._files, file))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from tiermq.kernel.message import Message, PutResult, PutResults
 from tiermq.kernel.stop_reasons import Refusal
@@ -94,6 +94,7 @@ class Appender:
         "is_sync",
         "last_store_timestamp_ms",
         "max_body_bytes",
+        "raise_refusal",
         "reput_idle",
         "sync_put",
         "tail",
@@ -125,6 +126,7 @@ class Appender:
         self._queues: dict[str, dict[int, QueueHandle]] = {}
         self.max_body_bytes = max_body_bytes
         self.sync_put: Callable[[Message], PutResult] | None = None
+        self.raise_refusal: Callable[[Message, PutResult], NoReturn] | None = None
         self.closed = True
         self.reput_idle = False
         self.is_sync = False
@@ -196,6 +198,14 @@ class Appender:
             self.reput_idle = False
             self._wake()
         return result  # type: ignore[return-value]
+
+    def put_or_raise(self, message: Message) -> PutResult:
+        """`put` for callers that want refusals raised: `raise_refusal(message, result)` does that."""
+        result = self.put(message)
+        if result[0] is not PUT_OK:
+            assert self.raise_refusal is not None
+            self.raise_refusal(message, result)
+        return result
 
     def try_put_fast(self, message: Message) -> PutResult | None:
         """Store one message, without slow path or sample; None, with nothing stored, when either is due."""

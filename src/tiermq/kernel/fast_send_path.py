@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel.appender import Appender
-from tiermq.kernel.frame_reader import Frame, SendRequest, message_of_send, messages_of_batch, send_answer
+from tiermq.kernel.frame_reader import AckRequest, Frame, SendRequest, message_of_send, messages_of_batch, send_answer
 from tiermq.kernel.message import Message, offset_message_id
 from tiermq.kernel.stop_reasons import Refusal
 from tiermq.message.layout import PROPERTIES_BYTES_MAX
@@ -291,7 +291,7 @@ class FastSendPath:
             usual.key.decode(), self._region, self._trace_on,
         )  # fmt: skip
 
-    def take_all(self, frames: list[Frame | SendRequest], born_host: bytes) -> tuple[int, bytes]:
+    def take_all(self, frames: list[Frame | SendRequest | AckRequest], born_host: bytes) -> tuple[int, bytes]:
         """Take the leading fast-path sends of `frames`: how many, and their joined responses (none for one-way)."""
         answers: list[bytes] = []
         taken = 0

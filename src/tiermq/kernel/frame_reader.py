@@ -3,9 +3,9 @@
     length i32 | type u8, header length u24 | header | body        length counts everything behind it
 
 Contract of both twins: `FrameReader.feed` returns every complete frame of the received bytes. A frame is a `Frame`
-(its header still bytes) or, where the compiled twin can parse the header of a send, a `SendRequest`; the receiver of a
-`Frame` of a send makes the same `SendRequest` from it by the general path. This twin always returns `Frame`s, since a
-special codec in Python is no faster than the general one.
+(its header still bytes) or, where the compiled twin can parse the header, a `SendRequest` of a send or an `AckRequest`
+of an acknowledgement by POP; the receiver of a `Frame` of one of these does the same by the general path. This twin
+always returns `Frame`s, since a special codec in Python is no faster than the general one.
 
 Invariants: lengths are checked before anything is kept, so that garbage is refused at its first eight bytes and at
 most one frame and one read are buffered; complete frames before garbage are returned, then `broken` is the reason why
@@ -127,6 +127,38 @@ class SendRequest:
         self.header = header
 
 
+class AckRequest:
+    """ACK_MESSAGE (200051) of a message whose receipt names the queue and the offset of the request.
+
+    `receipt` is the receipt without its offset and what follows: equal for all messages of a check point.
+    """
+
+    __slots__ = ("group", "header", "header_type", "is_oneway", "offset", "opaque", "queue_id", "receipt", "topic")
+
+    def __init__(
+        self,
+        opaque: int,
+        *,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        receipt: str,
+        is_oneway: bool = False,
+        header_type: int = 0,
+        header: bytes = b"",
+    ) -> None:
+        self.opaque = opaque
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.receipt = receipt
+        self.is_oneway = is_oneway
+        self.header_type = header_type
+        self.header = header
+
+
 class FrameReader:
     """See the module. `pending_bytes` is the buffered part of an incomplete frame."""
 
@@ -154,7 +186,7 @@ class FrameReader:
         self.parse_sends = parse_sends
         self.pending_bytes = 0
 
-    def feed(self, data: bytes) -> list[Frame | SendRequest]:
+    def feed(self, data: bytes) -> list[Frame | SendRequest | AckRequest]:
         """The frames that are complete now. Raises BadFrame if the next bytes are not a frame, then always."""
         if self.broken is not None:
             raise BadFrame(self.broken)
@@ -166,7 +198,7 @@ class FrameReader:
             data = b"".join(self._kept)
             self._kept = []
             self.pending_bytes = 0
-        frames: list[Frame | SendRequest] = []
+        frames: list[Frame | SendRequest | AckRequest] = []
         at = 0
         while True:
             left = len(data) - at
@@ -285,6 +317,13 @@ def pull_answer(
     return _answer(header_type, opaque, code, version, remark, fields, body_bytes)
 
 
+def ack_answers(acks: list[AckRequest], version: int) -> bytes:
+    """The response frames of acknowledgements that succeeded, in their order; one-way ones have none."""
+    return b"".join(
+        _answer(each.header_type, each.opaque, 0, version, None, [], 0) for each in acks if not each.is_oneway
+    )
+
+
 def _answer(
     header_type: int,
     opaque: int,
@@ -296,9 +335,10 @@ def _answer(
 ) -> bytes:
     if header_type == 0:
         noted = "" if remark is None else f'"remark":{_quoted(remark)},'
-        ext = ",".join(f'"{name}":{_quoted(value)}' for name, value in fields)
+        named = ",".join(f'"{name}":{_quoted(value)}' for name, value in fields)
+        ext = f'"extFields":{{{named}}},' if fields else ""
         text = (
-            f'{{"code":{code},"extFields":{{{ext}}},"flag":{_RESPONSE_BIT},"language":"PYTHON","opaque":{opaque},'
+            f'{{"code":{code},{ext}"flag":{_RESPONSE_BIT},"language":"PYTHON","opaque":{opaque},'
             f'{noted}"serializeTypeCurrentRPC":"JSON","version":{version}}}'
         )
         header = text.encode("utf-8", "replace")

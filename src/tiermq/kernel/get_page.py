@@ -8,6 +8,7 @@ them are, and no consumer is sent past them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.write_cursor import Segments, WriteCursor
@@ -86,6 +87,18 @@ class GetPage:
         if self._messages is None:
             self._messages = list(decode_records(self.data))
         return self._messages
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __bool__(self) -> bool:
+        return True  # An empty page is a page: it has a status and the next offset.
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return iter(self.messages)
+
+    def __getitem__(self, at: int) -> StoredMessage:
+        return self.messages[at]
 
     def __repr__(self) -> str:
         return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"

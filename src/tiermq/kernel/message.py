@@ -10,7 +10,13 @@ from typing import Any, Self
 
 from tiermq.errors import IllegalMessage
 from tiermq.message.hosts import encode_host
-from tiermq.message.properties import decode_properties, delete_property, encode_properties, waits_for_store
+from tiermq.message.properties import (
+    KEY_SEPARATOR,
+    decode_properties,
+    delete_property,
+    encode_properties,
+    waits_for_store,
+)
 from tiermq.status import PutStatus
 
 _CRC_PROPERTY = b"__CRC32#"
@@ -92,10 +98,16 @@ def merge_properties(
     else:
         try:
             named = dict(properties or {})
-            joined = keys if isinstance(keys, str) else " ".join(keys)
+            listed = [keys] if isinstance(keys, str) and keys else list(keys)
+            joined = KEY_SEPARATOR.join(listed)
         except (TypeError, ValueError) as error:
             raise IllegalMessage(f"properties are a mapping of text, keys are text: {error}") from error
         if joined:
+            if joined.count(KEY_SEPARATOR) != len(listed) - 1 or "" in listed:
+                raise IllegalMessage(
+                    "a key is a text without blanks and not empty, since blanks separate the stored keys; "
+                    f"found {listed}"
+                )
             named["KEYS"] = joined
         if tags:
             named["TAGS"] = tags

@@ -18,9 +18,11 @@ from tiermq.kernel.deferred_record import DeferredRecord, read_deferred
 from tiermq.kernel.fast_send_path import FastSendPath
 from tiermq.kernel.frame_reader import (
     FRAME_BYTES_MAX,
+    AckRequest,
     Frame,
     FrameReader,
     SendRequest,
+    ack_answers,
     message_of_send,
     messages_of_batch,
     parse_header,
@@ -52,6 +54,7 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "TIME_MAX_MS",
     "TIME_MIN_MS",
+    "AckRequest",
     "Appender",
     "Builder",
     "Check",
@@ -81,6 +84,7 @@ __all__ = [
     "TransferLimits",
     "WindowPages",
     "WriteCursor",
+    "ack_answers",
     "check_index_items",
     "check_records",
     "check_window",

@@ -8,6 +8,7 @@ Invariant: every unit is followed by exactly its record, so a page is one slice 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tiermq.errors import CorruptRecord
@@ -49,6 +50,18 @@ class TierPage:
         if self._messages is None:
             self._messages = list(decode_records(self.data, crc_property=CrcPropertyCheck.IGNORE))
         return self._messages
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __bool__(self) -> bool:
+        return True  # An empty page is a page: it has a status and the next offset.
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return iter(self.messages)
+
+    def __getitem__(self, at: int) -> StoredMessage:
+        return self.messages[at]
 
     def __repr__(self) -> str:
         return f"TierPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"

@@ -15,6 +15,8 @@ from tiermq.message.record_head import HeadKind, read_head
 
 EVERYTHING = "*"
 TAG_SEPARATOR = "||"
+TAG, SQL92 = "TAG", "SQL92"
+"""Kinds of expressions, as requests name them."""
 TAG_BYTES = 192
 """Of one tag of a filter, in memory."""
 

@@ -14,6 +14,9 @@ from tiermq.message.layout import RecordVersion
 from tiermq.message.properties import decode_properties, get_text_property
 from tiermq.message.system_flag import TransactionType, transaction_type
 
+SHOWN_BYTES = 40
+"""Of a body, in a text for people."""
+
 
 class StoredMessage:
     """One decoded record. Immutable; safe to share between threads.
@@ -169,10 +172,17 @@ class StoredMessage:
         return hash((self.topic, self.queue_id, self.queue_offset, self.physical_offset))
 
     def __repr__(self) -> str:
+        shown = repr(self.body[:SHOWN_BYTES]) + ("…" if len(self.body) > SHOWN_BYTES else "")
         return (
             f"StoredMessage(topic={self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
-            f"physical_offset={self.physical_offset}, size={self.size})"
+            f"keys={self._shown(names.KEYS)}, tags={self._shown(names.TAGS)}, body={shown}, size={self.size}, "
+            f"physical_offset={self.physical_offset})"
         )
+
+    def _shown(self, name: str) -> str:
+        """A property as text for people, also where it cannot be decoded."""
+        value = decode_properties(self.encoded_properties, errors="backslashreplace").get(name)
+        return repr(value)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. The body is text when it is UTF-8 and base64 otherwise; `body_encoding` is which.
@@ -205,3 +215,16 @@ class StoredMessage:
             "body_encoding": body_encoding,
             "body": body,
         }
+
+    def to_sent_dict(self) -> dict[str, Any]:
+        """As `to_dict`, with the body as its producer sent it; as stored, if it cannot be decompressed."""
+        fields = self.to_dict()
+        try:
+            body = self.decompressed_body()
+        except CorruptRecord:
+            return fields
+        try:
+            fields["body"], fields["body_encoding"] = body.decode(), "utf-8"
+        except UnicodeDecodeError:
+            fields["body"], fields["body_encoding"] = base64.b64encode(body).decode("ascii"), "base64"
+        return fields

@@ -22,9 +22,9 @@ from tiermq.namesrv.kv_config import KvConfig
 from tiermq.namesrv.name_processor import NameProcessor
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import RouteTable
-from tiermq.remoting.connection import Connection
+from tiermq.remoting.connection import AccessCheck, Connection
 from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer, ThreadedServer
+from tiermq.remoting.server import DRAIN_S, RemotingServer, ThreadedServer
 from tiermq.remoting.tls import TlsSettings
 
 _log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Self
 
 from tiermq.errors import BadConfig, PeerGone
-from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, SendRequest
+from tiermq.kernel import FRAME_BYTES_MAX, AckRequest, FastSendPath, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection, RoundRobin, TakeSends
-from tiermq.remoting.frame import command_of_send
+from tiermq.remoting.frame import command_of_ack, command_of_send
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
@@ -41,6 +41,7 @@ Address = tuple[str, int]
 class RemotingClient:
     """See the module. Belongs to the loop that it was connected on."""
 
+    speaks_tls = False
     tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
     plain_allowed = True
     fast_path: FastSendPath | None = None
@@ -106,6 +107,12 @@ class RemotingClient:
         self._has_answer = True
         return answer
 
+    def request_encoded(
+        self, encode: Callable[[int], tuple[bytes | memoryview, ...]], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same for a frame that the caller encodes, given the request's number. It is not signed."""
+        return self._open().request_encoded(encode, timeout_s, code)
+
     def oneway(self, command: RemotingCommand) -> None:
         """Send without an answer."""
         self._open().oneway(self._prepared(command))
@@ -165,8 +172,15 @@ class RemotingClient:
     def unsent_changed(self, delta_bytes: int) -> None:
         """The same."""
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(flush)
+
     def take_send(self, connection: Connection, request: SendRequest) -> None:
         self.take_request(connection, command_of_send(request))
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        for ack in acks:
+            self.take_request(connection, command_of_ack(ack))
 
     def refuses_body(self, _connection: Connection, _command: RemotingCommand, _body_bytes: int) -> bool:
         """A server may ask with any body."""

@@ -229,6 +229,10 @@ class ResponseCode(enum.IntEnum):
     CONTROLLER_BROKER_ID_INVALID = 2014
 
 
+ANY_QUEUE = -1
+"""As the queue of a pop: whichever has messages."""
+
+
 class Language(enum.IntEnum):
     """The language of a client. A number or name that is not in here is OTHER."""
 

@@ -22,10 +22,10 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
-from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, Frame, FrameReader, SendRequest
+from tiermq.kernel import FRAME_BYTES_MAX, AckRequest, FastSendPath, Frame, FrameReader, SendRequest
 from tiermq.kernel.frame_reader import HEADER_MASK, LENGTHS
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
@@ -33,11 +33,16 @@ from tiermq.remoting.frame import command_of, encode_frame
 from tiermq.remoting.limits import SLICE_S, ServerLimits
 from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
 
+if TYPE_CHECKING:
+    from tiermq.remoting.permissions import Account
+
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
 BESIDE_BODY_BYTES = 64 * 1024
 """Left of a frame for the header of an answer with a long body."""
+OPAQUE_MASK = 0x7FFFFFFF
+"""Numbers of requests are positive and of 32 bits."""
 ACTIVE_BYTES = 64 * 1024
 """This many bytes of an incomplete frame count as activity."""
 UNKNOWN_PEER = ("", 0)
@@ -45,8 +50,20 @@ UNKNOWN_PEER = ("", 0)
 _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
 
-TakeSends = Callable[["Connection", "list[Frame | SendRequest]"], int]
+ACK_RUN_MAX = 256
+"""Acknowledgements of one read that are taken together: they hold the loop for less than a slice."""
+AnyFrame = Frame | SendRequest | AckRequest
+TakeSends = Callable[["Connection", "list[AnyFrame]"], int]
 """Takes sends for the fast path at the head of a read, and returns how many: they are answered later."""
+
+
+class AccessCheck(Protocol):
+    """The account that signed a request; None may do everything. Raises RequestRefused for an unsigned one."""
+
+    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None: ...
+
+    def signer_by(self, key: str, signature: str, peer_host: str, sign: Callable[[str], str]) -> Account | None:
+        """The same of a protocol with signatures of its own: `sign` makes the one that a secret key would make."""
 
 
 class Sliced(Protocol):
@@ -92,13 +109,16 @@ class ConnectionOwner(Protocol):
     """The owner of the connection: the server, or a client."""
 
     limits: ServerLimits
-    tls_context: ssl.SSLContext | None
+    speaks_tls: bool
     plain_allowed: bool
     fast_path: FastSendPath | None
     take_sends: TakeSends | None
     round_robin: RoundRobin
     may_answer: Callable[[], bool] | None
     """Asked whenever answers leave: they are dropped, and the connection closed, when they may not."""
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None: ...
 
     def now_s(self) -> float: ...
 
@@ -113,7 +133,13 @@ class ConnectionOwner(Protocol):
     def unsent_changed(self, delta_bytes: int) -> None:
         """Add to (or subtract from) the bytes of answers that the peer has not taken."""
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        """Call it at the end of what runs on the loop now, or in its next iteration."""
+
     def take_send(self, connection: Connection, request: SendRequest) -> None: ...
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        """Of acknowledgements that followed each other in one read."""
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None: ...
 
@@ -175,8 +201,8 @@ class Connection(asyncio.Protocol):
         self._waits_for_slice = False
         self._transport: asyncio.Transport | None = None
         self._tls: TlsLayer | None = None
-        self._tls_known = owner.tls_context is None and owner.plain_allowed
-        self._frames: deque[Frame | SendRequest] = deque()
+        self._tls_known = not owner.speaks_tls and owner.plain_allowed
+        self._frames: deque[AnyFrame] = deque()
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._flush_is_due = False
@@ -204,12 +230,7 @@ class Connection(asyncio.Protocol):
             return
         self._silent_bytes += len(data)
         try:
-            if not self._tls_known:
-                self._choose_tls(data[0])
-                self.loop.call_soon(self._flush)
-            if self._tls is not None:
-                data = self._tls.received(data)
-                self._write_raw(self._tls.pending_output())
+            data = self._decrypted(data)
             if self._refused_bytes:
                 data = self._skip_refused(data)
             frames = self._reader.feed(data) if data else []
@@ -329,7 +350,7 @@ class Connection(asyncio.Protocol):
                 self._flush()
         elif not self._flush_is_due:
             self._flush_is_due = True
-            self.loop.call_soon(self._flush)
+            self._owner.flush_soon(self._flush)
 
     def send_at_once(self, command: RemotingCommand) -> None:
         """Send what may leave although `may_answer` forbids answers: a refusal, or a status."""
@@ -343,20 +364,31 @@ class Connection(asyncio.Protocol):
 
     def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
         """Ask the peer. The future gets the answer, whatever its code, or PeerGone or RequestTimedOut."""
+        command.opaque = self._next_opaque + 1 & OPAQUE_MASK
+        return self._ask((encode_frame(command),) if not self.closing else (), timeout_s, int(command.code))
+
+    def request_encoded(
+        self, encode: Callable[[int], tuple[bytes | memoryview, ...]], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
+        """The same for a caller that encodes the frame, in parts, when it gets the number of the request."""
+        return self._ask(encode(self._next_opaque + 1 & OPAQUE_MASK), timeout_s, code)
+
+    def _ask(
+        self, parts: tuple[bytes | memoryview, ...], timeout_s: float, code: int
+    ) -> asyncio.Future[RemotingCommand]:
         future: asyncio.Future[RemotingCommand] = self.loop.create_future()
         if self.closing:
             future.set_exception(PeerGone(f"{self._peer_text}: expected an open connection, found it closed"))
             return future
-        self._next_opaque = opaque = (self._next_opaque + 1) & 0x7FFFFFFF
-        command.opaque = opaque
-        self.send(command)
-        timer = self.loop.call_later(timeout_s, self._time_out, opaque, timeout_s, int(command.code))
+        self._next_opaque = opaque = self._next_opaque + 1 & OPAQUE_MASK
+        self.send_bytes(*parts)
+        timer = self.loop.call_later(timeout_s, self._time_out, opaque, timeout_s, code)
         self._requests[opaque] = (future, timer)
         return future
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a one-way command."""
-        self._next_opaque = command.opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        self._next_opaque = command.opaque = self._next_opaque + 1 & OPAQUE_MASK
         command.flag |= FLAG_ONEWAY
         self.send(command)
 
@@ -398,6 +430,21 @@ class Connection(asyncio.Protocol):
 
     # How it works inside.
 
+    def _decrypted(self, data: bytes) -> bytes:
+        """What the peer sent, without TLS. Raises BadFrame."""
+        if not self._tls_known:
+            self._choose_tls(data[0])
+            self.loop.call_soon(self._flush)
+        if self._tls is None:
+            return data
+        data = self._tls.received(data)
+        self._write_raw(self._tls.pending_output())
+        return data
+
+    def signer_of(self, acl: AccessCheck, command: RemotingCommand) -> Account | None:
+        """The account of a request of this peer; None may do everything. Raises RequestRefused."""
+        return acl.signer_of(command, self.peer[0])
+
     def _choose_tls(self, first_byte: int) -> None:
         self._tls_known = True
         if first_byte == HANDSHAKE_BYTE and self._owner.tls_context is not None:
@@ -405,7 +452,7 @@ class Connection(asyncio.Protocol):
         elif not self._owner.plain_allowed:
             raise BadFrame("expected TLS, which this server enforces, found a plain peer")
 
-    def _take_fast_path(self, frames: list[Frame | SendRequest]) -> None:
+    def _take_fast_path(self, frames: list[AnyFrame]) -> None:
         """Take sends for the fast path at the head of a read all at once, and out of the list."""
         fast_path, take_sends = self._owner.fast_path, self._owner.take_sends
         if fast_path is not None:
@@ -469,6 +516,12 @@ class Connection(asyncio.Protocol):
                 frame = frames.popleft()
                 if type(frame) is SendRequest:
                     self._owner.take_send(self, frame)
+                    continue
+                if type(frame) is AckRequest:
+                    acks = [frame]
+                    while frames and type(frames[0]) is AckRequest and len(acks) < ACK_RUN_MAX:
+                        acks.append(cast(AckRequest, frames.popleft()))
+                    self._owner.take_acks(self, acks)
                     continue
                 command = command_of(frame)  # type: ignore[arg-type]
                 if command.flag & FLAG_RESPONSE:

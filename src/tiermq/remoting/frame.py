@@ -28,7 +28,7 @@ import struct
 from typing import Any
 
 from tiermq.errors import BadFrame
-from tiermq.kernel import Frame, SendRequest, parse_header
+from tiermq.kernel import AckRequest, Frame, SendRequest, parse_header
 from tiermq.kernel.frame_reader import LENGTHS
 from tiermq.remoting.codes import TRUNCATED_CODES, Language, RequestCode, language_of
 from tiermq.remoting.command import (
@@ -316,3 +316,8 @@ def send_request_of(command: RemotingCommand) -> SendRequest:
 def command_of_send(request: SendRequest) -> RemotingCommand:
     """The command that a send came in, read from its header again. Raises BadFrame when the send was not received."""
     return command_of(Frame(request.header_type, request.header, request.body))
+
+
+def command_of_ack(ack: AckRequest) -> RemotingCommand:
+    """The same of an acknowledgement."""
+    return command_of(Frame(ack.header_type, ack.header, b""))

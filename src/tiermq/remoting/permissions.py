@@ -66,8 +66,8 @@ class Credentials:
     """What a client signs with."""
 
     access_key: str
-    secret_key: str
-    security_token: str | None = None
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
 
     def sign(self, command: RemotingCommand) -> None:
         """Add the key and the signature. The last thing that happens to a request before it is sent."""
@@ -209,17 +209,21 @@ class AccessTable:
 
     def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None:
         """Whose request it is; None: a global white address, which may do everything. Raises RequestRefused with 16."""
+        signature = command.ext.get(SIGNATURE, "")
+        return self.signer_by(
+            command.ext.get(ACCESS_KEY, ""), signature, peer_host, lambda secret: signature_of(command, secret)
+        )
+
+    def signer_by(self, key: str, signature: str, peer_host: str, sign: Callable[[str], str]) -> Account | None:
+        """The same of any protocol: `sign` makes the signature that a secret key would make."""
         if any(address_matches(pattern, peer_host) for pattern in self.white_addresses):
             return None
-        key = command.ext.get(ACCESS_KEY, "")
         account = self.accounts.get(key)
         if account is None:
             raise no_permission(f"expected the access key of an account, found {key[:80]!r}")
         if account.white_address and address_matches(account.white_address, peer_host):
             return account
-        if not hmac.compare_digest(
-            signature_of(command, account.secret_key).encode(), command.ext.get(SIGNATURE, "").encode()
-        ):
+        if not hmac.compare_digest(sign(account.secret_key).encode(), signature.encode()):
             raise no_permission(
                 f"expected a signature made with the secret of {key!r}, found another: check the secret key"
             )
@@ -240,11 +244,19 @@ class AccessFile:
 
     def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None:
         """See `AccessTable.signer_of`."""
+        self._look_sometimes()
+        return self.table.signer_of(command, peer_host)
+
+    def signer_by(self, key: str, signature: str, peer_host: str, sign: Callable[[str], str]) -> Account | None:
+        """See `AccessTable.signer_by`."""
+        self._look_sometimes()
+        return self.table.signer_by(key, signature, peer_host, sign)
+
+    def _look_sometimes(self) -> None:
         now_s = self._clock.monotonic()
         if now_s - self._looked_s >= RELOAD_S:
             self._looked_s = now_s
             self.look()
-        return self.table.signer_of(command, peer_host)
 
     def look(self) -> None:
         """Read the file if it is another one than before. Any thread may call, every RELOAD_S."""

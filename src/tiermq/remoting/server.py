@@ -24,19 +24,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
-from tiermq.kernel import FastSendPath, SendRequest
+from tiermq.kernel import AckRequest, FastSendPath, SendRequest, ack_answers
 from tiermq.remoting.access import ANY_ACCOUNT, Access, Declaration, Handler, declared_by
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from tiermq.remoting.connection import UNKNOWN_PEER, Connection, RoundRobin, TakeSends
-from tiermq.remoting.frame import SEND_CODES, command_of_send, send_request_of
+from tiermq.remoting.connection import UNKNOWN_PEER, AccessCheck, Connection, RoundRobin, TakeSends
+from tiermq.remoting.frame import SEND_CODES, command_of_ack, command_of_send, send_request_of
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
-from tiermq.remoting.permissions import Account
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.service import SHORT_TURNS
 
@@ -77,7 +76,10 @@ _log = logging.getLogger(__name__)
 
 DRAIN_S = 3.0
 """How long a server that stops waits until its peers have taken their answers."""
+MakeConnection = Callable[["RemotingServer", asyncio.AbstractEventLoop], Connection]
 SendHandler = Callable[[Connection, SendRequest], bytes | None]
+TakeAcks = Callable[["list[AckRequest]"], "list[AckRequest]"]
+"""Takes acknowledgements, and returns those that the general path must answer."""
 Steps = Generator[None, None, RemotingCommand]
 REMARK_CHARACTERS_MAX = 500
 TURNS_UNTIL_SERVED = 4
@@ -90,12 +92,6 @@ def remark_of(error: Exception) -> str:
     if isinstance(error, RequestRefused):
         return str(error)[:REMARK_CHARACTERS_MAX]
     return f"the request failed with {type(error).__name__}: the server's log has the details"
-
-
-class AccessCheck(Protocol):
-    """The account that signed a request; None may do everything. Raises RequestRefused for an unsigned one."""
-
-    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None: ...
 
 
 class _SteppedRequest:
@@ -144,7 +140,8 @@ class RemotingServer:
         self.clock = clock or SystemClock()
         self.acl = acl
         self._tls = None if tls is None or tls.mode is TlsMode.DISABLED else tls
-        self.tls_context: ssl.SSLContext | None = None if self._tls is None else self._tls.server_context()
+        self.speaks_tls = self._tls is not None
+        self._tls_context = None if self._tls is None else self._tls.server_context_at_start()
         self.plain_allowed = tls is None or tls.mode is not TlsMode.ENFORCING
         self.connections: set[Connection] = set()
         self.refused_connections = 0
@@ -159,6 +156,7 @@ class RemotingServer:
         self._send_handler: SendHandler | None = None
         self.fast_path: FastSendPath | None = None
         self.take_sends: TakeSends | None = None
+        self._take_acks: TakeAcks | None = None
         self.may_answer: Callable[[], bool] | None = None
         self._ungated: frozenset[int] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
@@ -171,12 +169,15 @@ class RemotingServer:
         self._loop_thread = 0
         self._sockets = listening
         self._listeners: list[asyncio.Server] = []
+        self._others: list[tuple[socket.socket, MakeConnection]] = []
+        self._other_listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
         self._draining = False
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._calls_lock = threading.Lock()
         self._calls_are_due = False
+        self._flushes: list[Callable[[], None]] | None = None  # Those of `_run_calls`, while it runs.
 
     # Before the start.
 
@@ -209,8 +210,14 @@ class RemotingServer:
     def refuse(self, codes: Iterable[int], handler: Handler) -> None:
         """Let `handler`, which raises RequestRefused, answer these requests, also those that are served already."""
         for code in codes:
+            if code == RequestCode.ACK_MESSAGE:
+                self._take_acks = None
             self._long[code] = handler
             self.register(code, handler, self._access.get(code, ANY_ACCOUNT))
+
+    def also_listen(self, bound: socket.socket, make: MakeConnection) -> None:
+        """Serve peers of another protocol at a socket that is bound: within the same limits, and with the same TLS."""
+        self._others.append((bound, make))
 
     def settle_after(self, codes: Iterable[int], settle: Callable[[], None]) -> None:
         """Call `settle` in the pool between a handler of these requests and its answer; it may raise RequestRefused."""
@@ -245,6 +252,14 @@ class RemotingServer:
         else:
             self.take_sends = taker
 
+    def take_acks_by(self, taker: TakeAcks) -> None:
+        """Acknowledgements that `taker` takes never reach the handler, unless accounts must be asked who may send them.
+
+        One that was taken is answered with success.
+        """
+        if self.acl is None:
+            self._take_acks = taker
+
     def answer_while(self, may_answer: Callable[[], bool], *, also: Iterable[int]) -> None:
         """Serve requests only while `may_answer` returns True, which is asked again when an answer leaves: one that may
         not is dropped with its connection. The requests of the codes `also` are answered nevertheless.
@@ -275,10 +290,17 @@ class RemotingServer:
         """Every code that is served: who may ask for it, and whether it runs in the pool."""
         return {code: (access, code in self._blocking) for code, access in self._access.items()}
 
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None without TLS. A certificate for this process alone is made for the first TLS peer: most have none."""
+        if self._tls_context is None and self._tls is not None:
+            self._tls_context = self._tls.server_context()
+        return self._tls_context
+
     def reload_tls(self) -> None:
         """Read the certificates again, for connections from now on. Any thread. Raises BadConfig, and keeps the old."""
         if self._tls is not None:
-            self.tls_context = self._tls.server_context()
+            self._tls_context = self._tls.server_context_at_start()
 
     # Life.
 
@@ -298,6 +320,9 @@ class RemotingServer:
         for place in places or [{"host": self.host, "port": self.port}]:
             made = await loop.create_server(lambda: Connection(self, loop), backlog=self.limits.backlog, **place)
             self._listeners.append(made)
+        for bound, make in self._others:
+            other = await loop.create_server(partial(make, self, loop), backlog=self.limits.backlog, sock=bound)
+            self._other_listeners.append(other)
         self.port = self.ports[0]
         self._sweep()
 
@@ -310,7 +335,7 @@ class RemotingServer:
         """Take no new peers, let open ones finish what they asked for at most `drain_s`, then close them all."""
         if not self._listeners or self._empty is None:
             return
-        for listener in self._listeners:
+        for listener in (*self._listeners, *self._other_listeners):
             await close_listener(listener)
         self._draining = True
         if self._sweeper is not None:
@@ -374,19 +399,24 @@ class RemotingServer:
                 raise
 
     def _run_calls(self) -> None:
-        """What is left after SLICE_S waits until the peers that are ready were served."""
-        with self._calls_lock:
-            calls, self._calls = self._calls, deque()
+        """Also calls that these make, and the answers of all of them leave at the end.
+
+        What is left after SLICE_S waits until the peers that are ready were served.
+        """
         until_s = monotonic() + SLICE_S
+        flushes: list[Callable[[], None]] = []
+        self._flushes = flushes
         try:
-            while calls and monotonic() < until_s:
-                self._run_call(*calls.popleft())
+            while self._calls and monotonic() < until_s:
+                self._run_call(*self._calls.popleft())
         finally:
+            self._flushes = None
             with self._calls_lock:
-                self._calls.extendleft(reversed(calls))
                 self._calls_are_due = are_due = bool(self._calls)
             if are_due:
                 self.loop.call_soon(self._run_calls)
+            for flush in flushes:
+                self._run_call(flush, ())
 
     def _run_call(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         try:
@@ -450,6 +480,12 @@ class RemotingServer:
     def now_s(self) -> float:
         return self.clock.monotonic()
 
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        if self._flushes is None:
+            self.loop.call_soon(flush)
+        else:
+            self._flushes.append(flush)
+
     def opened(self, connection: Connection) -> bool:
         if connection.peer == UNKNOWN_PEER:  # It was reset before it was accepted: its requests have no peer.
             return False
@@ -467,6 +503,10 @@ class RemotingServer:
         self.connections.discard(connection)
         if not self.connections and self._empty is not None:
             self._empty.set()
+        self.forget(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """Drop what handlers keep for a peer: it is gone."""
         for callback in self.on_close:
             callback(connection)
 
@@ -490,20 +530,43 @@ class RemotingServer:
             heaviest.abort()
 
     def take_send(self, connection: Connection, request: SendRequest) -> None:
-        handler = self._send_handler
-        if handler is None or self.acl is not None:
+        if self._send_handler is None or self.acl is not None:
             self.take_request(connection, command_of_send(request))
-            return
-        if self.may_answer is not None and self._is_gated(connection, command_of_send(request)):
+        else:
+            self.take_checked_send(connection, request, command_of_send)
+
+    def take_checked_send(
+        self, connection: Connection, request: SendRequest, command_of: Callable[[SendRequest], RemotingCommand]
+    ) -> None:
+        """Serve a send that its peer may make, as is known already. `command_of`: what a refusal answers."""
+        handler = self._send_handler
+        if self.may_answer is not None and self._is_gated(connection, command_of(request)):
             return
         try:
+            if handler is None:
+                raise RequestRefused("no messages are taken here", ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
             answer = handler(connection, request)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
-            if refused := self._refusal_of(command_of_send(request), error):
+            if refused := self._refusal_of(command_of(request), error):
                 connection.send(refused)
             return
         if answer is not None and not request.is_oneway:
             connection.send_bytes(answer)
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        left = acks
+        if self._take_acks is not None and (self.may_answer is None or self.may_answer()):
+            try:
+                left = self._take_acks(acks)
+            except Exception:  # noqa: BLE001 - the general path takes them one by one, and answers with their errors
+                _log.exception("%d acknowledgements failed together", len(acks))
+        if left is not acks:
+            over = set(map(id, left))
+            connection.send_bytes(
+                ack_answers([each for each in acks if id(each) not in over] if over else acks, VERSION)
+            )
+        for ack in left:
+            self.take_request(connection, command_of_ack(ack))
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None:
         code = command.code
@@ -539,7 +602,7 @@ class RemotingServer:
 
     def _require_access(self, acl: AccessCheck, connection: Connection, command: RemotingCommand) -> None:
         """Raises RequestRefused unless the request is signed, and its signer has what the handler declares."""
-        command.account = account = acl.signer_of(command, connection.peer[0])
+        command.account = account = connection.signer_of(acl, command)
         access = self._access.get(command.code)
         if account is not None and access is not None:  # What is not declared is not served.
             access.check(account, command)

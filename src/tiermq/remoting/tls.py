@@ -51,6 +51,7 @@ class TlsSettings:
         """Raises BadConfig for files that cannot be used, and without a certificate when none can be made."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])  # gRPC's clients require it; those of remoting ask for nothing.
         if self.certificate_path is None:
             make_self_signed("tiermq").load_into(context)
         else:
@@ -69,6 +70,11 @@ class TlsSettings:
         if self.client_must_authenticate:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+    def server_context_at_start(self) -> ssl.SSLContext | None:
+        """The same; None where it can be made later, since no file can be wrong. Raises BadConfig."""
+        is_later = self.certificate_path is None and self.trusted_path is None and can_make_self_signed()
+        return None if is_later else self.server_context()
 
     def client_context(self) -> ssl.SSLContext:
         """For requests of this process to a server with the same settings: it shows the same certificate."""

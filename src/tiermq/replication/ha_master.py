@@ -152,7 +152,7 @@ class HaMaster:
         return LONG_MAX if is_alone else state.confirmed
 
     @property
-    def is_awaited_by_nobody(self) -> bool:
+    def is_not_awaited(self) -> bool:
         """Whether no send waits for what slaves report."""
         return self.sync is None and self.state.needed <= 1
 
@@ -412,7 +412,7 @@ class _Slave:
                 self.position += selected.size
                 self._sent_bytes += selected.size
                 self._sent_s = asyncio.get_running_loop().time()
-            if length < self._master.settings.batch_bytes and self._master.is_awaited_by_nobody:
+            if length < self._master.settings.batch_bytes and self._master.is_not_awaited:
                 await asyncio.sleep(GATHER_S)
 
     async def _wait_for_report(self) -> None:

@@ -16,7 +16,9 @@ package tiermq;
 
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
+import java.io.File;
 import java.io.IOException;
+import java.lang.ref.Cleaner;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -51,6 +53,7 @@ import scala.runtime.AbstractPartialFunction;
 public final class PruneMessages extends Rule {
     private static final String CONDITION = "scanCondition";
     private static final String SNAPSHOT = "scanSnapshot";
+    private static final Cleaner CLEANER = Cleaner.create();
     private final String format;
     private final String module;
     private final String className;
@@ -192,6 +195,7 @@ public final class PruneMessages extends Rule {
             if (reads == null) {
                 reads = new Reads(this.snapshotFolder + "/" + java.util.UUID.randomUUID());
                 this.reads.put(table, reads);
+                CLEANER.register(table, new SnapshotEnd(reads.snapshot));
             }
             String key = schema.json() + "\n" + options.get(CONDITION);
             Read read = (Read) reads.byKey.get(key);
@@ -243,6 +247,19 @@ public final class PruneMessages extends Rule {
 
         Reads(String snapshot) {
             this.snapshot = snapshot;
+        }
+    }
+
+    /* Removes the file of a snapshot when no frame has its relation any more. */
+    private static final class SnapshotEnd implements Runnable {
+        private final String snapshot;
+
+        SnapshotEnd(String snapshot) {
+            this.snapshot = snapshot;
+        }
+
+        public void run() {
+            new File(this.snapshot).delete();
         }
     }
 

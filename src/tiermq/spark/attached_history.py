@@ -7,7 +7,7 @@
 Each topic is a temporary view, under its own name and a plain one, and `messages` is all of them, so `spark.sql` and
 `spark.table` work too; there `query_pruning` does what `history.sql` does by the text of a query, also with Spark
 Connect: it reads each table separately, with the query's own conditions applied, and only the columns that it can
-need. `tiermq.<cluster>.<topic>` is the same in `spark.sql` as the view of the topic; see `topic_catalog`.
+need. `tiermq.<cluster>.<topic>` is the same in `spark.sql` as the view of the topic; see `TopicCatalog`.
 """
 
 from __future__ import annotations
@@ -15,28 +15,144 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import shutil
+import tempfile
 import uuid
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
-from tiermq.history.catalog import read_catalog
-from tiermq.history.open_history import open_history
-from tiermq.pipeline.scan.scan_request import base_request, check_topics, require_queues, require_tier
+from tiermq.pipeline.sql.history_views import history_views
 from tiermq.pipeline.sql.query_tables import QueryTables, TableRead, query_tables, written_table
 from tiermq.pipeline.sql.topic_views import ALL_TOPICS, TopicViews, columns_needed
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
+from tiermq.spark.query_pruning import RULE_OPTIONS, TABLE_PREFIX
 from tiermq.spark.source.builder import PRUNING_OPTION, messages, option_texts, session_zone
 from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter
-from tiermq.spark.topic_catalog import CATALOG, TopicCatalog, plain_name
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tiermq.spark.source.data_source import TierMQDataSource
+
+# The catalog `tiermq` of a session: a namespace for each cluster, a table for each topic.
+#
+#     select tags, count(*) from tiermq.prod.orders group by tags
+#
+# PySpark has no API for catalogs in Python, and hands a Python source none of a table's options when the table is
+# read. So each table has a source of its own, which has the options in its class; and the catalog is one of Spark's
+# own classes, over a list of tables in memory that belongs to nothing else: the session's other catalogs and
+# databases do not change. It is put among the catalogs of the session by a private field of Spark 4. Where that is
+# not there (Spark Connect, another Spark) there is no catalog, and `attach` warns; its views are there all the same.
+
+CATALOG = "tiermq"
+_numbers = itertools.count()
+_of_sessions: weakref.WeakKeyDictionary[SparkSession, TopicCatalog] = weakref.WeakKeyDictionary()
+
+
+class TopicCatalog:
+    """Tables of one session. Belongs to one thread."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Raises BadOption when the session cannot have it."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise BadOption("a session of Spark Connect has no catalogs of Python's own")
+        if spark.conf.get(f"spark.sql.catalog.{CATALOG}", None) is not None:
+            raise BadOption(f"the session has another catalog {CATALOG} (spark.sql.catalog.{CATALOG})")
+        self._session = weakref.ref(spark)
+        self._jvm: Any = spark._jvm
+        self._folder = tempfile.mkdtemp(prefix="tiermq-catalog-")  # Of namespaces: no table has a file in it.
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._sources: dict[tuple[str, str], str] = {}
+        try:
+            self._catalog = self._made()
+            manager = spark._jsparkSession.sessionState().catalogManager()
+            field = manager.getClass().getDeclaredField("catalogs")
+            field.setAccessible(True)
+            field.get(manager).put(CATALOG, self._catalog)
+        except (Py4JError, TypeError) as error:
+            raise BadOption(f"this Spark session cannot register the catalog: {str(error).splitlines()[0]}") from error
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> TopicCatalog:
+        """The session's own, made when it is first asked for. Raises BadOption."""
+        if spark not in _of_sessions:
+            _of_sessions[spark] = cls(spark)
+        return _of_sessions[spark]
+
+    @property
+    def _spark(self) -> SparkSession:
+        spark = self._session()
+        assert spark is not None, "a session asks for its own catalog"
+        return spark
+
+    def put(self, namespace: str, name: str, options: Mapping[str, str]) -> str:
+        """Make or replace a table; returns what identifies it."""
+        source = f"{TABLE_PREFIX}{uuid.uuid4().hex[:8]}_{next(_numbers)}"
+        made: Any = bound_source(source, dict(options))
+        self._spark.dataSource.register(made)
+        if not self._catalog.namespaceExists(self._texts(namespace)):
+            location = f"file://{self._folder}/{namespace}"
+            self._catalog.createNamespace(
+                self._texts(namespace), self._jvm.java.util.Collections.singletonMap("location", location)
+            )
+        table = self._identifier(namespace, name)
+        self._catalog.dropTable(table)
+        schema = self._spark.createDataFrame([], made(options).schema())._jdf.schema()
+        kind = self._jvm.org.apache.spark.sql.connector.expressions.Transform
+        gateway = self._spark.sparkContext._gateway
+        properties = self._jvm.java.util.Collections.singletonMap("provider", source)
+        self._catalog.createTable(table, schema, gateway.new_array(kind, 0), properties)
+        self._sources[namespace, name] = source
+        return source
+
+    def drop(self, namespace: str, name: str, source: str) -> None:
+        """Remove a table, unless another has its name by now; and the namespace with its last table."""
+        if self._sources.get((namespace, name)) != source:
+            return
+        del self._sources[namespace, name]
+        self._catalog.dropTable(self._identifier(namespace, name))
+        if not any(each == namespace for each, _ in self._sources):
+            self._catalog.dropNamespace(self._texts(namespace), True)
+
+    def _made(self) -> Any:
+        spark, packages = self._spark, self._jvm.org.apache.spark.sql
+        context = spark.sparkContext._jsc
+        tables = packages.catalyst.catalog.InMemoryCatalog(context.sc().conf(), context.hadoopConfiguration())
+        return packages.execution.datasources.v2.V2SessionCatalog(packages.catalyst.catalog.SessionCatalog(tables))
+
+    def _identifier(self, namespace: str, name: str) -> Any:
+        return self._jvm.org.apache.spark.sql.connector.catalog.Identifier.of(self._texts(namespace), name)
+
+    def _texts(self, text: str) -> Any:
+        array = self._spark.sparkContext._gateway.new_array(self._jvm.java.lang.String, 1)
+        array[0] = text
+        return array
+
+
+def bound_source(name: str, given: dict[str, str]) -> type[TierMQDataSource]:
+    """A source with options of its own, whatever Spark gives it."""
+    from tiermq.spark.source.data_source import TierMQDataSource
+
+    def __init__(self: Any, options: Mapping[str, str]) -> None:  # noqa: N807 - Spark calls it so.
+        of_the_plan = {name: value for name, value in options.items() if name.lower() in RULE_OPTIONS}
+        TierMQDataSource.__init__(self, {**given, **of_the_plan})
+
+    members = {"__init__": __init__, "name": classmethod(lambda _cls: name)}
+    return type("TopicTable", (TierMQDataSource,), members)
+
+
+def plain_name(name: str) -> str:
+    """A name that Spark's catalogs take: small letters, digits and `_`."""
+    return re.sub(r"\W+", "_", name, flags=re.ASCII).lower()
+
 
 _NAME = "_tiermq_"
 _QUALIFIED = re.compile(rf"\b{CATALOG}`?\s*\.", re.IGNORECASE)
@@ -248,14 +364,4 @@ def read_arguments(read: TableRead, attached: AttachedHistory) -> dict[str, Any]
 
 def topic_views(*, topic: Any = None, **source: Any) -> TopicViews:
     """The views by name: the requested topics, or all of the history."""
-    spec = SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH).scan
-    request = base_request(spec, ())
-    with open_history(spec.place) as history:
-        catalog = read_catalog(history, request)
-        require_tier(catalog, spec)
-        check_topics(catalog, request)
-        require_queues(catalog, spec)
-        clusters: dict[str, list[str]] = {}
-        for cluster, topic in sorted({(queue.key.cluster, queue.key.topic) for queue in catalog.queues()}):
-            clusters.setdefault(cluster, []).append(topic)
-        return TopicViews(catalog.topics(), clusters)
+    return history_views(SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH).scan)

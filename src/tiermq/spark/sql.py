@@ -7,8 +7,6 @@ on topic, broker, queue, offset, store time, tags and keys leave (see `query_tab
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import decimal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from tiermq.errors import BadOption
 from tiermq.history.scan_values import ScanCounters
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.scan.explain import describe_counters
+from tiermq.pipeline.sql.history_views import ROWS_SHOWN, plain
 from tiermq.pipeline.sql.topic_views import columns_needed
 from tiermq.spark.attached_history import AttachedHistory, quiet_analysis, read_arguments, tables_of, topic_views
 from tiermq.spark.source.builder import explain_scan
@@ -24,15 +23,13 @@ from tiermq.spark.source.scan_meter import ScanMeter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LIMIT = 1000
-
 
 def sql(
     spark: SparkSession | None,
     query: str,
     *,
     topic: Any = None,
-    limit: int = LIMIT,
+    limit: int = ROWS_SHOWN,
     explain: bool = False,
     dry_run: bool = False,
     **source: Any,
@@ -104,24 +101,3 @@ def query_frame(query: str, attached: AttachedHistory) -> Iterator[DataFrame]:
         ) from None
     finally:
         attached.detach()
-
-
-def plain(value: Any) -> Any:
-    """A value of Spark as JSON can hold it: bytes as text where they are text, times in ISO form."""
-    if isinstance(value, bytes | bytearray):
-        data = bytes(value)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return f"0x{data.hex()}"
-    if isinstance(value, dt.datetime | dt.date):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(plain(name)): plain(each) for name, each in value.items()}
-    if hasattr(value, "asDict"):
-        return plain(value.asDict())
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return value

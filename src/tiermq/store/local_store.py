@@ -131,6 +131,21 @@ class LocalStore(StoreLifecycle):
         outcome = self._parts.log.put_together(messages)
         return PutResults.refused(outcome, len(messages)) if isinstance(outcome, PutStatus) else outcome
 
+    @property
+    def puts_at_once(self) -> bool:
+        """Whether `put` and `put_many` are the appender's: no put waits for the disk or wakes its flush."""
+        return "put" in vars(self)
+
+    @property
+    def room_failure(self) -> StoreError | None:
+        """Why the last put that needed disk space got none; None when every one did."""
+        return self._parts.log.room_failure
+
+    @property
+    def refuses_puts_because(self) -> str:
+        """Why puts are refused now, in words; empty when they are not."""
+        return self._parts.flags.words()
+
     def queue(self, topic: str, queue_id: int = 0) -> QueueHandle:
         """A handle for putting many messages to one queue. Raises IllegalMessage when no queue can have that name, and
         StoreError when there are as many queues as the next start could map.
@@ -415,6 +430,26 @@ class LocalStore(StoreLifecycle):
         if self._parts.pool is not None:
             self._parts.flusher.commit_all()
         return self._parts.dispatch.run(self._parts.confirm_offset())
+
+    def catch_up(self) -> None:
+        """Return once everything that was put before the call can be got: it is dispatched on this thread, if it is not
+        yet, as far as the log goes now. What is put meanwhile is not waited for. Under SYNC_FLUSH it is flushed first.
+        """
+        parts = self._parts
+        end = parts.log.files.max_wrote_offset
+        if parts.dispatch.offset >= end:
+            return
+        self._ensure_running()
+        if parts.pool is not None:
+            parts.flusher.commit_all()
+        if parts.confirm_offset() < end:
+            self.flush()
+        parts.dispatch.run(min(end, parts.confirm_offset()))
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether everything that was put can be got."""
+        return self._parts.dispatch.offset >= self._parts.log.files.max_wrote_offset
 
     def flush(self) -> None:
         """Make everything that was put before durable."""

@@ -13,6 +13,7 @@ one fits.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -361,6 +362,18 @@ class QueryPage:
     last_update_physical_offset: int
     complete: bool = True
     """False while an index is being rebuilt: stored older messages may be missing here."""
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        return True  # As every page.
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return iter(self.messages)
+
+    def __getitem__(self, at: int) -> StoredMessage:
+        return self.messages[at]
 
 
 def query_by_key(

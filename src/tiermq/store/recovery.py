@@ -20,6 +20,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
@@ -36,7 +37,7 @@ from tiermq.commitlog.recovery import (
 )
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
-from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.queue_table import Queue, QueueTable
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
@@ -47,6 +48,10 @@ from tiermq.store.checkpoint import CLEAN_MARKER, SAFETY_MS, Checkpoint, CleanMa
 from tiermq.store.dispatch import Dispatch
 
 _log = logging.getLogger(__name__)
+
+FLUSH_THREADS = 8
+FLUSHED_TOGETHER = 64
+"""Queues that one of these threads takes at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +323,7 @@ class Recovery:
             if isinstance(queue, ConsumeQueue):
                 queue.end_rewind()
         self._queues.truncate_dirty_all(end.offset)
-        for queue in self._queues.all_queues():
-            while not queue.flush(0):
-                pass
+        self._flush_queues()
         newest_ms, durable_ms = self._dispatch.last_store_timestamp_ms, self._checkpoint.physic_msg_timestamp_ms
         if newest_ms < durable_ms:
             _log.error(
@@ -334,6 +337,18 @@ class Recovery:
         self._note_durable(newest_ms)
         count = self._dispatch.records - before
         return Recovered(mode, end.offset, files[start].from_offset, count, truncated, newest_ms < durable_ms)
+
+    def _flush_queues(self) -> None:
+        """Each waits for the disk, which takes many of them together: so several threads do it."""
+        queues = self._queues.all_queues()
+        parts = [queues[at : at + FLUSHED_TOGETHER] for at in range(0, len(queues), FLUSHED_TOGETHER)]
+        if not self._threads or len(parts) < 2:
+            for part in parts:
+                _flush_each(part)
+            return
+        with ThreadPoolExecutor(min(FLUSH_THREADS, len(parts)), thread_name_prefix="recovery-flush") as pool:
+            for _ in pool.map(_flush_each, parts):
+                pass
 
     def _note_durable(self, store_ms: int) -> None:
         """Log and queues are on disk up to here: the next unclean start need not scan this part again."""
@@ -389,3 +404,9 @@ class Recovery:
         min_physical = max(0, self._log.files.min_offset)
         for queue in self._queues.all_queues():
             queue.correct_min_offset(min_physical)
+
+
+def _flush_each(queues: Sequence[Queue]) -> None:
+    for queue in queues:
+        while not queue.flush(0):
+            pass

@@ -65,6 +65,7 @@ class StoreLifecycle:
         accept_weaker: bool = False,
         with_tier: bool = False,
         with_replication: bool = False,
+        grows: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path`, creating it if missing, and recover it.
@@ -74,6 +75,9 @@ class StoreLifecycle:
         setting, and for one that asks for safety which is not provided (a replica), unless `accept_weaker`.
         StoreDamaged also when its numbering continues in a tier, unless `with_tier`: then the caller handles that.
         `with_replication`: the caller serves the role of `broker_role`, and copies the log.
+
+        `grows`: files have disk blocks for what is in them, not tens of megabytes in advance; for stores that are
+        embedded in a program and may stay small. Their sizes and bytes are the same.
 
         `background=False` starts no thread: only `dispatch_now`, `flush`, `flush_queues`, `clean_now` and
         `close` dispatch, flush or clean. For simulations, which must be deterministic.
@@ -96,7 +100,9 @@ class StoreLifecycle:
             attributes = TopicAttributes.read(access, root)
             for topic in batch_topics:
                 attributes.set_queue_type(topic, QueueType.BATCH)
-            parts = assemble(config, access, clock or SystemClock(), encode_host(store_host), attributes, background)
+            parts = assemble(
+                config, access, clock or SystemClock(), encode_host(store_host), attributes, background, grows
+            )
             store = cls(parts, lock)
             store._start(root, background, with_tier=with_tier)
         except BaseException:

@@ -214,12 +214,13 @@ def assemble(
     store_host: bytes,
     attributes: TopicAttributes,
     background: bool = True,
+    grows: bool = False,
 ) -> StoreComponents:
-    """Make and connect the parts; `background` as in `LocalStore.open`. On disk, only the checkpoint is opened."""
+    """Make and connect the parts; options as of `LocalStore.open`. On disk, only the checkpoint is opened."""
     statistics = StoreStatistics(clock)
     pool = _pool(config)
-    allocator = _allocator(config, access, clock, pool, background)
-    files = log_files(config, access, clock, allocator)
+    allocator = _allocator(config, access, clock, pool, background, grows)
+    files = log_files(config, access, clock, allocator, grows=grows)
     box: list[StoreComponents] = []  # The callbacks below run only once the parts exist.
     queues = _queue_table(config, access, clock, attributes, box)
     log = CommitLog(
@@ -235,8 +236,7 @@ def assemble(
         note_failure=statistics.record_put_failures,
     )
     checkpoint = Checkpoint(access, os.path.join(config.root_path, "checkpoint"))
-    is_indexed = config.message_index_enable
-    index = _index_service(config, access, clock, checkpoint, background) if is_indexed else None
+    index = _index_service(config, access, clock, checkpoint, background, grows)
     dispatch = Dispatch(config, log, queues, index)
     flags = RunningFlags(lambda writeable: _set_gate(box[0], writeable))
     cleaner = CleanService(config, access, log, queues, index, flags, clock)
@@ -308,7 +308,7 @@ def _pool(config: StoreConfig) -> TransientPool | None:
 
 
 def _allocator(
-    config: StoreConfig, access: FileAccess, clock: Clock, pool: TransientPool | None, background: bool
+    config: StoreConfig, access: FileAccess, clock: Clock, pool: TransientPool | None, background: bool, grows: bool
 ) -> FileAllocator:
     warm = config.warm_maped_file_enable
     sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -324,18 +324,19 @@ def _allocator(
             lock_memory=warm,
         ),
         threaded=background,
+        grows=grows,
     )
 
 
 def log_files(
-    config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator | None
+    config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator | None, *, grows: bool = False
 ) -> MappedFileQueue:
     """The files of the commit log, not loaded yet. Without an allocator no file can be added."""
     paths = [str(path) for path in config.commit_log_paths]
     size = config.mapped_file_size_commit_log
     if len(paths) == 1 and not config.read_only_commit_log_paths:
         return MappedFileQueue(
-            access, paths[0], size, clock=clock, allocator=allocator, reserve_bytes=LOG_RESERVE_BYTES
+            access, paths[0], size, clock=clock, allocator=allocator, reserve_bytes=LOG_RESERVE_BYTES, grows=grows
         )
 
     def full_paths() -> set[str]:
@@ -351,6 +352,7 @@ def log_files(
         full_paths=full_paths,
         allocator=allocator,
         reserve_bytes=LOG_RESERVE_BYTES,
+        grows=grows,
     )
 
 
@@ -376,8 +378,11 @@ def _other_maps(parts: StoreComponents) -> int:
 
 
 def _index_service(
-    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, background: bool
-) -> IndexService:
+    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, background: bool, grows: bool
+) -> IndexService | None:
+    if not config.message_index_enable:
+        return None
+
     def note_synced(timestamp_ms: int) -> None:
         checkpoint.index_msg_timestamp_ms = timestamp_ms
         checkpoint.flush()
@@ -391,6 +396,7 @@ def _index_service(
         note_synced,
         background=None if background else lambda task: task(),
         query_count_max=CANDIDATES_MAX,
+        grows=grows,
     )
 
 

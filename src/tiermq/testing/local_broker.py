@@ -27,8 +27,9 @@ from typing import Any, Self
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig, FastListenPort
 from tiermq.broker.listen_address import bound_socket
+from tiermq.broker.send.send_checks import Destination, stored_destination
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadConfig, RemotingError, StoreError
+from tiermq.errors import BadConfig, RemotingError, RequestRefused, StoreError
 from tiermq.kernel import Message
 from tiermq.message.hosts import LOOPBACK
 from tiermq.message.stored_message import StoredMessage
@@ -245,25 +246,39 @@ class LocalBroker:
         queue_id: int = 0,
         *,
         tags: str = "",
-        keys: Iterable[str] = (),
+        keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> StoredMessage:
         """Store a message as if a producer had sent it, and return it as stored. The topic is created if needed, and
-        clients can find it when this returns.
+        clients can find it when this returns. With the property DELAY (a level), or a timer's, it waits as one that was
+        sent does: what is returned is the record that waits, and `advance` makes it due.
 
-        Raises StoreError when the store refuses it.
+        Raises StoreError when the store refuses it, and IllegalMessage for values that no message can have.
         """
         parts = self.broker.parts
         if parts.topics.get(topic) is None:
             made = parts.topics.make(topic, max(queue_id + 1, 4), max(queue_id + 1, 4))
             self._wait_for_route(topic, made.read_queues)
-        message = Message(topic, body, queue_id, tags=tags, keys=list(keys), properties=dict(properties or {}))
+        message = Message(topic, body, queue_id, tags=tags, keys=keys, properties=dict(properties or {}))
+        place = self._place_of(message)
+        if place.topic != topic:
+            message = Message(place.topic, body, place.queue_id, encoded_properties=place.properties)
         result = parts.local.put(message)
         if not result.ok:
             raise StoreError(f"topic {topic}: expected the message stored, found {result.status.name}")
         parts.local.dispatch_now()
-        [stored] = parts.store.get(topic, queue_id, result.queue_offset, max_messages=1).messages
+        [stored] = parts.store.get(place.topic, place.queue_id, result.queue_offset, max_messages=1).messages
         return stored
+
+    def _place_of(self, message: Message) -> Destination:
+        """Where the broker stores it now. Raises StoreError."""
+        parts = self.broker.parts
+        levels = len(parts.local.config.delay_levels_ms)
+        destination = Destination(message.topic, message.queue_id, message.encoded_properties)
+        try:
+            return stored_destination(destination, message.sys_flag, levels, parts.timers)
+        except RequestRefused as error:
+            raise StoreError(f"topic {message.topic}: expected a delay that this broker keeps: {error}") from error
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
         """The stored messages of a topic, queue by queue in order; [] for an unknown topic."""

@@ -170,6 +170,7 @@ def open_local(
     background: bool,
     accept_weaker: bool,
     with_replication: bool,
+    grows: bool,
 ) -> LocalStore:
     return LocalStore.open(
         config=config,
@@ -180,6 +181,7 @@ def open_local(
         accept_weaker=accept_weaker,
         with_tier=True,
         with_replication=with_replication,
+        grows=grows,
     )
 
 

@@ -120,6 +120,7 @@ class TieredReading:
         *,
         group: str = "",
         reader: str = "",
+        bulk: bool = False,
     ) -> Page:
         """A page of messages from either store. Raises TierError when only the tier has them and cannot answer.
 
@@ -128,7 +129,7 @@ class TieredReading:
         file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
         if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
             return self._from_tier(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
-        page = self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        page = self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter, bulk)
         if page is not None:
             return page
         cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)

@@ -134,18 +134,19 @@ class TieredStore(TieredReading):
         reader: bool = False,
         with_replication: bool = False,
         index_later: bool = False,
+        grows: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
 
-        `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike. A store that was used
-        with a tier keeps its broker's names: they are the defaults, and different names are refused (BadConfig).
+        `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike; `grows` as there. A
+        store that was used with a tier keeps its broker's names: they are the defaults, and different names are refused
+        (BadConfig).
 
         `restore=True` first reads the metadata from the tier into a store that has none; it raises TierError when the
         tier cannot be read, which opening without it never does. It reads all records whose keys are in no index file
         of the tier, or lets the upkeep do that (`index_later`): until then queries by key are not complete.
-        `background=False` starts no thread (see
-        `LocalStore.open`): then the tier is written by `flush_to_tier` and cleaned by `expire_now`.
+        `background=False` starts no thread: the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
         opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
         shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
@@ -164,11 +165,12 @@ class TieredStore(TieredReading):
                 undo.callback(driver.close)
             elif reader:
                 driver = ReadOnlyDriver(driver)
-            local = open_local(local_config, clock, around, store_host, background, accept_weaker, with_replication)
+            local = open_local(
+                local_config, clock, around, store_host, background, accept_weaker, with_replication, grows
+            )
             undo.callback(local.close)
             lock = None if reader else lock_tier(tier_config, around)
-            if lock is not None:
-                undo.callback(lock.release)
+            undo.callback(lambda: lock and lock.release())
             known = open_known(
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
                 standby=standby, reader=reader,

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from broker.consuming import LOCALLY, SIZES, Peer, bodies_of, part, running, until
 from broker.pop.pop_peer import PopPeer, pops, revive
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
@@ -31,6 +31,7 @@ from tiermq.message.properties import encode_properties
 from tiermq.message.record import reencode
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.command import RemotingCommand
+from tiermq.store.local_store import LocalStore
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
 TIMER_TOPIC = "rmq_sys_wheel_timer"

@@ -9,12 +9,12 @@ import pytest
 
 from servers.faulty_driver import Down, FaultyDriver
 from simulation.manual_clock import ManualClock
-from tiermq import TieredStore
 from tiermq.broker.delivery.tiered_timers import tier_owner
 from tiermq.delivery.tiered_timers.timer_name import TimerManifest, encode_timer_manifest, manifest_name
 from tiermq.errors import StaleWriter, TierUnavailable
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld, LeaseRole
+from tiermq.tier.tiered_store import TieredStore
 
 SETTINGS: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,

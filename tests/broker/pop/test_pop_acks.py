@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consuming import put
-from broker.pop.pop_peer import MINUTE_MS, Got, PopPeer, pops, revive
+from broker.pop.pop_peer import MINUTE_MS, Got, PopPeer, pops, receipt_fields, revive
+from remoting.peers import RawPeer
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.pop.pop_acks import Receipt
 from tiermq.errors import RequestRefused
+from tiermq.kernel import KERNEL
 from tiermq.message.properties import decode_properties
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
 
 NUMBERS = st.integers(0, 2**63 - 1)
 RECEIPTS = st.builds(
@@ -55,6 +58,63 @@ def test_many_that_were_popped_in_order_move_the_offset(broker: Broker, peer: Po
     got = peer.pop(order="true", queueId=0)
     assert peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [entry(got, 0b011)]}).code == 0
     assert broker.parts.offsets.query("G", "T", 0) == 2
+
+
+def ack_command(got: Got, opaque: int, **changes: Any) -> RemotingCommand:
+    ext = {name: str(value) for name, value in {**receipt_fields(got), **changes}.items()}
+    return RemotingCommand(RequestCode.ACK_MESSAGE, opaque=opaque, ext=ext)
+
+
+def records_of(broker: Broker) -> int:
+    log = pops(broker).log
+    return sum(log._ends)
+
+
+@pytest.mark.parametrize("header_type", HeaderType)
+def test_acknowledgements_of_one_read_are_answered_each_and_counted_each(
+    broker: Broker, peer: PopPeer, manual_clock: ManualClock, header_type: HeaderType
+) -> None:
+    put(broker, *(f"m{number}" for number in range(10)))
+    got = peer.pop()
+    before = records_of(broker)
+    asked = [ack_command(each, number) for number, each in enumerate(got[:6])]
+    asked += [ack_command(got[0], 6), ack_command(got[6], 7, topic="none"), ack_command(got[7], 8, offset=99)]
+    for each in asked:
+        each.header_type = header_type
+    with RawPeer(broker.port) as raw:
+        raw.send(*asked)
+        answers = {answer.opaque: answer.code for answer in (raw.read() for _ in asked)}
+    refused = {7: ResponseCode.TOPIC_NOT_EXIST, 8: ResponseCode.NO_MESSAGE}
+    assert answers == {**dict.fromkeys(range(7), ResponseCode.SUCCESS), **refused}
+    assert records_of(broker) - before == (1 if KERNEL == "compiled" else 6)
+    manual_clock.advance_ms(MINUTE_MS)
+    revive(broker)
+    assert [each.body for each in peer.pop()] == ["m6", "m7", "m8", "m9"]
+
+
+def test_acknowledgements_of_one_read_move_the_offset_of_an_orderly_group(broker: Broker, peer: PopPeer) -> None:
+    put(broker, "one", "two", "three")
+    got = peer.pop(order="true", queueId=0)
+    with RawPeer(broker.port) as raw:
+        raw.send(*(ack_command(each, number) for number, each in enumerate(got[:2])))
+        assert [raw.read().code for _ in range(2)] == [0, 0]
+    assert broker.parts.offsets.query("G", "T", 0) == 2
+
+
+def test_acknowledgements_of_one_read_are_refused_each_when_the_store_takes_none(
+    broker: Broker, peer: PopPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(broker, "one", "two")
+    got = peer.pop()
+
+    def refuse(*_arguments: object) -> int:
+        raise RequestRefused("full", ResponseCode.SYSTEM_BUSY)
+
+    monkeypatch.setattr(pops(broker).log, "_append", refuse)
+    with RawPeer(broker.port) as raw:
+        raw.send(*(ack_command(each, number) for number, each in enumerate(got)))
+        assert [raw.read().code for _ in range(2)] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert len(pops(broker).log.points) == 1
 
 
 @pytest.mark.parametrize(

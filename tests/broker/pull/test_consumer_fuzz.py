@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.consuming import Peer, bodies_of, heartbeat, pull_fields, put, running
+from examples import examples
 from tiermq.broker.broker import Broker
 from tiermq.remoting.codes import ResponseCode
 
@@ -67,7 +68,7 @@ def ask(broker: Broker, peer: Peer, code: int, body: bytes, ext: dict[str, str])
     assert broker.parts.server.handler_errors == 0, answer
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(st.sampled_from(CODES), BODIES, EXT)
 def test_any_request_is_answered_with_a_known_code(
     broker: Broker, peer: Peer, code: int, body: bytes, ext: dict[str, str]
@@ -75,7 +76,7 @@ def test_any_request_is_answered_with_a_known_code(
     ask(broker, peer, code, body, ext)
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(st.data())
 def test_a_pull_with_any_field_changed_is_answered_with_a_known_code(
     broker: Broker, peer: Peer, data: st.DataObject
@@ -85,7 +86,7 @@ def test_a_pull_with_any_field_changed_is_answered_with_a_known_code(
     ask(broker, peer, 11, b"", {**fields, **changes, "sysFlag": data.draw(st.sampled_from(["4", "6", "0", "1"]))})
 
 
-@settings(max_examples=100)
+@examples(50)
 @given(st.data())
 def test_a_heartbeat_with_any_part_changed_is_answered_with_a_known_code(
     broker: Broker, peer: Peer, data: st.DataObject

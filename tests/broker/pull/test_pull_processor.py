@@ -487,6 +487,11 @@ def test_what_a_group_was_given_and_what_it_lacks(tmp_path: Path) -> None:
         broker.parts.offsets.commit("G", "T", 0, 2)
         assert told(broker, "rocketmq_consumer_lag_messages") == {labels: 3}
         assert told(broker, "rocketmq_consumer_inflight_messages") == {labels: 1}
+        assert told(broker, "rocketmq_consumer_ready_messages") == {labels: 2}
+        now_ms = broker.parts.clock.now_ms()
+        for name, offset in (("lag", 2), ("queueing", 3)):
+            age_ms = now_ms - broker.parts.local.store_time_of("T", 0, offset)
+            assert told(broker, f"rocketmq_consumer_{name}_latency")[labels] == pytest.approx(age_ms, abs=5_000)
         peer.pull(3)
         assert told(broker, "rocketmq_messages_out_total") == {f'{labels},is_system="false"': 5}
         broker.parts.offsets.remove_group("G")

@@ -18,8 +18,14 @@ from broker.replication.elections import ElectionByHand
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
-from tiermq.broker.replication.broker_identity import BrokerIdentity, Claim
-from tiermq.broker.replication.controller_election import ControllerElection, SetInfo, controller_election, is_news
+from tiermq.broker.replication.controller_election import (
+    BrokerIdentity,
+    Claim,
+    ControllerElection,
+    SetInfo,
+    controller_election,
+    is_news,
+)
 from tiermq.broker.replication.replication import Elected
 from tiermq.config import StoreConfig
 from tiermq.controller.broker_set import BrokerSet, Outcome

@@ -13,13 +13,13 @@ from broker.brokers import Producer, broker_config, running, send_command
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import SIZES, bodies, power_cut
-from tiermq import LocalStore
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType
 from tiermq.remoting.frame import decode_frame, encode_frame
 from tiermq.remoting.limits import ServerLimits
+from tiermq.store.local_store import LocalStore
 
 PRODUCERS = 3
 CUTS = 6

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.consuming import SIZES, Peer, bodies_of, messages_of, put, running
-from tiermq import LocalStore
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.group_table import SubscriptionGroup
@@ -16,6 +15,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.tiered_store import TieredStore
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

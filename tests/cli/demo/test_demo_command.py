@@ -13,11 +13,12 @@ from click.testing import CliRunner, Result
 from broker.brokers import SMALL
 from cli.demo.demo_cases import account_of, timeline_of
 from servers.loopback import free_ports
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.broker.settings_file import read_settings_file
 from tiermq.cli.demo.broker import Place
 from tiermq.cli.demo.command import _show
 from tiermq.cli.main import cli
+from tiermq.tier.tiered_store import TieredStore
 
 
 def run(*arguments: str) -> Result:

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.cli.demo import engine
 from tiermq.cli.demo.broker import Place, store_settings
 from tiermq.cli.demo.orders import LIST_MESSAGES, TOPIC, DemoFailed
 from tiermq.errors import JavaMissing, install_hint
 from tiermq.pipeline.job_report import JobReport
+from tiermq.store.local_store import LocalStore
 
 
 def test_the_job_copies_beside_whoever_has_the_store_and_only_what_is_new(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tiermq import LocalStore
 from tiermq.cli.demo import wire
 from tiermq.cli.demo.broker import BrokerProcess, Place, settings_text, store_settings
 from tiermq.cli.demo.orders import (
@@ -23,6 +22,7 @@ from tiermq.cli.demo.orders import (
 )
 from tiermq.cli.demo.wire import fill_up, over_the_wire
 from tiermq.errors import RequestRefused
+from tiermq.store.local_store import LocalStore
 from tiermq.testing import LocalBroker
 
 

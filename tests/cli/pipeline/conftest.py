@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.job_world import HOT_SIZES, tiered
 from tier.tier_world import BROKER, CLUSTER
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.cli.main import cli
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.document import seal_document

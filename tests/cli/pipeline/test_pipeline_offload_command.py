@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.cli.pipeline.offload import seconds_of, settings_of_file
 from tiermq.errors import BadConfig
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.tiered_store import TieredStore
 
 
 def run(*words: str | Path) -> Result:

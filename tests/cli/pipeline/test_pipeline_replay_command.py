@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import LocalStore
 from tiermq.cli.main import cli
+from tiermq.store.local_store import LocalStore
 from tiermq.testing import LocalBroker
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.cli.pipeline.sql import show_rows
 from tiermq.pipeline.job_report import JobReport
+from tiermq.store.local_store import LocalStore
 
 
 @pytest.fixture

@@ -19,13 +19,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from small_store import SIZES
-from tiermq import LocalStore, Message, TieredStore
+from tiermq import Message
 from tiermq.cli.conventions import EXIT_NO_TIER
 from tiermq.cli.main import cli
 from tiermq.cli.tier.options import broker_metadata, metadata_path, new_metadata, opened
 from tiermq.cli.tier.output import size_words
 from tiermq.errors import StoreError, TierUnavailable
 from tiermq.pipeline.offload.job import offload
+from tiermq.store.local_store import LocalStore
+from tiermq.tier.tiered_store import TieredStore
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-tier"
 URL = (GOLDEN / "tier").as_uri()

@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scenarios.broker_world import SETTINGS
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.cli.main import cli
+from tiermq.tier.tiered_store import TieredStore
 
 COUNT = 60
 

@@ -1,18 +1,34 @@
-"""Drives the PyPI package `rocketmq-python-client`, which speaks gRPC to a proxy. Runs outside of our environment.
+"""Drives the PyPI package `rocketmq-python-client`, which speaks gRPC. Runs outside of our environment.
 
-One JSON object is the job: endpoints, topic, group, and either
-    send      bodies; optional messageGroup                       →  {"sent": {...}} for each
-    receive   until so many are acknowledged; the first of each of `again` is given more or less time instead
-                                                                   →  {"received": {...}} for each
+One JSON object is the job: endpoints, topic, group, optional accessKey and secretKey, tls, and either
+    send      bodies; optional messageGroup, delayS, tag, properties, recall, transaction: commit, rollback, or lost,
+              which is committed when it is asked about                →  {"sent": {...}} for each, {"checked": body}
+    receive   until so many are acknowledged; the first of each of `again` is given more or less time instead, or fails
+              in a push consumer; optional push, tag, sql                  →  {"received": {...}} for each
 """
 
 from __future__ import annotations
 
 import json
+import queue
 import sys
+import time
 from typing import Any
 
-from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
+)
+from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception.client_exception import InternalErrorException
 
 INVISIBLE_S = 60
@@ -23,18 +39,51 @@ def tell(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
+class Committing(TransactionChecker):  # type: ignore[misc]
+    """Commits whatever is asked about."""
+
+    def __init__(self) -> None:
+        self.asked: queue.Queue[str] = queue.Queue()
+
+    def check(self, message: Any) -> Any:
+        self.asked.put(message.body.decode())
+        return TransactionResolution.COMMIT
+
+
+def message_of(job: dict[str, Any], body: str) -> Any:
+    message = Message()
+    message.topic = job["topic"]
+    message.body = body.encode()
+    message.tag = job.get("tag", "paid")
+    message.keys = f"key-{body}"
+    if "messageGroup" in job:
+        message.message_group = job["messageGroup"]
+    if "delayS" in job:
+        message.delivery_timestamp = int(time.time()) + job["delayS"]
+    for name, value in job.get("properties", {}).items():
+        message.add_property(name, value)
+    return message
+
+
 def send(config: ClientConfiguration, job: dict[str, Any]) -> None:
-    producer = Producer(config, (job["topic"],))
+    checker = Committing() if "transaction" in job else None
+    producer = Producer(config, (job["topic"],), checker, tls_enable=job.get("tls", False))
     producer.startup()
     for body in job["bodies"]:
-        message = Message()
-        message.topic = job["topic"]
-        message.body = body.encode()
-        message.tag = "paid"
-        message.keys = f"key-{body}"
-        if "messageGroup" in job:
-            message.message_group = job["messageGroup"]
-        tell(sent={"id": producer.send(message).message_id})
+        message = message_of(job, body)
+        if checker is None:
+            receipt = producer.send(message)
+            tell(sent={"id": receipt.message_id, "offset": receipt.offset})
+            if job.get("recall"):
+                tell(recalled=producer.recall_message(job["topic"], receipt.recall_handle))
+            continue
+        transaction = producer.begin_transaction()
+        tell(sent={"id": producer.send(message, transaction).message_id})
+        if job["transaction"] == "lost":
+            tell(checked=checker.asked.get())
+            time.sleep(1)  # Its answer leaves behind the check.
+        else:
+            (transaction.commit if job["transaction"] == "commit" else transaction.rollback)()
     producer.shutdown()
 
 
@@ -47,15 +96,56 @@ def received(consumer: SimpleConsumer) -> list[Any]:
         return []
 
 
+def told(message: Any) -> str:
+    body: str = message.body.decode()
+    tell(received={"body": body, "attempt": message.delivery_attempt, "tag": message.tag, "id": message.message_id})
+    return body
+
+
+def filter_of(job: dict[str, Any]) -> FilterExpression:
+    if "sql" in job:
+        return FilterExpression(job["sql"], FilterType.SQL)
+    return FilterExpression(job.get("only", "*"))
+
+
+class Telling(MessageListener):  # type: ignore[misc]
+    """Tells what came, and fails for the first of each of `again`."""
+
+    def __init__(self, again: set[str], left: int) -> None:
+        self._again = again
+        self._left = left
+        self.done: queue.Queue[bool] = queue.Queue()
+
+    def consume(self, message: Any) -> Any:
+        body = told(message)
+        if body in self._again:
+            self._again.discard(body)
+            return ConsumeResult.FAILURE
+        self._left -= 1
+        if self._left == 0:
+            self.done.put(True)
+        return ConsumeResult.SUCCESS
+
+
+def push(config: ClientConfiguration, job: dict[str, Any]) -> None:
+    listener = Telling(set(job.get("again", ())), job["receive"])
+    chosen = {job["topic"]: filter_of(job)}
+    consumer = PushConsumer(config, job["group"], listener, chosen, consumption_thread_count=1)
+    consumer.startup()
+    listener.done.get()
+    time.sleep(1)  # The last acknowledgement leaves behind the listener.
+    consumer.shutdown()
+
+
 def receive(config: ClientConfiguration, job: dict[str, Any]) -> None:
-    consumer = SimpleConsumer(config, job["group"], {job["topic"]: FilterExpression()})
+    chosen = {job["topic"]: filter_of(job)}
+    consumer = SimpleConsumer(config, job["group"], chosen, tls_enable=job.get("tls", False))
     consumer.startup()
     acknowledged = 0
     again = set(job.get("again", ()))
     while acknowledged < job["receive"]:
         for message in received(consumer):
-            body = message.body.decode()
-            tell(received={"body": body, "attempt": message.delivery_attempt, "tag": message.tag})
+            body = told(message)
             if body in again:
                 again.discard(body)
                 consumer.change_invisible_duration(message, AGAIN_S)
@@ -67,8 +157,14 @@ def receive(config: ClientConfiguration, job: dict[str, Any]) -> None:
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    config = ClientConfiguration(job["endpoints"], Credentials(), request_timeout=30)
-    (send if "bodies" in job else receive)(config, job)
+    account = Credentials(job.get("accessKey", ""), job.get("secretKey", ""))
+    config = ClientConfiguration(job["endpoints"], account, request_timeout=30)
+    work = send if "bodies" in job else push if job.get("push") else receive
+    try:
+        work(config, job)
+    except Exception as error:  # Told, since some jobs must be refused.
+        tell(failed=f"{type(error).__name__}: {error}")
+        raise
     tell(done=True)
 
 

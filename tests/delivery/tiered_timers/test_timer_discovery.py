@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delivery.tiered_timers.tier_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, number_of, timer
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.delivery.tiered_timers.timer_discovery import TimerListing, discover_timers, timers_of, verify_timers
 from tiermq.delivery.tiered_timers.timer_name import manifest_name
 from tiermq.delivery.tiered_timers.timer_object import CorruptTimers, DamagedTimer
@@ -17,6 +17,7 @@ from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.retention.orphans import find_orphans
+from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 from tiermq.tier.verify.verify_report import VerifyReport
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from delivery.tiered_timers.tier_world import DAY_MS, NOW_MS, FarWorld
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
 from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.memory import MemoryDriver
 
 DUE_MS = NOW_MS + 9 * DAY_MS

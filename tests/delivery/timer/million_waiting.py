@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.message.properties import encode_properties
 from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.store.local_store import LocalStore
 from tiermq.testing.local_broker import MovableClock
 
 STORE: dict[str, Any] = {"mapped_file_size_commit_log": 64 << 20, "message_index_enable": False}

@@ -15,7 +15,6 @@ import pytest
 
 from simulation.manual_clock import ManualClock
 from small_store import read_all
-from tiermq import LocalStore
 from tiermq.config import StoreConfig
 from tiermq.delivery.timer.timer_checkpoint import decode_progress
 from tiermq.delivery.timer.timer_log import TIMER_UNIT_BYTES, TimerUnit, decode_unit, encode_unit
@@ -24,6 +23,7 @@ from tiermq.delivery.timer.timer_state import TimerSettings, decode_timer_metric
 from tiermq.delivery.timer.timer_wheel import SLOT
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.message.java_hash import java_hash
+from tiermq.store.local_store import LocalStore
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "rocketmq-5.3.3-timers"
 FACTS: dict[str, Any] = json.loads((GOLDEN / "facts.json").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from delivery.timer.million_waiting import FIRST_S, SPREAD_S, STORE
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 COUNT = 1_000_000
 OWN_BYTES_MAX = 50_000_000

@@ -14,7 +14,7 @@ from delivery.timer.timer_world import NOW_MS, SMALL, TimerWorld
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import set_modified_ms
 from small_store import LOG_BYTES, ROOT, killed, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.clock import SystemClock
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_service import TimerService
@@ -23,6 +23,7 @@ from tiermq.errors import IllegalMessage
 from tiermq.message.properties import encode_properties
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
 from waiting import until
 
 QUICK = TimerSettings(slots=60_000, log_file_bytes=4096, precision_ms=10, flush_interval_ms=20)

@@ -7,7 +7,7 @@ from typing import Any
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, on_simulation, read_all
-from tiermq import LocalStore, Message, PutResult
+from tiermq import Message, PutResult
 from tiermq.delivery.timer.timer_destination import TimerDestination
 from tiermq.delivery.timer.timer_record import TieredTimers
 from tiermq.delivery.timer.timer_service import TimerService
@@ -15,6 +15,7 @@ from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.store.local_store import LocalStore
 
 NOW_MS = 1_700_000_000_000
 SMALL = TimerSettings(slots=600, log_file_bytes=4096, roll_window_slots=100, max_delay_s=3 * 24 * 3600)

@@ -10,7 +10,7 @@ from simulation.manual_clock import ManualClock
 from simulation.power_cut import CutLife
 from simulation.simulated_files import SimulatedFileAccess, by_chance
 from small_store import ROOT, on_simulation
-from tiermq import LocalStore, Message, PutResult
+from tiermq import Message, PutResult
 from tiermq.delivery.transactions.end_transaction import EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import TransactionRules, half_properties
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
@@ -19,6 +19,7 @@ from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import HALF_TOPIC
+from tiermq.store.local_store import LocalStore
 
 PROGRESS = f"{ROOT}/config/progress.json"
 

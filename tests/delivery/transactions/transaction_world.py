@@ -7,7 +7,7 @@ from typing import Any
 
 from simulation.manual_clock import ManualClock
 from small_store import SIZES
-from tiermq import LocalStore, Message, PutResult
+from tiermq import Message, PutResult
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndTransaction
 from tiermq.delivery.transactions.half_messages import TransactionRules, half_properties
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
@@ -20,6 +20,7 @@ from tiermq.message.topic_name import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_GROUP,
 )
+from tiermq.store.local_store import LocalStore
 
 GROUP = "PG"
 

@@ -25,7 +25,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Load as RocketMQ's benchmark programs make it, with RocketMQ's own client and binary headers.
+ * Load as RocketMQ's benchmark programs make it, with RocketMQ's own client and binary headers (JSON if its first job
+ * pops).
  *
  * The programs themselves (see Official) are out of reach on some machines. This one has their shape and their settings:
  * threads that share one producer and wait for each answer, no compression; batches of 16; a push consumer of 20
@@ -36,7 +37,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or received, and
  * takes the next job, so that its compiled code stays warm.
  *
- * Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
+ * A consumer with pop true pops, if its group's mode is POP for the topic. Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
  * given). A transaction is a half message and its commit. A lag sends delayed messages of level 1 at a rate, consumes
  * them all, and tells as its seconds how long after their time 99 of 100 of them were delivered at most, by the
  * broker's store time.
@@ -58,7 +59,6 @@ public final class Load {
     }
 
     private static void work() throws Exception {
-        System.setProperty("rocketmq.serialize.type", "ROCKETMQ");
         PrintStream events = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err);
         BufferedReader jobs = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -67,6 +67,8 @@ public final class Load {
             TAKEN_NS.reset();
             LONGEST_NS.set(0);
             JSONObject job = JSON.parseObject(line);
+            // Read when the first request is made. A binary header has no room for the codes of POP.
+            System.setProperty("rocketmq.serialize.type", job.getBooleanValue("pop") ? "JSON" : "ROCKETMQ");
             double seconds = run(job.getString("kind"), job);
             long messages = job.getLongValue("messages");
             JSONObject told = new JSONObject();
@@ -241,6 +243,7 @@ public final class Load {
         consumer.setMqClientApiTimeout(Address.PATIENCE_MS);
         consumer.setConsumeThreadMin(job.getIntValue("threads"));
         consumer.setConsumeThreadMax(job.getIntValue("threads"));
+        consumer.setClientRebalance(!job.getBooleanValue("pop"));
         consumer.subscribe(job.getString("topic"), "*");
         long wanted = job.getLongValue("messages");
         AtomicLong received = new AtomicLong();

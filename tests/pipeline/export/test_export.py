@@ -12,17 +12,19 @@ from click.testing import CliRunner, Result
 
 from small_store import SIZES
 from tables.table_world import SETTINGS, TableWorld
-from tiermq import LocalStore, Message, TieredStore
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.errors import BadHistory, BadOption, BadSchema, DataLoss, TableConflict, UnknownColumn
 from tiermq.pipeline.export.job import chosen_columns, export
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.job import offload
 from tiermq.spark import SparkRunner
+from tiermq.store.local_store import LocalStore
 from tiermq.tables.body_format import BodyFormat
 from tiermq.tables.table_files import open_table
 from tiermq.tables.table_iceberg import open_catalog
 from tiermq.tier.block_sums import LOG_BLOCK_BYTES
+from tiermq.tier.tiered_store import TieredStore
 
 KINDS = ["parquet", "delta", "iceberg"]
 STEPS = ["write", "create", "journal", "commit", "finish"]

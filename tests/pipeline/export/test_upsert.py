@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 
 from tables.table_world import SETTINGS, TableWorld
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.errors import TableConflict
 from tiermq.pipeline.export.job import export
 from tiermq.spark import SparkRunner
+from tiermq.store.local_store import LocalStore
 from tiermq.tables.body_format import BodyFormat
 from tiermq.tables.upsert_rule import ORDER
 
@@ -184,7 +185,7 @@ def test_messages_without_a_key_are_kept_beside_the_table_with_the_reason(delta:
     delta.put(1, body='{"id": null, "price": 2}', queues=1)
     delta.put(1, body="{", queues=1)
     with LocalStore.open(delta.store, background=False, **SETTINGS) as store:
-        assert store.put(Message("orders", b"", 0, keys=["no number"])).ok
+        assert store.put(Message("orders", b"", 0, keys=["no-number"])).ok
         store.dispatch_now()
     words = ("--key", "id", "--body", "json", "--schema", "id bigint, price double", "--fail-on-bad")
     found = run(delta, *words)

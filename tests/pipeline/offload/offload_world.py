@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload import task as offload_task
 from tiermq.pipeline.offload.job import OffloadJob, OffloadOptions
 from tiermq.pipeline.offload.plan import OffloadSettings, OffloadTask, TaskResult
 from tiermq.pipeline.task_runner import LocalRunner, TaskRunner
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tiered_store import TieredStore
 

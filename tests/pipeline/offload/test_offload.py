@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pipeline.offload.offload_world import NAMES, QUEUES, SMALL, STORE, TIER, OffloadWorld, fill, put, run_twice
-from tiermq import LocalStore
 from tiermq.errors import BadConfig, StaleWriter, StoreLocked, StoreNotRecovered, TierUnavailable
 from tiermq.pipeline.offload import task as offload_task
 from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.task_runner import LocalRunner
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.dispatch_step import execute
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import LeaseHeld

@@ -13,7 +13,7 @@ import pytest
 from pipeline.offload.offload_world import STORE, OffloadWorld, run_twice
 from pipeline.offload.wire_world import wire_world
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.clock import HOUR_MS, SystemClock
 from tiermq.errors import BundlesFenced, TierError
 from tiermq.namesrv.topic_config import TopicConfig
@@ -27,6 +27,7 @@ from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.pipeline.reindex.job import reindex
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.pipeline.verify.job import verify
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX
 from tiermq.tier.driver import object_store
 from tiermq.tier.driver.bundle import decode_directory
@@ -214,7 +215,7 @@ class DyingRequests(ObjectRequests):
             raise Killed
         return answer
 
-    def create(self, path: str, data: bytes) -> Any:
+    def create(self, path: str, data: bytes | memoryview) -> Any:
         return self._change(lambda: super(DyingRequests, self).create(path, data))
 
     def put(self, path: str, data: bytes, expected: str | None, *, check: bool) -> Any:

@@ -13,12 +13,13 @@ import pytest
 from pipeline.offload.wire_world import wire_world
 from servers.seaweedfs import SeaweedFS, Unavailable
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.pipeline.worker_cache import driver_of
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 
 pytestmark = pytest.mark.slow

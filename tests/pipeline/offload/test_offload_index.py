@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.offload.offload_world import QUEUES, STORE, TIER, OffloadWorld, fill, put, run_twice
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import TierUnavailable
 from tiermq.pipeline.broker_index import FILES_PER_LEVEL
 from tiermq.pipeline.index_build import run_build_task
@@ -20,6 +20,7 @@ from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.spark.source.builder import explain_scan
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Coverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME

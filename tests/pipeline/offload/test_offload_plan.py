@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.offload.offload_world import TIER, OffloadWorld, fill
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import BadConfig, StoreNotRecovered
 from tiermq.history.scan_values import StorePlace
 from tiermq.pipeline.index_build import StagedKeys
@@ -28,6 +28,7 @@ from tiermq.pipeline.offload.plan import (
     share,
 )
 from tiermq.pipeline.offload.preview import require_topics, waiting_in
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_values import Segment, TimeEntry, Topic
 from tiermq.tier.names import QueueKey, SegmentType

@@ -141,7 +141,8 @@ def test_without_an_index_no_keys_are_collected(tmp_path: Path) -> None:
 
 def test_entries_of_the_time_index_stand_close_enough_in_large_chunks(tmp_path: Path) -> None:
     world = OffloadWorld(tmp_path)
-    from tiermq import LocalStore, Message
+    from tiermq import Message
+    from tiermq.store.local_store import LocalStore
 
     with LocalStore.open(world.store, background=False) as store:
         for _ in range(9_000):

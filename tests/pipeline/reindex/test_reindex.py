@@ -15,7 +15,6 @@ from pipeline.job_world import INDEX, LOG, JobWorld, tiered
 from pipeline.offload.offload_world import OffloadWorld, fill
 from simulation.manual_clock import ManualClock
 from tier.tier_world import BROKER, CLUSTER, keys_of
-from tiermq import TieredStore
 from tiermq.errors import BadConfig
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.reindex.job import reindex
@@ -29,6 +28,7 @@ from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import KEYS_STEM, SegmentType
 from tiermq.tier.tier_view import view_tier
+from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
 MANY: dict[str, Any] = {"slots": 7, "items_max": 25, "stretch_bytes": 300}

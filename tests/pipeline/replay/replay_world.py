@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from spark.source_world import SourceWorld
-from tiermq import LocalStore
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.replay.job import replay
 from tiermq.pipeline.replay.message import MARK, ReplayMessage
+from tiermq.store.local_store import LocalStore
 
 
 class ReplayWorld(SourceWorld):

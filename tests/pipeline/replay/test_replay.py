@@ -12,7 +12,6 @@ import pytest
 
 from pipeline.replay.replay_world import ReplayWorld
 from present import present
-from tiermq import LocalStore
 from tiermq.errors import (
     BadHistory,
     BadOption,
@@ -30,6 +29,7 @@ from tiermq.pipeline.replay.record import ReplayRecord
 from tiermq.pipeline.replay.task import stage_replay
 from tiermq.pipeline.store_directory import open_store
 from tiermq.spark import SparkRunner
+from tiermq.store.local_store import LocalStore
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 from waiting import until
 
 COUNT = 6_000

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import ForeignCheckpoint
 from tiermq.pipeline.replay.message import MARK, SourcePosition
 from tiermq.pipeline.replay.record import OffsetSet, Replayed, ReplayRecord, differences
+from tiermq.store.local_store import LocalStore
 from tiermq.tables.commit_journal import ExportedRanges
 from tiermq.tier.names import QueueKey
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tiermq.pipeline.verify.table import report_rows, write_report
+from tiermq.pipeline.verify.job import report_rows, write_report
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.repair.repair_plan import RepairAction, RepairKind, RepairOutcome

@@ -16,7 +16,7 @@ from spark.cluster.driver_process import DriverProcess
 from spark.cluster.standalone import StandaloneCluster
 from spark.source_world import SourceWorld
 from tables.table_world import TableWorld
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 pytest.importorskip("grpc_status", reason="a client of Spark Connect needs grpcio and grpcio-status")
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]

@@ -13,7 +13,7 @@ from small_store import SIZES
 from spark.cluster.cluster_worlds import happened
 from spark.cluster.driver_process import DriverDied, DriverProcess
 from spark.source_world import SourceWorld
-from tiermq import LocalStore
+from tiermq.store.local_store import LocalStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]
 

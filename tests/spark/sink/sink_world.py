@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from small_store import SIZES
-from tiermq import LocalStore
 from tiermq.message.stored_message import StoredMessage
 from tiermq.spark.options import SinkOptions
 from tiermq.spark.sink.staged_rows import BatchName, StagedFile, stage_rows
+from tiermq.store.local_store import LocalStore
 
 NOW_MS = 1_767_225_600_000
 SETTINGS = json.dumps(SIZES)

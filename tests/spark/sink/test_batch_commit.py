@@ -12,12 +12,13 @@ import pytest
 
 from small_store import SIZES
 from spark.sink.sink_world import QUERY, bodies, make_store, sink_options, staged, stored
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import StagingLost, StoreError
 from tiermq.pipeline.store_directory import open_store
 from tiermq.spark.sink import batch_commit
 from tiermq.spark.sink.batch_commit import commit_batch, is_done, read_intent
 from tiermq.spark.sink.staged_rows import BatchName, message_of
+from tiermq.store.local_store import LocalStore
 
 
 class Died(BaseException):

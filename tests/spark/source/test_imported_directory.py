@@ -10,12 +10,13 @@ import pytest
 
 from broker.consuming import until
 from spark.source_world import SourceWorld, batch_reader, rows_of
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.errors import BadOption, StoreDamaged
 from tiermq.history.scan_values import ScanCounters
 from tiermq.spark.source.batch_reader import read_partition
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.tier_identity import open_new_metadata
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import StoreNotRecovered
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.directory import StoreState, require_recovered, store_state
 
 OWNER = """
 import sys
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 store = LocalStore.open(sys.argv[1])
 store.put(Message("T", b"x"))
 print("open", flush=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.check import check_store
 from tiermq.store.readonly.dump import dump
 from tiermq.store.readonly.stat import stat_store

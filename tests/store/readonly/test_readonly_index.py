@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import StoreDamaged
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.index import ReadOnlyIndex
 
 SMALL: dict[str, Any] = {"max_hash_slot_num": 10, "max_index_num": 40}

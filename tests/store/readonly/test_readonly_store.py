@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.errors import StoreDamaged, StoreNotRecovered
 from tiermq.kernel import TransferLimits, read_page
 from tiermq.message.record import decode_record
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.directory import StoreState
 from tiermq.store.readonly.store import ReadOnlyStore
 

@@ -10,9 +10,9 @@ from servers.faulty_driver import FaultyDriver
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import killed, on_simulation, put_all
-from tiermq import LocalStore
 from tiermq.metrics import Registry
 from tiermq.store.clean_service import Cleaned
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 from tiermq.tier.dispatch.plan import DispatchConfig, TopicFilter

@@ -11,8 +11,9 @@ import pytest
 from servers.faulty_driver import Down, FaultyDriver
 from small_store import on_disk
 from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.metrics import Registry
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 from tiermq.tier.dispatch.plan import DispatchConfig

@@ -9,10 +9,11 @@ import pytest
 
 from small_store import on_disk, overwrite, put_all
 from tier.dispatch.dispatch_world import UNIT, DispatchWorld
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.consumequeue.unit import PRE_BLANK, is_ext_address
 from tiermq.message import decode_records
 from tiermq.message.java_hash import tags_code
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from small_store import on_disk, put_all
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import StoreNotRecovered
+from tiermq.store.local_store import LocalStore
 from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.dispatch.local_source import LocalStoreSource, ReadOnlySource
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tier.class_stack import classes_on_the_stack
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.tier.driver.object_requests import ObjectRequests
+from tiermq.tier.tiered_store import TieredStore
 
 
 def test_an_upload_passes_eight_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

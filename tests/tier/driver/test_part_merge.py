@@ -131,7 +131,7 @@ def test_a_stale_writer_at_a_merged_position_is_refused_and_never_changes_a_byte
     clock = ManualClock(time.time_ns() // 1_000_000)
 
     class Suspending(TestRequests):
-        def create(self, path: str, data: bytes) -> str | None:
+        def create(self, path: str, data: bytes | memoryview) -> str | None:
             clock.advance_ms(7 * HOUR_MS)
             return super().create(path, data)
 
@@ -201,7 +201,7 @@ def test_a_sealed_segment_and_one_that_is_absent_have_nothing_to_merge() -> None
 
 def test_a_merged_part_that_is_not_equal_is_refused_and_the_parts_stay() -> None:
     class Spoiling(TestRequests):
-        def create(self, path: str, data: bytes) -> str | None:
+        def create(self, path: str, data: bytes | memoryview) -> str | None:
             super().create(path, bytes(len(data)) if "-" in path.rpartition("/")[2] else data)
             return "no checksum"
 

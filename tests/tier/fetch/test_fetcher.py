@@ -12,13 +12,14 @@ import pytest
 
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, Mail, Run, mails, unit_of
 from tier.flat.flat_world import remove_first
-from tiermq import LocalStore, Message
+from tiermq import Message
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.kernel import collect_for_tier
 from tiermq.message.message_filter import TagFilter
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus, PutStatus
+from tiermq.store.local_store import LocalStore
 from tiermq.tier.names import SegmentType
 
 Make = Callable[..., FetchWorld]

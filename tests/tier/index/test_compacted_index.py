@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from examples import examples
 from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import HookedDriver, index_key
 from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.index import compacted_index
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
@@ -61,6 +66,55 @@ def test_with_its_companion_the_first_question_costs_two_reads_as_well() -> None
     assert dict(driver.calls) == {"get_object": 1, "read": 2}
     assert offsets(index, 8) == [1]
     assert dict(driver.calls) == {"get_object": 1, "read": 4}
+
+
+def large_index(hashes: list[int], slots: int) -> tuple[HookedDriver, CompactedIndex, CompactedIndex]:
+    """A file with checksums, its reader, and a reader that knows no checksums and reads each slot."""
+    driver, plain = uploaded(*hashes, slots=slots)
+    data = bytes(driver.inner.read(index_key(), 0, plain.segment.size))
+    guessing = CompactedIndex(driver, plain.segment, slots, BlockSums.of(data))
+    return driver, guessing, plain
+
+
+def test_a_run_is_found_with_one_read_where_keys_are_spread_evenly() -> None:
+    source = random.Random(3)
+    hashes = [source.randrange(1 << 31) for _ in range(20_000)]
+    driver, guessing, plain = large_index(hashes, 5_000)
+    asked = [*source.sample(hashes, 300), *(source.randrange(1 << 31) for _ in range(100))]
+    for wanted in asked:
+        driver.calls.clear()
+        found = guessing.select(wanted, 99, *EVER)
+        reads, longest = driver.calls["read"], guessing.segment.size
+        assert reads <= 3
+        assert longest > 500_000
+        assert found == plain.select(wanted, 99, *EVER)
+    driver.calls.clear()
+    for wanted in asked:
+        guessing.select(wanted, 99, *EVER)
+    assert driver.calls["read"] <= len(asked) * 1.05
+
+
+@given(
+    st.lists(
+        st.integers(0, 40) | st.integers(0, (1 << 31) - 1) | st.sampled_from([7, 7 + 64]), min_size=1, max_size=400
+    ),
+    st.sampled_from([1, 3, 64, 1000]),
+    st.integers(0, 300),
+    st.integers(1, 20),
+)
+@examples(60)
+def test_guessed_runs_are_those_that_slots_name_however_keys_are_spread(
+    hashes: list[int], slots: int, copies: int, max_count: int
+) -> None:
+    """Small guesses, so that many of them miss; one key has many messages."""
+    hashes = hashes + [hashes[0]] * copies
+    _, guessing, plain = large_index(hashes, slots)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compacted_index, "GUESS_DEVIATIONS", 0)
+        for wanted in [*hashes[:60], 5, 99, 2**31 - 1] * 2:
+            found, expected = (each.select(wanted, max_count, *EVER) for each in (guessing, plain))
+            assert found.items == expected.items
+            assert found.has_more or len(plain.select(wanted, 1_000, *EVER).items) <= max_count
 
 
 def test_no_bad_bit_hides_a_key_of_a_file_whose_companion_reports_checksums() -> None:

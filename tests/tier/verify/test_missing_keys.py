@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from scenarios.broker_world import SETTINGS
-from tiermq import Message, TieredStore
+from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.pipeline.reindex.job import reindex
@@ -19,6 +19,7 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Hole, QueueCoverage, open_sealed, sealed_text
 from tiermq.tier.index.index_item import ITEM, IndexItem
 from tiermq.tier.names import QueueKey
+from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.missing_keys import KeyRange, KeySum, KeySums, covered_ranges
 from tiermq.tier.verify.verify import verify_tier
 from tiermq.tier.verify.verify_report import VerifyReport

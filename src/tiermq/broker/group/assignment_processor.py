@@ -25,7 +25,6 @@ from tiermq.broker.broker_context import BrokerContext, config_directory
 from tiermq.broker.group.client_table import MessageQueue
 from tiermq.broker.group.group_table import check_group_name
 from tiermq.broker.group.subscription import MessageModel
-from tiermq.broker.pop.pop_waiting import ANY_QUEUE
 from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
@@ -33,7 +32,7 @@ from tiermq.message.topic_name import RETRY_PREFIX, TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import PERM_READ
 from tiermq.remoting.access import ADMINISTRATOR, reaches, require_group, require_topic, serves
 from tiermq.remoting.client import parse_name_servers
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import as_name, decode_object, encode_body, int32_in, object_in, text_in

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tiermq.errors import RequestRefused
-from tiermq.message.message_filter import EVERYTHING, TAG_BYTES, TAG_SEPARATOR, tags_in
+from tiermq.message.message_filter import EVERYTHING, TAG, TAG_BYTES, TAG_SEPARATOR, tags_in
 from tiermq.remoting.json_dialect import (
     as_bool,
     as_int,
@@ -80,9 +80,6 @@ HEARTBEAT_SUBSCRIPTIONS_MAX = 5_000
 
 HEARTBEAT_GROUPS_MAX = 2_000
 """Groups of one client, producers' and consumers'."""
-
-TAG = "TAG"
-SQL92 = "SQL92"
 
 
 class ConsumeType(enum.IntEnum):

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiermq.broker.pop.pop_checkpoints import LEASE, Lease, lease_in
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
@@ -41,6 +42,7 @@ class OrderInfo:
     counts: dict[int, int] = field(default_factory=dict)
     visible_ms: dict[int, int] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
+    lease: Lease | None = None
 
     def free_ms(self, offset: int) -> int:
         """When a message may be delivered again."""
@@ -63,6 +65,7 @@ class OrderInfo:
             "l": self.pop_ms,
             "cm": bits,
             "a": self.attempt_id,
+            **({} if self.lease is None else {LEASE: list(self.lease)}),
         }
 
     @classmethod
@@ -85,6 +88,7 @@ class OrderInfo:
             _numbers(table.get("oc")),
             _numbers(table.get("ot")),
             {offset for at, offset in enumerate(offsets) if bits >> at & 1},
+            lease_in(table),
         )
 
 
@@ -115,7 +119,13 @@ class OrderInfos:
             return max((each for each in waits if each > now_ms), default=None)
 
     def popped(
-        self, queue: QueueOfGroup, offsets: tuple[int, ...], pop_ms: int, invisible_ms: int, attempt_id: str
+        self,
+        queue: QueueOfGroup,
+        offsets: tuple[int, ...],
+        pop_ms: int,
+        invisible_ms: int,
+        attempt_id: str,
+        lease: Lease | None = None,
     ) -> dict[int, int]:
         """These were delivered; returns earlier delivery counts, of those that have any."""
         with self._lock:
@@ -126,7 +136,7 @@ class OrderInfos:
             elif before is not None:
                 again = set(before.offsets).intersection(offsets)
                 counts = {offset: before.counts.get(offset, 0) + 1 for offset in sorted(again)}
-            self._table[queue] = OrderInfo(offsets, pop_ms, invisible_ms, attempt_id, counts)
+            self._table[queue] = OrderInfo(offsets, pop_ms, invisible_ms, attempt_id, counts, lease=lease)
             self._changed = True
             return dict(counts)
 
@@ -149,6 +159,23 @@ class OrderInfos:
             info.visible_ms[offset] = visible_ms
             self._changed = True
             return True
+
+    def leased(self) -> list[tuple[QueueOfGroup, Lease, int, int]]:
+        """Queues whose messages a client has for as long as it lives: its lease, the pop, and when they are free."""
+        with self._lock:
+            return [
+                (queue, info.lease, info.pop_ms, info.pop_ms + info.invisible_ms)
+                for queue, info in self._table.items()
+                if info.lease is not None and not info.acked.issuperset(info.offsets)
+            ]
+
+    def extend(self, queue: QueueOfGroup, pop_ms: int, until_ms: int, lease: Lease | None) -> None:
+        """The messages of a pop are free at another time; receipts stay valid."""
+        with self._lock:
+            info = self._table.get(queue)
+            if info is not None and info.pop_ms == pop_ms:
+                info.invisible_ms, info.lease = until_ms - pop_ms, lease
+                self._changed = True
 
     def clear(self, queue: QueueOfGroup) -> None:
         """The group's offset was reset: open messages do not block it."""

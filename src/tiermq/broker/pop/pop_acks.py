@@ -23,6 +23,7 @@ from tiermq.broker.pop.pop_log import PopLog
 from tiermq.broker.pop.pop_topics import MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2, OwnRetries, is_of_pair, real_topic
 from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
 from tiermq.errors import CorruptRecord, RequestRefused
+from tiermq.kernel import AckRequest
 from tiermq.message.layout import PROPERTIES_BYTES_MAX
 from tiermq.message.properties import FIRST_POP_TIME, GIVEN_BACK, POP_CK, delete_property, with_property
 from tiermq.remoting.access import of_group, reaches, reads, require_group, require_topic, serves
@@ -132,6 +133,26 @@ class PopAcks:
         self._close(_popped(group, topic, receipt), [receipt.offset], receipt.revive_queue, due_ms)
         return command.respond()
 
+    def acknowledge_run(self, acks: list[AckRequest]) -> list[AckRequest]:
+        """The same of requests that came together: one record of the log for each check point.
+
+        Returns those that must be acknowledged one by one, each with its error.
+        """
+        points: dict[tuple[str, str, str], list[AckRequest]] = {}
+        for ack in acks:
+            points.setdefault((ack.group, ack.topic, ack.receipt), []).append(ack)
+        left: list[AckRequest] = []
+        for (group, name, text), own in points.items():
+            offsets = sorted({each.offset for each in own})
+            try:
+                receipt = Receipt.decode(text, offsets[0])
+                topic = self._stored_in(group, name, receipt, receipt.queue_id, offsets[0], offsets[-1])
+                due_ms = receipt.pop_ms + receipt.invisible_ms
+                self._close(_popped(group, topic, receipt), offsets, receipt.revive_queue, due_ms)
+            except RequestRefused:
+                left += own
+        return left
+
     @serves(RequestCode.BATCH_ACK_MESSAGE, access=reaches("SUB of each group, SUB of each topic"), decode=_acks_in)
     def acknowledge_many(
         self, connection: Connection, command: RemotingCommand, entries: list[Any]
@@ -235,6 +256,13 @@ class PopAcks:
         group, name = text_field(command, "consumerGroup"), text_field(command, "topic")
         queue_id, offset = int32_field(command, "queueId"), int_field(command, "offset")
         receipt = Receipt.decode(text_field(command, "extraInfo"), offset)
+        stored_in = self._stored_in(group, name, receipt, queue_id, offset, offset)
+        if receipt.offset != offset:
+            raise self._illegal_offset(stored_in, queue_id, offset)
+        return group, receipt, stored_in
+
+    def _stored_in(self, group: str, name: str, receipt: Receipt, queue_id: int, first: int, last: int) -> str:
+        """The topic of messages from `first` to `last`. Raises RequestRefused."""
         topic = self._parts.topics.get(name)
         if topic is None:
             raise RequestRefused(f"topic[{name}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
@@ -243,13 +271,15 @@ class PopAcks:
         if found is None or not 0 <= queue_id < found.read_queues or receipt.queue_id != queue_id:
             raise RequestRefused(f"queueId[{queue_id}] is illegal, topic:[{stored_in}]", ResponseCode.MESSAGE_ILLEGAL)
         store = self._parts.store
-        low, end = store.min_offset(stored_in, queue_id), store.max_offset(stored_in, queue_id)
-        if not low <= offset <= end or receipt.offset != offset:
-            raise RequestRefused(
-                f"offset is illegal, key:{stored_in}@{queue_id}, commit:{offset}, store:{low}~{end}",
-                ResponseCode.NO_MESSAGE,
-            )
-        return group, receipt, stored_in
+        if not store.min_offset(stored_in, queue_id) <= first <= last <= store.max_offset(stored_in, queue_id):
+            raise self._illegal_offset(stored_in, queue_id, first)
+        return stored_in
+
+    def _illegal_offset(self, topic: str, queue_id: int, offset: int) -> RequestRefused:
+        low, end = self._parts.store.min_offset(topic, queue_id), self._parts.store.max_offset(topic, queue_id)
+        return RequestRefused(
+            f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{end}", ResponseCode.NO_MESSAGE
+        )
 
 
 def _popped(group: str, topic: str, receipt: Receipt) -> PoppedMessage:

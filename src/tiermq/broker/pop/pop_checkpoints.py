@@ -27,6 +27,20 @@ OFFSETS_MAX = 127
 """Maximum messages of one check point: RocketMQ counts them in a byte, and delivers 32 at most."""
 
 
+LEASE = "lease"
+"""TierMQ's own field, ignored by RocketMQ."""
+Lease = tuple[str, str]
+"""A client's id and its account's key."""
+
+
+def lease_in(table: dict[str, Any]) -> Lease | None:
+    """The lease in a record. Raises RequestRefused."""
+    found = table.get(LEASE)
+    if not isinstance(found, list) or len(found) != 2:
+        return None
+    return text_in(found[0], LEASE), text_in(found[1], LEASE)
+
+
 class PoppedMessage(NamedTuple):
     """What identifies a check point."""
 
@@ -49,6 +63,8 @@ class CheckPoint:
     """Its offset in the revive queue."""
     open: set[int] = field(default_factory=set)
     """Unacknowledged offsets."""
+    lease: Lease | None = None
+    """The client that has the messages for as long as it lives; it is not asked for more time."""
     is_read: bool = False
     """It was read from the log: RocketMQ's acknowledgements of it may wait in the timer wheel until it is due."""
 
@@ -61,7 +77,8 @@ class CheckPoint:
 
     def to_json(self, broker: str) -> dict[str, Any]:
         start = self.popped.start_offset
-        return {
+        leased = {} if self.lease is None else {LEASE: list(self.lease)}
+        return leased | {
             "bm": 0,
             "bn": broker,
             "c": self.popped.group,
@@ -88,7 +105,7 @@ class CheckPoint:
         if not 0 <= min(offsets) <= max(offsets) < LONG_MAX:
             raise RequestRefused(f"expected offsets of 63 bits, found {min(offsets)} to {max(offsets)}")
         invisible_ms = min(int64_in(table, "it"), INVISIBLE_MS_MAX)
-        found = cls(popped, invisible_ms, offsets, revive_queue, log_offset)
+        found = cls(popped, invisible_ms, offsets, revive_queue, log_offset, lease=lease_in(table))
         bits = int32_in(table, "bm")
         found.open -= {offset for at, offset in enumerate(offsets) if bits >> at & 1}
         return found
@@ -123,6 +140,7 @@ class CheckPoints:
         self._numbers = itertools.count()
         # In the order of the log: each is added under the lock of its queue, after its record was appended.
         self._logged: dict[int, dict[int, CheckPoint]] = {queue: {} for queue in range(revive_queues)}
+        self._leased: dict[PoppedMessage, CheckPoint] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -133,7 +151,13 @@ class CheckPoints:
 
     def add(self, point: CheckPoint) -> None:
         with self._lock:
+            known = self._table.get(point.popped)
+            if known is not None and known is not point:  # This one has more time for the same messages.
+                known.open = set()
+                self._forget(known)
             self._table[point.popped] = point
+            if point.lease is not None:
+                self._leased[point.popped] = point
             logged = self._logged.setdefault(point.revive_queue, {})
             is_late = point.log_offset < next(reversed(logged), -1)  # A timer had delivered its record.
             logged[point.log_offset] = point
@@ -158,7 +182,13 @@ class CheckPoints:
 
     def _forget(self, point: CheckPoint) -> None:
         self._table.pop(point.popped, None)
+        self._leased.pop(point.popped, None)
         self._logged.get(point.revive_queue, {}).pop(point.log_offset, None)
+
+    def leased(self) -> list[CheckPoint]:
+        """Those whose messages a client has for as long as it lives."""
+        with self._lock:
+            return list(self._leased.values())
 
     def next_due_ms(self) -> int | None:
         """When the next one is due; None without one."""

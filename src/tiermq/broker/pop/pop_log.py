@@ -32,7 +32,7 @@ from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.consumer_offsets import SEPARATOR, ConsumerOffsets, Offsets
-from tiermq.broker.pop.pop_checkpoints import CheckPoint, CheckPoints, PoppedMessage, popped_in
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, CheckPoints, Lease, PoppedMessage, popped_in
 from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
 from tiermq.delivery.redeliver import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused
@@ -146,12 +146,13 @@ class PopLog:
         *,
         group_offset: int | None = None,
         instead_of: PoppedMessage | None = None,
+        lease: Lease | None = None,
     ) -> CheckPoint:
         """Make a check point and move the group's offset, or make one `instead_of` another, for messages of that one.
 
         Raises RequestRefused when the store does not take it: nothing may be delivered then.
         """
-        point = CheckPoint(popped, invisible_ms, offsets, queue)
+        point = CheckPoint(popped, invisible_ms, offsets, queue, lease=lease)
         value = point.to_json(self._broker)
         if instead_of is not None:
             value[AGAIN] = [instead_of.start_offset, instead_of.pop_ms]
@@ -161,6 +162,21 @@ class PopLog:
             if group_offset is not None:  # Under the lock, for `_take_ends`.
                 self._offsets.commit(popped.group, popped.topic, popped.queue_id, group_offset)
         return point
+
+    def extend(self, popped: PoppedMessage, invisible_ms: int, lease: Lease | None) -> bool:
+        """Give the open messages of a check point another invisible time, counted from the pop: their receipts stay
+        valid. It is a record of the same identity. False if none is open. Raises RequestRefused.
+        """
+        point = self.points.find(popped)
+        if point is None:
+            return False
+        with self._locks[point.revive_queue]:
+            if not point.open:
+                return False
+            made = CheckPoint(popped, invisible_ms, tuple(sorted(point.open)), point.revive_queue, lease=lease)
+            made.log_offset = self._append(point.revive_queue, TAG_CHECK_POINT, made.to_json(self._broker))
+            self.points.add(made)
+        return True
 
     def acknowledge(self, popped: PoppedMessage, offsets: Collection[int]) -> bool:
         """Acknowledge messages of a check point. False if none of them was open. Raises RequestRefused."""

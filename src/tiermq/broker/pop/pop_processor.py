@@ -29,13 +29,13 @@ from tiermq.broker.pop.pop_acks import PopAcks
 from tiermq.broker.pop.pop_log import PopLog
 from tiermq.broker.pop.pop_reader import PopReader, PopResult
 from tiermq.broker.pop.pop_revive import PopRevive
-from tiermq.broker.pop.pop_waiting import ANY_QUEUE, LOOK_MS, Pop, PopWaiting
+from tiermq.broker.pop.pop_waiting import LOOK_MS, Pop, PopWaiting
 from tiermq.broker.pull.long_polling import weight_of
 from tiermq.broker.pull.sql_filter import filter_of
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.namesrv.topic_config import PERM_READ, TopicConfig
 from tiermq.remoting.access import of_group, reads, serves
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import remark_of
@@ -66,6 +66,7 @@ class PopProcessor:
         self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
         parts.server.serve(self.acks)
+        parts.server.take_acks_by(self.acks.acknowledge_run)
         if self.log.recover():
             self.revive.recover()
         parts.topics.listeners.append(self._topics_changed)

@@ -269,8 +269,11 @@ class PopReader:
     # Giving.
 
     def _give(self, pop: Pop, place: _Place, page: Page, found: PopResult, begin: int) -> int:
-        offsets = tuple(queue_offsets_of(page.data))
-        start = offsets[0]
+        start = int.from_bytes(page.data[_QUEUE_OFFSET], "big")
+        if start == page.next_offset - page.count:  # One record for each unit, none left out.
+            offsets = tuple(range(start, page.next_offset))
+        else:
+            offsets = tuple(queue_offsets_of(page.data))
         given: Iterable[int] = offsets
         data: Iterable[bytes | memoryview] = (page.data,)
         if place.mark != MARK_NORMAL:
@@ -282,13 +285,13 @@ class PopReader:
             given, data = fitting.keys(), fitting.values()
         if pop.is_ordered:
             key = (place.topic, pop.group, place.queue_id)
-            counts = self._orders.popped(key, offsets, found.pop_ms, pop.invisible_ms, pop.attempt_id)
+            counts = self._orders.popped(key, offsets, found.pop_ms, pop.invisible_ms, pop.attempt_id, pop.lease)
             found.order_counts += _order_counts(place, offsets, counts)
             after = begin
         else:
             popped = PoppedMessage(pop.group, place.topic, place.queue_id, start, found.pop_ms)
             after = page.next_offset
-            self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after)
+            self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after, lease=pop.lease)
         if given_text := ",".join(map(str, given)):
             found.count += given_text.count(",") + 1
             found.starts.append(f"{place.mark} {place.queue_id} {start}")

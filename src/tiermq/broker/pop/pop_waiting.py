@@ -22,7 +22,7 @@ from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.errors import RequestRefused
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.topic_name import RETRY_PREFIX
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import RemotingServer
@@ -30,7 +30,8 @@ from tiermq.remoting.server import RemotingServer
 MESSAGES_MAX = 32
 FROM_MIN = 0
 INVISIBLE_MS_MAX = 7 * 24 * 3_600_000
-ANY_QUEUE = -1
+LEASE_OF = "lease"
+"""The attribute of a connection whose client has what it pops for as long as it lives."""
 LOOK_MS = 250
 """Interval of the check for due pops."""
 WatchKey = tuple[str, int]
@@ -54,6 +55,7 @@ class Pop:
         "invisible_ms",
         "is_notification",
         "is_ordered",
+        "lease",
         "max_messages",
         "message_filter",
         "owner",
@@ -74,6 +76,7 @@ class Pop:
         self.is_notification = command.code == RequestCode.NOTIFICATION
         self.is_ordered = bool_field(command, "order", default=False)
         self.attempt_id = command.ext.get("attemptId") or ""
+        self.lease: tuple[str, str] | None = connection.attributes.get(LEASE_OF)
         self.max_messages = 1
         self.invisible_ms = 0
         self.starts_at_min = True

@@ -187,7 +187,7 @@ def _discard(table: dict[K, set[Pull]], key: K, pull: Pull) -> None:
 
 def weight_of(command: RemotingCommand, message_filter: MessageFilter | None) -> int:
     """Bytes that a request keeps while it waits."""
-    texts = sum(len(name) + len(value) for name, value in command.ext.items())
+    texts = len("".join(command.ext)) + len("".join(command.ext.values()))
     fields = FIELD_BYTES * len(command.ext)
     return REQUEST_BYTES + fields + texts + len(command.body) + bytes_of(message_filter)
 

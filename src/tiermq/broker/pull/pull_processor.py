@@ -454,12 +454,15 @@ class ConsumeCounts:
     """Delivered messages, lag and connections of consumers, under RocketMQ's metric names.
 
         rocketmq_messages_out_total, rocketmq_throughput_out_total      by group and topic
-        rocketmq_consumer_lag_messages, rocketmq_consumer_inflight_messages
+        rocketmq_consumer_lag_messages, rocketmq_consumer_inflight_messages, rocketmq_consumer_ready_messages
+        rocketmq_consumer_lag_latency, rocketmq_consumer_queueing_latency
         rocketmq_consumer_connections, rocketmq_producer_connections
 
     Counting costs a pull two additions; everything else is computed when metrics are read. What has ended (a group,
     a connection) is reported as 0 from then on. Lag is the distance to the max offset of queues that the group has an
-    offset of; in flight is what was delivered and not committed yet.
+    offset of; in flight is what was delivered and not committed yet, ready what was not delivered yet. Both latencies
+    are the age in ms of the oldest such message (lag: not committed; queueing: not delivered), as far as the local disk
+    has it: nothing is read from the tier for a metric.
 
     `collect` may run in any thread, one at a time.
     """
@@ -478,6 +481,19 @@ class ConsumeCounts:
         self._lag = registry.gauge("rocketmq_consumer_lag_messages", "messages that a group has not consumed", BEHIND)
         self._inflight = registry.gauge(
             "rocketmq_consumer_inflight_messages", "messages delivered to a group and not consumed", BEHIND
+        )
+        self._ready = registry.gauge(
+            "rocketmq_consumer_ready_messages", "messages not delivered to a group yet", BEHIND
+        )
+        self._lag_latency = registry.gauge(
+            "rocketmq_consumer_lag_latency",
+            "ms since the oldest message was stored that a group has not consumed",
+            BEHIND,
+        )
+        self._queueing_latency = registry.gauge(
+            "rocketmq_consumer_queueing_latency",
+            "ms since the oldest message was stored that waits for delivery",
+            BEHIND,
         )
         self._consumers = registry.gauge("rocketmq_consumer_connections", "consumers that are connected", CONSUMING)
         self._producers = registry.gauge("rocketmq_producer_connections", "producers that are connected", PRODUCING)
@@ -504,18 +520,32 @@ class ConsumeCounts:
         parts = self._parts
         lag: dict[Labels, float] = {}
         inflight: dict[Labels, float] = {}
+        ready: dict[Labels, float] = {}
+        ages: tuple[dict[Labels, float], dict[Labels, float]] = ({}, {})
         for key, queues in parts.offsets.snapshot().items():
             topic, _, group = key.partition("@")
             if parts.topics.get(topic) is None:
                 continue
             labels = (*self._owner, topic, group, _text(_is_retry(topic)))
             for queue_id, offset in queues.items():
-                behind = parts.store.max_offset(topic, queue_id) - offset
-                given = parts.offsets.query_pulled(group, topic, queue_id) - offset
+                end = parts.store.max_offset(topic, queue_id)
+                behind = end - offset
+                pulled = max(offset, parts.offsets.query_pulled(group, topic, queue_id))
+                given = pulled - offset
                 lag[labels] = lag.get(labels, 0) + max(0, behind)
                 inflight[labels] = inflight.get(labels, 0) + max(0, given)
+                ready[labels] = ready.get(labels, 0) + max(0, end - pulled)
+                for age, at in zip(ages, (offset, pulled), strict=True):
+                    age[labels] = max(age.get(labels, 0), self._age_ms(topic, queue_id, at) if at < end else 0)
         self._show("lag", self._lag, lag)
         self._show("inflight", self._inflight, inflight)
+        self._show("ready", self._ready, ready)
+        self._show("lag_latency", self._lag_latency, ages[0])
+        self._show("queueing_latency", self._queueing_latency, ages[1])
+
+    def _age_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        stored_ms = self._parts.local.store_time_of(topic, queue_id, offset)
+        return max(0, self._parts.clock.now_ms() - stored_ms) if stored_ms > 0 else 0
 
     def _collect_connections(self) -> None:
         clients = self._parts.clients

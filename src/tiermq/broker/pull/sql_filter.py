@@ -27,12 +27,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tiermq.broker.group.subscription import EXPRESSION_CHARACTERS_MAX, SQL92, ExpressionCache, Subscription
+from tiermq.broker.group.subscription import EXPRESSION_CHARACTERS_MAX, ExpressionCache, Subscription
 from tiermq.broker.pull import sql_nodes
 from tiermq.broker.pull.sql_nodes import Node, NotComparable, whole_constant
 from tiermq.errors import BadExpression, CorruptRecord
 from tiermq.message.layout import ReadableBuffer
-from tiermq.message.message_filter import EVERYTHING, TAG_BYTES, MessageFilter, TagCodeFilter
+from tiermq.message.message_filter import EVERYTHING, SQL92, TAG_BYTES, MessageFilter, TagCodeFilter
 from tiermq.message.properties import RETRY_TOPIC, decode_properties, get_property
 from tiermq.message.record_head import HeadKind, read_head
 

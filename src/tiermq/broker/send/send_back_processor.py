@@ -19,7 +19,7 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.broker.pop.pop_topics import require_message
 from tiermq.broker.send.put_answers import require_queue
-from tiermq.broker.send.send_checks import VERSION_MAX_RECONSUME_TIMES, Destination, delayed
+from tiermq.broker.send.send_checks import FIRST_LEVEL, VERSION_MAX_RECONSUME_TIMES, Destination, delayed
 from tiermq.broker.topic.topic_table import DLQ_QUEUES
 from tiermq.config import FlushDiskType
 from tiermq.errors import RequestRefused, TierError
@@ -37,8 +37,6 @@ from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
 
-FIRST_LEVEL = 3
-"""The level of the first retry; each further one is a level later."""
 NO_DELAY = "0"
 DLQ_LABELS = ("cluster", "node_type", "node_id", "topic", "consumer_group")
 

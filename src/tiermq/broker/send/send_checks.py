@@ -96,6 +96,10 @@ Not more: RocketMQ keeps nothing back (it drops such timers, and never gives suc
 SENT_PROPERTIES_BYTES_MAX = PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE_BYTES
 
 
+FIRST_LEVEL = 3
+"""The delay level of a first retry, 10 s; each further one is a level later."""
+
+
 class Destination(NamedTuple):
     """Where a message is stored, and with which properties."""
 

@@ -62,7 +62,7 @@ from tiermq.broker.send.send_checks import (
 from tiermq.broker.topic.topic_table import DLQ_QUEUES, TopicTable
 from tiermq.delivery.timer.timer_state import CONGEST_NUM
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
-from tiermq.kernel import FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
+from tiermq.kernel import AckRequest, FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
 from tiermq.kernel.fast_send_path import Later
 from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements, with_inner_num
 from tiermq.message.hosts import encode_host
@@ -167,7 +167,7 @@ class SendProcessor:
         server = self._parts.server
         if not server.is_on_loop or server.loop.is_closed():
             return False
-        server.loop.call_soon(dispatch)
+        server.call_threadsafe(dispatch)  # With the pulls that it wakes, and their answers.
         return True
 
     # Fast path.
@@ -188,7 +188,7 @@ class SendProcessor:
         self._hold(connection, 1, b"" if request.is_oneway else answer)
         return None
 
-    def take_sends(self, connection: Connection, frames: list[Frame | SendRequest]) -> int:
+    def take_sends(self, connection: Connection, frames: list[Frame | SendRequest | AckRequest]) -> int:
         """Take plain sends at the head of a read, which are answered once they are durable; how many."""
         room = self._config.send_thread_pool_queue_capacity - self.waiting
         may_answer = self._parts.server.may_answer

@@ -5,8 +5,8 @@
 
 One round: new messages are enqueued, then the current slot advances, then due timers are delivered. A cancellation that
 came before its timer's slot passed thus takes effect; after a stop, too, since the wheel's time continues only when all
-that was stored before, and all overdue tiered timers, are in it. A wheel that is late catches up in steps, each no longer
-than a timer that rolls has left (`slot_for`): what rolled is in the wheel again before its own time passes.
+that was stored before, and all overdue tiered timers, are in it. A wheel that is late catches up in steps, each no
+longer than a timer that rolls has left (`slot_for`): what rolled is in the wheel again before its own time passes.
 
 Invariants: a timer that is durable in the timer topic is delivered at least once, not before its time, also over
 restarts, crashes and power cuts. A checkpoint is written when the state that it describes is durable: tiered
@@ -57,7 +57,7 @@ INTERVAL_MS_MAX = 60_000
 INTERVAL_MS_MIN = 1_000
 RETRY_MS = 5_000
 ELSEWHERE_FILE = "timersElsewhere.json"
-NOT_KNOWN = -1
+END_NOT_KNOWN = -1
 
 
 class TimerService(Service):
@@ -96,7 +96,7 @@ class TimerService(Service):
         self._flushed_ms = clock.now_ms()
         self._cleaned_ms = clock.now_ms()
         self._is_closed = False
-        self._enqueue_to: int | None = NOT_KNOWN
+        self._enqueue_to: int | None = END_NOT_KNOWN
         """While set, the wheel's time waits until that much of the timer topic is in the wheel."""
         self._hold = TimerHold(self._state)
         store.add_eviction_veto(self._hold.holds)
@@ -192,7 +192,7 @@ class TimerService(Service):
         self._turn_back()
         more = is_pulling = self._tiered is not None and self._tiered.run()
         with SHORT_TURNS:
-            if self._enqueue_to == NOT_KNOWN and not is_pulling:
+            if self._enqueue_to == END_NOT_KNOWN and not is_pulling:
                 self._enqueue_to = self._enqueue.end
             more = self._enqueue.run() or more
             if self._is_caught_up():
@@ -213,7 +213,7 @@ class TimerService(Service):
 
     def _is_caught_up(self) -> bool:
         to = self._enqueue_to
-        return to is None or (to != NOT_KNOWN and (self.settings.stop_enqueue or self._state.queue_offset >= to))
+        return to is None or (to != END_NOT_KNOWN and (self.settings.stop_enqueue or self._state.queue_offset >= to))
 
     def _advance(self) -> bool:
         """Move the wheel's time ahead, and deliver; whether there is more to do now."""
@@ -222,7 +222,7 @@ class TimerService(Service):
         state.write_ms = max(state.write_ms, min(now_ms, self._step_end_ms(now_ms)))
         more = self._dequeue.run()
         if state.write_ms < now_ms and state.read_ms >= state.write_ms:
-            self._enqueue_to = NOT_KNOWN  # What has rolled comes before the next step.
+            self._enqueue_to = END_NOT_KNOWN  # What has rolled comes before the next step.
             return True
         return more
 

@@ -44,6 +44,8 @@ _MIRRORED: dict[type[exp.Expression], type[exp.Expression]] = {
     exp.LTE: exp.GTE,
 }
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?(?:Z|[+-]\d{2}:\d{2})?")
+_QUOTES = {"spark": "`", "duckdb": '"'}
+"""What stands around names that are no plain identifiers."""
 _PLAIN = frozenset({"with_", "hint", "kind", "expressions", "from_", "joins", "laterals", "where", "group", "having"})
 _PLAIN |= {"qualify", "windows", "distribute", "sort", "cluster", "order", "limit", "offset", "distinct"}
 """Parts of a SELECT that change nothing about which rows its WHERE sees."""
@@ -66,15 +68,18 @@ class QueryTables:
     reads: tuple[TableRead, ...]
 
 
-def query_tables(query: str, known: set[str], prefix: str, zone: dt.tzinfo | None = None) -> QueryTables | None:
+def query_tables(
+    query: str, known: set[str], prefix: str, zone: dt.tzinfo | None = None, *, dialect: str = "spark"
+) -> QueryTables | None:
     """Name each reference to a known table; None for a query whose text is not rewritten.
 
-    `known` has names in small letters. `zone` is that of times without one; without it they prune nothing.
+    `known` has names in small letters. `zone` is that of times without one; without it they prune nothing. `dialect` is
+    that of the query: spark or duckdb.
     """
     if "|>" in query or re.match(r"\s*from\b", query, re.IGNORECASE):
         return None
     try:
-        (tree,) = sqlglot.parse(query, dialect="spark")
+        (tree,) = sqlglot.parse(query, dialect=dialect)
     except (SqlglotError, ValueError):
         return None
     if not isinstance(tree, exp.Query) or any(cte.alias.lower() in known for cte in tree.find_all(exp.CTE)):
@@ -86,7 +91,7 @@ def query_tables(query: str, known: set[str], prefix: str, zone: dt.tzinfo | Non
     reads, pieces, at = [], [], 0
     for number, table in enumerate(found):
         begin, end = table.this.meta.get("start", -1), table.this.meta.get("end", -2) + 1
-        if query[begin:end].strip("`").lower() != table.name.lower() or begin < at:
+        if query[begin:end].strip(_QUOTES[dialect]).lower() != table.name.lower() or begin < at:
             return None
         name = f"{prefix}{number}"
         pieces += [query[at:begin], name if table.alias else f"{name} as {query[begin:end]}"]

@@ -165,7 +165,7 @@ class ObjectRequests:
         with self._lock:
             return dict(self._counts)
 
-    def create(self, path: str, data: bytes) -> str | None:
+    def create(self, path: str, data: bytes | memoryview) -> str | None:
         """Create an object; its entity tag, or None when one exists."""
         try:
             with self._request("put", "create an object", path):

@@ -1,4 +1,9 @@
-"""CompactedIndex: one index file in the tier, queried by key hash with two small reads.
+"""CompactedIndex: one index file in the tier, queried by key hash with one or two small reads.
+
+A slot says where its run of items is, and a second read gets the run. But runs are in the order of their slots and keys
+are spread evenly over slots, so the place of a run is known to some items beforehand, the better the more slots have
+been read (`SlotFences`). One read of that place has the run if it begins and ends with items of other slots. Only a
+file with checksums is read so: in others nothing says that the order holds.
 
 The number of slots is a property of the file, not of the configuration. After a start it comes from the companion
 object, which is read once anyway for its times, and counts if the file has exactly the resulting size. A file without
@@ -22,6 +27,9 @@ on gets its answer from wherever the items are: the tier's copy is known before 
 from __future__ import annotations
 
 import enum
+import math
+import threading
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -42,6 +50,7 @@ from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
     HEADER_BYTES,
+    ITEM,
     ITEM_BYTES,
     SLOT_BYTES,
     IndexHeader,
@@ -58,6 +67,70 @@ RUN_READ_BYTES = ITEM_BYTES * 1024
 """How much of a slot's run is read at once. Few slots have more; of those the newest items come first."""
 
 
+GUESS_BYTES_MAX = 64 << 10
+"""How much may be read to find a run without its slot."""
+GUESS_DEVIATIONS = 4
+FENCES_MAX = 4096
+
+
+class SlotFences:
+    """Where runs of some slots begin, as far as it was read, and where others can be expected between them.
+
+    Any thread may call; its lock guards every change.
+    """
+
+    __slots__ = ("_hits", "_lock", "_misses", "_positions", "_slots")
+
+    def __init__(self, slots: int, first: int, end: int) -> None:
+        """Runs of `slots` slots are in bytes [first, end)."""
+        self._lock = threading.Lock()
+        self._slots = [0, slots]
+        self._positions = [first, end]
+        self._hits = 0
+        self._misses = 0
+
+    def guess(self, slot: int) -> tuple[int, int, int, int] | None:
+        """Bytes [low, high) that have the run of a slot very likely, and [begin, end) that have it certainly.
+
+        None where that is too much to read, or where guesses were wrong too often.
+        """
+        with self._lock:
+            if self._misses > 8 + self._hits // 4:
+                return None
+            at = bisect_right(self._slots, slot)
+            left, right = self._slots[at - 1], self._slots[at]
+            begin, end = self._positions[at - 1], self._positions[at]
+        items = (end - begin) // ITEM_BYTES
+        share = 1 / (right - left)
+        before = (slot - left) * share
+        mean = items * before
+        margin = 4 + GUESS_DEVIATIONS * math.sqrt(items * before * (1 - before)) + 2 * items * share
+        low = max(0, int(mean - margin))
+        high = min(items, int(mean + items * share + margin) + 1)
+        if (high - low) * ITEM_BYTES > GUESS_BYTES_MAX:
+            return None
+        return begin + low * ITEM_BYTES, begin + high * ITEM_BYTES, begin, end
+
+    def note(self, slot: int, position: int, length: int) -> None:
+        """The run of a slot is there."""
+        with self._lock:
+            for each, where in ((slot, position), (slot + 1, position + length)):
+                at = bisect_left(self._slots, each)
+                if self._slots[at] != each and self._positions[at - 1] <= where <= self._positions[at]:
+                    self._slots.insert(at, each)
+                    self._positions.insert(at, where)
+            if len(self._slots) > FENCES_MAX:
+                del self._slots[1:-1:2], self._positions[1:-1:2]
+
+    def count(self, *, is_hit: bool) -> None:
+        """Whether a guess was right."""
+        with self._lock:
+            if is_hit:
+                self._hits += 1
+            else:
+                self._misses += 1
+
+
 def companion_name(key: SegmentKey) -> str:
     """Where the facts about an uploaded index file are kept."""
     return key.path + OBJECT_SUFFIX
@@ -66,13 +139,15 @@ def companion_name(key: SegmentKey) -> str:
 class CompactedIndex:
     """One uploaded index file. Immutable, except for cached reads; any thread may query."""
 
-    __slots__ = ("_companion", "_driver", "_slots", "_sums", "segment")
+    __slots__ = ("_companion", "_driver", "_fences", "_has_other_size", "_slots", "_sums", "segment")
 
     def __init__(self, driver: TierDriver, segment: Segment, slots: int = 0, sums: BlockSums | None = None) -> None:
         """`slots` and `sums`: where they are known; else the companion is read for them."""
         self._driver = driver
         self._sums = sums
         self._slots = slots  # 0: not known yet.
+        self._fences: SlotFences | None = None  # None: not known yet, or the file has no checksums.
+        self._has_other_size = False  # Than the segment's row has.
         self._companion: CoverageRecord | bool | None = False  # False: not read yet; None: there is no companion.
         self.segment = segment
 
@@ -123,7 +198,7 @@ class CompactedIndex:
                     f"{self.key.path}: expected a compacted index of 28 + 8*{slots} + 28*{header.item_count} bytes, "
                     f"found an object of {self._driver.size(self.key)}; delete it and index its time again"
                 )
-            self._slots = slots
+            self._slots, self._has_other_size = slots, total != self.segment.size
         return self._slots
 
     def _companion_slots(self) -> int:
@@ -155,8 +230,13 @@ class CompactedIndex:
         Raises SegmentMissing, TierUnavailable, CorruptSegment.
         """
         slots = (self._sums and self._slots) or self._companion_slots() or self.slots()
+        fences = self._fences_of(slots)
+        if fences is not None and (run := self._guessed_run(fences, slots, key_hash % slots)) is not None:
+            return self._chosen(run, key_hash, max_count, begin_ms, end_ms)
         slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
         position, length = COMPACTED_SLOT.unpack(self._read(slot_at, SLOT_BYTES))
+        if fences is not None:
+            fences.note(key_hash % slots, position, length)
         if length == 0:
             return Selected([], has_more=False)
         if position < HEADER_BYTES + SLOT_BYTES * slots or length < 0 or length % ITEM_BYTES:
@@ -179,6 +259,46 @@ class CompactedIndex:
                 break
             read_bytes *= 4
         return Selected(found, has_more=position < end)
+
+    def _fences_of(self, slots: int) -> SlotFences | None:
+        if self._fences is None and self._sums is not None and not self._has_other_size:
+            first = HEADER_BYTES + SLOT_BYTES * slots
+            if self.segment.size > first and (self.segment.size - first) % ITEM_BYTES == 0:
+                self._fences = SlotFences(slots, first, self.segment.size)
+        return self._fences
+
+    def _guessed_run(self, fences: SlotFences, slots: int, slot: int) -> memoryview | None:
+        """The items of a slot, read where they are expected; None when they are not wholly there."""
+        guess = fences.guess(slot)
+        if guess is None or self._sums is None:
+            return None
+        low, high, begin, end = guess
+        whole_low, whole_high = self._sums.part(low, high) if high > low else (low, high)  # It is read anyway.
+        low = max(begin, low - (low - whole_low) // ITEM_BYTES * ITEM_BYTES)
+        high = min(end, high + (whole_high - high) // ITEM_BYTES * ITEM_BYTES)
+        data = self._read(low, high - low) if high > low else memoryview(b"")
+
+        def slot_of(item: int) -> int:
+            return int(ITEM.unpack_from(data, item * ITEM_BYTES)[0]) % slots
+
+        count = len(data) // ITEM_BYTES
+        first = bisect_left(range(count), slot, key=slot_of)
+        last = bisect_right(range(count), slot, lo=first, key=slot_of)
+        is_hit = (first > 0 or low == begin) and (last < count or high == end)
+        fences.count(is_hit=is_hit)
+        if not is_hit:
+            return None
+        fences.note(slot, low + first * ITEM_BYTES, (last - first) * ITEM_BYTES)
+        return data[first * ITEM_BYTES : last * ITEM_BYTES]
+
+    def _chosen(self, run: memoryview, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
+        """The items of a whole run that are asked for."""
+        found = [
+            item
+            for item in decode_run(run)
+            if item.key_hash == key_hash and is_in_time(item, self.begin_ms, begin_ms, end_ms)
+        ]
+        return Selected(found[:max_count], has_more=len(found) > max_count)
 
 
 # The part of MetadataStore that the index uses.

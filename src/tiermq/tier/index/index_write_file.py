@@ -139,6 +139,8 @@ def _slot_heads(buffer: Any, slots: int) -> array[int]:
 
 RESERVE_ITEMS = 1 << 16
 """How many items get disk blocks at a time (2 MiB)."""
+GROWING_ITEMS = 128
+"""Items of a new file that get blocks one by one."""
 
 
 class Selected(NamedTuple):
@@ -188,7 +190,8 @@ class IndexWriteFile:
 
     @classmethod
     def create(cls, access: FileAccess, directory: str, begin_ms: int, slots: int, capacity: int) -> IndexWriteFile:
-        """A new file, named by `begin_ms`, with disk blocks for its header, slots and first items.
+        """A new file, named by `begin_ms`, with disk blocks for its header. Most files stay small: the first items get
+        blocks one by one, then come those of all slots, 40 MB by default.
 
         Raises DiskFull, and leaves no file, when the disk is full.
         """
@@ -196,7 +199,7 @@ class IndexWriteFile:
         path = os.path.join(directory, str(begin_ms))
         file = cls(access, path, access.create(path, open_file_bytes(slots, capacity)), slots, capacity)
         try:
-            file._reserve(1)
+            file._region.reserve(0, HEADER_BYTES)
         except TierMQError:
             file.destroy()
             raise
@@ -214,7 +217,8 @@ class IndexWriteFile:
         region = access.open(path, open_file_bytes(facts.slots, facts.capacity))
         file = cls(access, path, region, facts.slots, facts.capacity)
         try:
-            file._reserve(facts.item_count + 1)
+            if facts.item_count >= GROWING_ITEMS:
+                file._reserve(facts.item_count + 1)
             cut_to(file._buffer, facts.slots, facts.item_count)
         except CorruptRecord as error:
             file.close()
@@ -298,7 +302,7 @@ class IndexWriteFile:
             if last >= self.capacity:
                 return False
             if last >= self._item_limit:
-                self._reserve(last)
+                self._reserve_for(hashes, last)
             topic_id = low_32_bits(topic_id)
             seconds = seconds_between(self.begin_ms, store_ms)
             heads: dict[int, int] = {}
@@ -426,6 +430,16 @@ class IndexWriteFile:
     def _write_header(self, end_ms: int, slot_count: int, item_count: int) -> None:
         magic = MAGIC_END if item_count + 1 >= self.capacity else MAGIC_BEGIN
         HEADER.pack_into(self._buffer, 0, magic, self.begin_ms, end_ms, slot_count, item_count)
+
+    def _reserve_for(self, hashes: Sequence[int], last: int) -> None:
+        """Give blocks to the slots of hashes and to the items up to `last`, or to everything that comes next."""
+        if self._item_limit or last >= GROWING_ITEMS:
+            self._reserve(last)
+            return
+        for key_hash in hashes:
+            self._region.reserve(HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots), SLOT_BYTES)
+        first = last - len(hashes) + 1
+        self._region.reserve(self._first_item + OPEN_ITEM_BYTES * first, OPEN_ITEM_BYTES * len(hashes))
 
     def _reserve(self, number: int) -> None:
         """Give blocks to the header and slots (once) and to items up to `number` and some more."""

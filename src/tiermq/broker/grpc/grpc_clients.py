@@ -1,0 +1,463 @@
+"""GrpcClients: clients by their ids, their settings, and the telemetry streams by which they are reached.
+
+    settings on the stream ─► checked, completed ─► registered as a heartbeat would be ─► settings on the stream
+    heartbeat ─► registered again              silent for `channel_expired_timeout`, or terminated ─► forgotten
+
+A `GrpcClient` stands for its client among the broker's connections: the check of a transaction, or an operator's
+request to a consumer, reaches the client as a command on its stream.
+
+Invariants: a client belongs to an account and an id; at most one stream of it is used, the newest; what clients send is
+bounded (`SETTINGS_BYTES_MAX`, `CLIENTS_MAX`). All state belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_processor import ACCOUNT
+from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, given_message
+from tiermq.broker.grpc.local_request import Caller, Pending
+from tiermq.errors import CorruptRecord, PeerGone, RequestTimedOut
+from tiermq.grpc.call import Call
+from tiermq.grpc.messages import (
+    FILTER_BY_SQL,
+    LITE_CONSUMERS,
+    PUSH_CONSUMER,
+    Code,
+    MessageType,
+    Settings,
+    TelemetryCommand,
+    status,
+)
+from tiermq.message.properties import UNIQ_KEY
+from tiermq.message.record import decode_records
+from tiermq.message.topic_name import group_problem, is_broker_group, is_system_topic, topic_problem
+from tiermq.remoting.codes import VERSION, Language, RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import AccessCheck, Connection
+from tiermq.remoting.json_dialect import encode_body
+from tiermq.remoting.permissions import Account, Permission
+
+_log = logging.getLogger(__name__)
+
+SETTINGS_BYTES_MAX = 32 * 1024
+CLIENTS_MAX = 20_000
+PRODUCER_ATTEMPTS = 3
+RECEIVE_BATCH = 32
+POLL_S = 20
+BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+SWEEP_S = 10.0
+_LANGUAGES = {
+    "JAVA": Language.JAVA, "CPP": Language.CPP, "DOT_NET": Language.DOTNET, "GOLANG": Language.GO,
+    "RUST": Language.RUST, "PYTHON": Language.PYTHON, "PHP": Language.PHP, "NODE_JS": Language.NODE_JS,
+    "RUBY": Language.RUBY,
+}  # fmt: skip
+_opaques = itertools.count(1)
+
+
+class GrpcClient(Connection):
+    """One client. See the module."""
+
+    __slots__ = (
+        "_answers",
+        "_asked",
+        "account",
+        "caller",
+        "forgotten",
+        "group",
+        "seen_ms",
+        "settings",
+        "stream",
+        "topics",
+    )
+
+    def __init__(self, caller: Caller, forgotten: Callable[[GrpcClient], None]) -> None:
+        # Not the base's: there is no transport.
+        self.id = 0
+        self.loop = caller.loop
+        self.peer, self.local = caller.peer, caller.local
+        self.attributes = {} if caller.account is None else {ACCOUNT: caller.account}
+        self.born_host = caller.born_host
+        self.on_close = []
+        self.closing = False
+        self.last_active_s = 0.0
+        self._transport = None
+        self._out = []
+        self._out_bytes = 0
+        self._requests = {}
+        self._next_opaque = 0
+        self.account = caller.account
+        self.caller = caller
+        self.forgotten = forgotten
+        self.settings: Any = None
+        self.stream: Call | None = None
+        self.group = ""
+        self.topics: tuple[str, ...] = ()
+        self.seen_ms = 0
+        self._answers: dict[int, Pending] = {}
+        self._asked: dict[str, tuple[asyncio.Future[RemotingCommand], asyncio.TimerHandle, RemotingCommand]] = {}
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.settings is not None and self.settings.HasField("subscription")
+
+    # What processors answer to the registration of this client.
+
+    def expect(self, command: RemotingCommand) -> Pending:
+        """The answer to a command that a processor serves for this client."""
+        command.opaque = next(_opaques)
+        self._answers[command.opaque] = pending = Pending()
+        return pending
+
+    def send(self, command: RemotingCommand) -> None:
+        """An answer."""
+        if (pending := self._answers.pop(command.opaque, None)) is not None:
+            pending.answer(command)
+
+    def send_at_once(self, command: RemotingCommand) -> None:
+        """A refusal."""
+        self.send(command)
+
+    def signer_of(self, _acl: AccessCheck, _command: RemotingCommand) -> Account | None:
+        """Checked when the call came."""
+        return self.account
+
+    # What the broker asks of the client.
+
+    def tell(self, command: Any) -> bool:
+        """Send a command on the stream; False if there is none."""
+        if self.stream is None or self.stream.ended:
+            return False
+        self.stream.send(command.SerializeToString())
+        return True
+
+    def oneway(self, command: RemotingCommand) -> None:
+        """A transaction's check. Members need no notice of others: balance comes from popping."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return
+        try:
+            [message] = decode_records(bytes(command.body))
+        except (CorruptRecord, ValueError):
+            _log.exception("%s: a half message cannot be decoded", self)
+            return
+        topic = message.properties.get("REAL_TOPIC", message.topic)
+        asked = TelemetryCommand()
+        recover = asked.recover_orphaned_transaction_command
+        recover.message.CopyFrom(given_message(message, topic))
+        key = message.get_property(UNIQ_KEY) or command.ext.get("transactionId", "")
+        recover.transaction_id = transaction_id_of(
+            key, int(command.ext["commitLogOffset"]), int(command.ext["tranStateTableOffset"])
+        )
+        self.tell(asked)
+
+    def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
+        """What an operator asks of a consumer: its threads, or to consume a message."""
+        future: asyncio.Future[RemotingCommand] = self.loop.create_future()
+        asked, nonce = TelemetryCommand(), uuid.uuid4().hex
+        if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            asked.print_thread_stack_trace_command.nonce = nonce
+        elif command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            [message] = decode_records(bytes(command.body))
+            asked.verify_message_command.nonce = nonce
+            asked.verify_message_command.message.CopyFrom(given_message(message, message.topic))
+        else:
+            future.set_result(
+                command.respond(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "a gRPC client cannot be asked for this")
+            )
+            return future
+        if not self.tell(asked):
+            future.set_exception(PeerGone(f"{self.caller.client_id}: expected a telemetry stream, found none"))
+            return future
+        timer = self.loop.call_later(timeout_s, self._late, nonce, timeout_s)
+        self._asked[nonce] = (future, timer, command)
+        return future
+
+    def _late(self, nonce: str, timeout_s: float) -> None:
+        future, _, command = self._asked.pop(nonce)
+        if not future.done():
+            future.set_exception(
+                RequestTimedOut(
+                    f"{self.caller.client_id}: expected an answer to request {command.code} within {timeout_s} s"
+                )
+            )
+
+    def answered(self, nonce: str, answer: Callable[[RemotingCommand], RemotingCommand]) -> None:
+        """The client has answered a command."""
+        known = self._asked.pop(nonce, None)
+        if known is None:
+            return
+        future, timer, command = known
+        timer.cancel()
+        if not future.done():
+            future.set_result(answer(command))
+
+    def close(self) -> None:
+        """It has been silent for too long, or has ended."""
+        if self.closing:
+            return
+        self.closing = True
+        for future, timer, _ in self._asked.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(PeerGone(f"{self.caller.client_id}: the client is gone"))
+        self._asked.clear()
+        if self.stream is not None:
+            self.stream.end()
+        self.forgotten(self)
+
+    def abort(self) -> None:
+        """The same."""
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<gRPC client {self.caller.client_id} of {self.peer[0]}:{self.peer[1]}>"
+
+
+def transaction_id_of(unique_key: str, log_offset: int, queue_offset: int) -> str:
+    """What ends a transaction: no table is needed, and nothing expires."""
+    return f"{log_offset:x}-{queue_offset:x}-{unique_key}"
+
+
+def transaction_place(transaction_id: str) -> tuple[int, int]:
+    """The offsets of a half message in the log and in its queue. Raises Refused."""
+    try:
+        log_offset, queue_offset, _ = transaction_id.split("-", 2)
+        place = int(log_offset, 16), int(queue_offset, 16)
+    except ValueError:
+        place = -1, -1
+    if not all(0 <= each < 1 << 63 for each in place):
+        raise Refused(
+            Code.INVALID_TRANSACTION_ID, f"expected a transaction id of this broker, found {transaction_id[:80]!r}"
+        )
+    return place
+
+
+class GrpcClients:
+    """See the module."""
+
+    def __init__(self, parts: BrokerContext) -> None:
+        self._parts = parts
+        self._clients: dict[tuple[str, str], GrpcClient] = {}
+        self.on_gone: list[Callable[[GrpcClient], None]] = []
+        parts.hooks.every(SWEEP_S, self._sweep)
+        parts.metrics.gauge("tiermq_grpc_clients", "gRPC clients with settings", (), lambda: len(self._clients))
+
+    def find(self, caller: Caller) -> GrpcClient | None:
+        found = self._clients.get(caller.key)
+        return None if found is None or found.settings is None else found
+
+    def is_alive(self, key: tuple[str, str]) -> bool:
+        return key in self._clients
+
+    # Settings.
+
+    def check(self, caller: Caller, settings: Any) -> None:
+        """Raises Refused for settings that are not served."""
+        if settings.ByteSize() > SETTINGS_BYTES_MAX:
+            raise Refused(Code.BAD_REQUEST, f"expected settings of at most {SETTINGS_BYTES_MAX} bytes, found more")
+        if settings.client_type in LITE_CONSUMERS:
+            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: use a push or a simple consumer")
+        if settings.HasField("publishing"):
+            for topic in settings.publishing.topics:
+                check_topic(topic.name)
+                require_topic(caller, topic.name, Permission.PUB)
+        elif settings.HasField("subscription"):
+            check_group(settings.subscription.group.name)
+            require_group(caller, settings.subscription.group.name)
+            for entry in settings.subscription.subscriptions:
+                check_topic(entry.topic.name)
+                require_topic(caller, entry.topic.name, Permission.SUB)
+        else:
+            raise Refused(Code.BAD_REQUEST, "expected settings of a producer or a consumer, found neither")
+
+    def take(self, caller: Caller, settings: Any, stream: Call) -> GrpcClient:
+        """A client has sent settings that were checked. Raises Refused when there are too many clients."""
+        client = self._clients.get(caller.key)
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                raise Refused(Code.TOO_MANY_REQUESTS, f"expected at most {CLIENTS_MAX} clients, found them connected")
+            client = self._clients[caller.key] = GrpcClient(caller, self._forget)
+        client.caller, client.peer = caller, caller.peer
+        client.seen_ms = self._parts.clock.now_ms()
+        client.settings = self._completed(settings)
+        if client.stream is not stream:
+            client.stream = stream
+        if client.is_consumer:
+            client.group = settings.subscription.group.name
+        else:
+            client.topics = tuple(topic.name for topic in settings.publishing.topics)
+        return client
+
+    def _completed(self, settings: Any) -> Any:
+        """What the client sent, over what this broker has to say."""
+        made = Settings()
+        made.CopyFrom(settings)
+        made.metric.on = False
+        backoff = made.backoff_policy
+        if made.HasField("publishing"):
+            backoff.Clear()
+            backoff.max_attempts = PRODUCER_ATTEMPTS
+            backoff.exponential_backoff.initial.nanos = 10_000_000
+            backoff.exponential_backoff.max.seconds = 1
+            backoff.exponential_backoff.multiplier = 2
+            made.publishing.max_body_size = min(SENT_BODY_BYTES_MAX, self._parts.local.config.max_message_size)
+            made.publishing.validate_message_type = True
+            return made
+        subscription = made.subscription
+        group = self._parts.groups.get(subscription.group.name)
+        subscription.fifo = group is not None and group.consume_message_orderly
+        subscription.receive_batch_size = RECEIVE_BATCH
+        subscription.long_polling_timeout.seconds = POLL_S
+        backoff.Clear()
+        backoff.max_attempts = 1 + (16 if group is None else group.retry_max_times)
+        for seconds in BACKOFF_S:
+            backoff.customized_backoff.next.add().seconds = seconds
+        return made
+
+    # Registration.
+
+    async def register(self, client: GrpcClient, language: str) -> None:
+        """As a heartbeat of remoting: groups and retry topics are made, permissions are checked."""
+        client.seen_ms = self._parts.clock.now_ms()
+        body: dict[str, Any] = {"clientID": client.caller.client_id}
+        if client.is_consumer:
+            body["consumerDataSet"] = [self._consumer_data(client)]
+        else:
+            body["producerDataSet"] = [{"groupName": topic} for topic in client.topics]
+        command = RemotingCommand(
+            RequestCode.HEART_BEAT,
+            body=encode_body(body),
+            language=_LANGUAGES.get(language, Language.OTHER),
+            version=VERSION,
+        )
+        pending = client.expect(command)
+        self._parts.server.take_request(client, command)
+        answer = await pending
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(code_of(answer.code), answer.remark or "")
+        if client.is_consumer:  # The group may have been made just now.
+            group = self._parts.groups.get(client.group)
+            client.settings.subscription.fifo = group is not None and group.consume_message_orderly
+
+    def _consumer_data(self, client: GrpcClient) -> dict[str, Any]:
+        is_push = client.settings.client_type == PUSH_CONSUMER
+        now_ms = self._parts.clock.now_ms()
+        return {
+            "groupName": client.group,
+            "consumeType": "CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": [
+                {
+                    "topic": entry.topic.name,
+                    "subString": entry.expression.expression or "*",
+                    "expressionType": "SQL92" if entry.expression.type == FILTER_BY_SQL else "TAG",
+                    "subVersion": now_ms,
+                }
+                for entry in client.settings.subscription.subscriptions
+            ],
+        }
+
+    def sends_to(self, caller: Caller, topic: str) -> None:
+        """A producer sends to a topic that its settings do not name: checks of its transactions reach it, too."""
+        client = self._clients.get(caller.key)
+        if client is None or client.is_consumer or topic in client.topics:
+            return
+        client.topics = (*client.topics, topic)
+        signer = None if caller.account is None else caller.account.access_key
+        self._parts.clients.producer_came(topic, caller.client_id, client, Language.OTHER, VERSION, signer)
+
+    # Going.
+
+    def terminate(self, client: GrpcClient) -> None:
+        """A client has said that it ends."""
+        self._parts.server.forget(client)
+        client.close()
+
+    def stream_ended(self, client: GrpcClient, stream: Call) -> None:
+        if client.stream is stream:
+            client.stream = None
+
+    def _forget(self, client: GrpcClient) -> None:
+        if self._clients.get(client.caller.key) is client:
+            del self._clients[client.caller.key]
+        for listener in self.on_gone:
+            listener(client)
+
+    def _sweep(self) -> None:
+        oldest_ms = self._parts.clock.now_ms() - self._parts.config.channel_expired_timeout
+        for client in [each for each in self._clients.values() if each.seen_ms < oldest_ms]:
+            _log.info("%s: forgotten: no heartbeat for too long", client)
+            self.terminate(client)
+
+
+def check_topic(name: str) -> None:
+    """Raises Refused."""
+    problem = topic_problem(name)
+    if problem is None and is_system_topic(name):
+        problem = f"the topic {name!r} is the system's"
+    if problem is not None:
+        raise Refused(Code.ILLEGAL_TOPIC, problem)
+
+
+def check_group(name: str) -> None:
+    """Raises Refused."""
+    problem = group_problem(name)
+    if problem is None and is_broker_group(name):
+        problem = f"the group {name!r} is the system's"
+    if problem is not None:
+        raise Refused(Code.ILLEGAL_CONSUMER_GROUP, problem)
+
+
+def require_topic(caller: Caller, topic: str, wanted: Permission) -> None:
+    """Raises RequestRefused."""
+    if caller.account is not None:
+        caller.account.require_topic(topic, wanted)
+
+
+def require_group(caller: Caller, group: str) -> None:
+    """Raises RequestRefused."""
+    if caller.account is not None:
+        caller.account.require_group(group)
+
+
+_CODES = {
+    ResponseCode.SUCCESS: Code.OK,
+    ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    ResponseCode.FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
+    ResponseCode.POLLING_FULL: Code.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
+    ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
+    ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+    ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+}
+
+
+def code_of(code: int) -> Code:
+    """The protocol's code for a code of remoting."""
+    return _CODES.get(code, Code.INTERNAL_SERVER_ERROR)  # type: ignore[call-overload,no-any-return]
+
+
+def status_of(answer: RemotingCommand) -> Any:
+    """The status for an answer of a processor."""
+    return status(code_of(answer.code), answer.remark or "")
+
+
+MESSAGE_TYPES = {
+    "NORMAL": (MessageType.NORMAL,),
+    "FIFO": (MessageType.FIFO,),
+    "DELAY": (MessageType.DELAY,),
+    "TRANSACTION": (MessageType.TRANSACTION,),
+    "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
+}
+"""What a topic takes, by its attribute `message.type`."""

@@ -1,0 +1,308 @@
+"""Messages of gRPC and of the store: what a producer sends as properties, what a consumer gets of a record.
+
+    tag, keys, message_id          TAGS, KEYS, UNIQ_KEY            message_group     __SHARDINGKEY
+    delivery_timestamp             TIMER_DELIVER_MS                type TRANSACTION  TRAN_MSG, PGROUP = the topic
+    priority                       _SYS_MSG_PRIORITY_              lite_topic        __LITE_TOPIC
+    born_host, born_timestamp      __BORNHOST, BORN_TIMESTAMP      trace_context     TRACE_CONTEXT
+
+Invariants: what a client sends is checked whole before anything is stored; no property of a client has a reserved name.
+A body by gzip is stored in zlib's frame, which remoting clients read; what gRPC clients get is by gzip or as it was
+sent. Pure: nothing here is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Any
+
+from tiermq.errors import CorruptRecord, TierMQError
+from tiermq.grpc.messages import DIGEST_BY_MD5, Code, Encoding, Message, MessageType
+from tiermq.message import properties as names
+from tiermq.message.java_hash import java_hash
+from tiermq.message.properties import encode_properties
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
+
+SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
+PLAIN_BYTES_MAX = 16 * 1024 * 1024
+"""Of a body that is decompressed on the loop."""
+USER_PROPERTIES_MAX = 128
+USER_BYTES_MAX = 16 * 1024
+GROUP_BYTES_MAX = 64
+RECOVERY_S_MAX = 3600
+PRIORITY_NAME = "_SYS_MSG_PRIORITY_"
+LITE_NAME = "__LITE_TOPIC"
+BORN_HOST = "__BORNHOST"
+TRACE_CONTEXT = "TRACE_CONTEXT"
+ZLIB_FLAG = 0x300
+"""Of a record's system flag: the body is by zlib."""
+_ZLIBS = (CompressionType.ZLIB, CompressionType.ZLIB_LEGACY)
+RESERVED = frozenset(
+    {
+        value
+        for name, value in vars(names).items()
+        if name.isupper() and isinstance(value, str) and name not in ("KEY_SEPARATOR",)
+    }
+    | {
+        PRIORITY_NAME, LITE_NAME, BORN_HOST, TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
+        "MIN_OFFSET", "MAX_OFFSET", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID",
+        "PROPERTY_CORRELATION_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", "__MSG_TYPE",
+    }
+)  # fmt: skip
+
+
+class Refused(TierMQError):
+    """What a call is answered in place of what it asked for."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def consistent_queue(text: str, queues: int) -> int:
+    """The queue of a message group: the jump hash that RocketMQ's proxy uses, so that both choose the same."""
+    state = java_hash(text) & 0xFFFFFFFFFFFFFFFF
+    found = 0
+    while True:
+        state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF
+        following = int((found + 1) / ((((state >> 33) & 0x7FFFFFFF) + 1) / 2147483648.0))
+        if not 0 <= following < queues:
+            return found
+        found = following
+
+
+def has_control(text: str) -> bool:
+    return not text.isprintable() and any(ord(letter) < 32 or ord(letter) == 127 for letter in text)
+
+
+def check_message(message: Any) -> None:
+    """Raises Refused."""
+    system, body = message.system_properties, message.body
+    if not body:
+        raise Refused(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if len(body) > SENT_BODY_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_BODY_TOO_LARGE, f"expected a body of at most {SENT_BODY_BYTES_MAX} bytes, found {len(body)}"
+        )
+    _check_properties(message)
+    if not system.message_id.strip() or has_control(system.message_id):
+        raise Refused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be blank")
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        recovery_s = system.orphaned_transaction_recovery_duration.seconds
+        if not 0 <= recovery_s <= RECOVERY_S_MAX:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"orphaned_transaction_recovery_duration: expected at most {RECOVERY_S_MAX} s, found {recovery_s}",
+            )
+    if system.HasField("message_group"):
+        group = system.message_group
+        if not group.strip() or has_control(group) or len(group.encode()) >= GROUP_BYTES_MAX:
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_GROUP,
+                f"expected a message group of 1 to {GROUP_BYTES_MAX - 1} bytes without control characters, "
+                f"found {group[:80]!r}",
+            )
+
+
+def _check_properties(message: Any) -> None:
+    system, total = message.system_properties, 0
+    if len(message.user_properties) > USER_PROPERTIES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"expected at most {USER_PROPERTIES_MAX} user properties, found {len(message.user_properties)}",
+        )
+    for name, value in message.user_properties.items():
+        if name in RESERVED or not name or has_control(name) or has_control(value):
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"expected a property that is not the system's, without control characters, found {name[:80]!r}",
+            )
+        total += len(name.encode()) + len(value.encode())
+    if system.HasField("tag"):
+        if not system.tag.strip() or "|" in system.tag or has_control(system.tag):
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_TAG,
+                f"expected a tag that is not blank, without | and control characters, found {system.tag[:80]!r}",
+            )
+        total += len(system.tag.encode())
+    for key in system.keys:
+        if not key.strip() or has_control(key):
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_KEY,
+                f"expected a key that is not blank, without control characters, found {key[:80]!r}",
+            )
+        total += len(key.encode())
+    if total > USER_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"expected at most {USER_BYTES_MAX} bytes of properties, tag and keys, found {total}",
+        )
+
+
+def type_of(message: Any) -> MessageType:
+    """What a message is, by what it has."""
+    system = message.system_properties
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
+    if system.HasField("message_group"):
+        return MessageType.FIFO
+    if system.HasField("lite_topic"):
+        return MessageType.LITE
+    return MessageType.PRIORITY if system.HasField("priority") else MessageType.NORMAL
+
+
+def timestamp_ms(value: Any) -> int:
+    return int(value.seconds) * 1000 + int(value.nanos) // 1_000_000
+
+
+def set_timestamp(value: Any, time_ms: int) -> None:
+    value.seconds, value.nanos = time_ms // 1000, time_ms % 1000 * 1_000_000
+
+
+def properties_of(message: Any, topic: str, peer: str) -> bytes:
+    """The property string of a message that was checked."""
+    system = message.system_properties
+    found: dict[str, str | None] = dict(message.user_properties)
+    found[names.UNIQ_KEY] = system.message_id
+    if system.tag:
+        found[names.TAGS] = system.tag
+    if system.keys:
+        found[names.KEYS] = names.KEY_SEPARATOR.join(system.keys)
+    if system.message_type == MessageType.TRANSACTION:
+        found[names.TRAN_MSG], found[names.PGROUP] = "true", topic
+        if recovery_s := system.orphaned_transaction_recovery_duration.seconds:
+            found[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(recovery_s)
+    if system.HasField("delivery_timestamp"):
+        found[names.TIMER_DELIVER_MS] = str(timestamp_ms(system.delivery_timestamp))
+    if system.message_group:
+        found[names.SHARDING_KEY] = system.message_group
+    if system.lite_topic:
+        found[LITE_NAME] = system.lite_topic
+    if system.HasField("priority"):
+        found[PRIORITY_NAME] = str(system.priority)
+    if system.trace_context:
+        found[TRACE_CONTEXT] = system.trace_context
+    if system.HasField("born_timestamp"):
+        found[names.BORN_TIMESTAMP] = str(timestamp_ms(system.born_timestamp))
+    found[BORN_HOST] = system.born_host or peer
+    return encode_properties(found)
+
+
+def stored_body(message: Any) -> tuple[bytes, int]:
+    """The body as it is stored, and its system flag. Raises Refused."""
+    body: bytes = message.body
+    if message.system_properties.body_encoding != Encoding.GZIP:
+        return body, 0
+    if body[:1] == b"\x78":  # Some clients say gzip and mean zlib.
+        return body, 1 | ZLIB_FLAG
+    try:
+        inflating = zlib.decompressobj(wbits=31)
+        plain = inflating.decompress(body, PLAIN_BYTES_MAX)
+    except zlib.error as error:
+        raise Refused(Code.MESSAGE_CORRUPTED, f"expected a body by gzip, found other bytes: {error}") from error
+    if not inflating.eof:
+        raise Refused(Code.MESSAGE_CORRUPTED, "expected a whole body by gzip, found a part, or one that is too long")
+    start = _gzip_header_bytes(body)
+    end = len(body) - len(inflating.unused_data) - 8
+    return b"\x78\x9c" + body[start:end] + zlib.adler32(plain).to_bytes(4, "big"), 1 | ZLIB_FLAG
+
+
+def _gzip_header_bytes(body: bytes) -> int:
+    """Where the compressed data begins in a gzip body that could be read."""
+    flags, at = body[3], 10
+    if flags & 4:
+        at += 2 + int.from_bytes(body[at : at + 2], "little")
+    for bit in (8, 16):
+        if flags & bit:
+            at = body.index(b"\0", at) + 1
+    return at + 2 if flags & 2 else at
+
+
+def given_body(message: StoredMessage) -> tuple[bytes, int]:
+    """A record's body as gRPC clients read it, and its encoding."""
+    if not is_compressed(message.sys_flag):
+        return message.body, Encoding.IDENTITY
+    if message.body[:2] == b"\x1f\x8b":
+        return message.body, Encoding.GZIP
+    try:
+        plain = message.decompressed_body(max_bytes=PLAIN_BYTES_MAX)
+    except CorruptRecord:
+        return message.body, Encoding.GZIP  # Damaged, or longer than is worked on here: the client finds out.
+    if compression_type_number(message.sys_flag) not in _ZLIBS:
+        return plain, Encoding.IDENTITY
+    tail = zlib.crc32(plain).to_bytes(4, "little") + (len(plain) & 0xFFFFFFFF).to_bytes(4, "little")
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + message.body[2:-4] + tail, Encoding.GZIP
+
+
+def given_message(message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> Any:
+    """A record as a consumer gets it."""
+    found = Message()
+    fill_message(found, message, topic, handle=handle, attempt=attempt)
+    return found
+
+
+def fill_message(found: Any, message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> None:
+    """The same into a message that is there."""
+    properties = message.properties
+    found.topic.name = topic
+    found.body, encoding = given_body(message)
+    user, system = found.user_properties, found.system_properties
+    for name, value in properties.items():
+        if name not in RESERVED:
+            user[name] = value
+    system.body_encoding = encoding
+    system.body_digest.type = DIGEST_BY_MD5
+    system.body_digest.checksum = hashlib.md5(found.body, usedforsecurity=False).hexdigest().upper()
+    system.message_id = properties.get(names.UNIQ_KEY) or message.message_id
+    system.message_type = _given_type(properties)
+    if tag := properties.get(names.TAGS):
+        system.tag = tag
+    if keys := properties.get(names.KEYS):
+        system.keys.extend(key for key in keys.split(names.KEY_SEPARATOR) if key)
+    set_timestamp(system.born_timestamp, message.born_timestamp_ms)
+    system.born_host = properties.get(BORN_HOST) or message.born_host
+    set_timestamp(system.store_timestamp, message.store_timestamp_ms)
+    system.store_host = message.store_host
+    system.queue_id = message.queue_id
+    system.queue_offset = message.queue_offset
+    if handle:
+        system.receipt_handle = handle
+    if attempt:
+        system.delivery_attempt = attempt
+    _fill_later(system, properties)
+
+
+def _fill_later(system: Any, properties: dict[str, str]) -> None:
+    """What few messages have."""
+    if group := properties.get(names.SHARDING_KEY):
+        system.message_group = group
+    if (lite := properties.get(LITE_NAME)) is not None:
+        system.lite_topic = lite
+    if (priority := properties.get(PRIORITY_NAME)) is not None and priority.isdigit():
+        system.priority = int(priority)
+    if trace := properties.get(TRACE_CONTEXT):
+        system.trace_context = trace
+    deliver = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS)
+    if deliver and deliver.isdigit():
+        set_timestamp(system.delivery_timestamp, int(deliver))
+    if origin := properties.get(names.DLQ_ORIGIN_TOPIC):
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID, "")
+
+
+def _given_type(properties: dict[str, str]) -> MessageType:
+    if properties.get(names.TRAN_MSG) == "true":
+        return MessageType.TRANSACTION
+    if any(
+        name in properties
+        for name in (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+    ):
+        return MessageType.DELAY
+    if names.SHARDING_KEY in properties:
+        return MessageType.FIFO
+    if LITE_NAME in properties:
+        return MessageType.LITE
+    return MessageType.PRIORITY if PRIORITY_NAME in properties else MessageType.NORMAL

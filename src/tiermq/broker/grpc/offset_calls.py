@@ -1,0 +1,141 @@
+"""OffsetCalls: PullMessage, UpdateOffset, GetOffset, QueryOffset, which RocketMQ's proxy has in its protocol alone.
+
+A pull reads one queue from an offset on, without receipts: whoever pulls keeps its offsets here (UpdateOffset), or
+itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.grpc.grpc_clients import (
+    check_group,
+    check_topic,
+    code_of,
+    require_group,
+    require_topic,
+    status_of,
+)
+from tiermq.broker.grpc.grpc_message import Refused, fill_message, timestamp_ms
+from tiermq.broker.pull.pull_processor import USUAL_MESSAGES_MAX
+from tiermq.errors import RequestRefused
+from tiermq.grpc.messages import FILTER_BY_SQL, Code, OffsetPolicy, message_class, status
+from tiermq.message.record import decode_records
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import EITHER, Permission
+
+if TYPE_CHECKING:
+    from tiermq.broker.grpc.grpc_service import Ask
+
+PullMessageResponse = message_class("PullMessageResponse")
+UpdateOffsetResponse = message_class("UpdateOffsetResponse")
+GetOffsetResponse = message_class("GetOffsetResponse")
+QueryOffsetResponse = message_class("QueryOffsetResponse")
+MAY_WAIT, HAS_SUBSCRIPTION = 2, 4
+"""Bits of a pull's system flag."""
+POLL_MS_MAX = 20_000
+EMPTY = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+
+class OffsetCalls:
+    """See the module."""
+
+    def __init__(self, parts: BrokerContext) -> None:
+        self._parts = parts
+
+    async def pull(self, ask: Ask) -> Any:
+        """Messages from an offset on, and where to go on."""
+        request, call = ask.request, ask.call
+        try:
+            answer = await self._pull(ask)
+        except (Refused, RequestRefused) as error:
+            code = error.code if isinstance(error, Refused) else code_of(error.code)
+            call.send(PullMessageResponse(status=status(code, str(error))).SerializeToString())
+            return None
+        found = answer.code == ResponseCode.SUCCESS
+        following = int(answer.ext.get("nextBeginOffset", request.offset))
+        if found:
+            call.send(PullMessageResponse(status=status(Code.OK)).SerializeToString())
+            for message in decode_records(bytes(answer.body)):
+                made = PullMessageResponse()
+                fill_message(made.message, message, message.topic)
+                call.send(made.SerializeToString())
+        elif answer.code in EMPTY:
+            call.send(PullMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no new message")).SerializeToString())
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            words = f"expected an offset of the queue, found {request.offset}: go on at {following}"
+            call.send(PullMessageResponse(status=status(Code.ILLEGAL_OFFSET, words)).SerializeToString())
+        else:
+            call.send(PullMessageResponse(status=status_of(answer)).SerializeToString())
+            return None
+        call.send(PullMessageResponse(next_offset=following).SerializeToString())
+        return None
+
+    async def _pull(self, ask: Ask) -> RemotingCommand:
+        request = ask.request
+        group, topic = request.group.name, request.message_queue.topic.name
+        check_group(group)
+        check_topic(topic)
+        wanted, timeout = request.filter_expression, request.long_polling_timeout
+        poll_ms = min(POLL_MS_MAX, timeout.seconds * 1000 + timeout.nanos // 1_000_000)
+        if (left_s := ask.call.left_s) is not None:
+            poll_ms = min(poll_ms, int(left_s * 900))
+        return await ask.broker(
+            RequestCode.PULL_MESSAGE,
+            {
+                "consumerGroup": group,
+                "topic": topic,
+                "queueId": str(request.message_queue.id),
+                "queueOffset": str(request.offset),
+                "maxMsgNums": str(min(max(1, request.batch_size), USUAL_MESSAGES_MAX)),
+                "sysFlag": str(HAS_SUBSCRIPTION | (MAY_WAIT if poll_ms > 0 else 0)),
+                "commitOffset": "0",
+                "suspendTimeoutMillis": str(max(0, poll_ms)),
+                "subscription": wanted.expression or "*",
+                "expressionType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
+                "subVersion": "0",
+            },
+        )
+
+    async def update(self, ask: Ask) -> Any:
+        """Keep a group's offset of a queue."""
+        request = ask.request
+        fields = self._place(ask, request.group.name, request.message_queue)
+        fields["commitOffset"] = str(request.offset)
+        answer = await ask.broker(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        return UpdateOffsetResponse(status=status_of(answer))
+
+    async def get(self, ask: Ask) -> Any:
+        """The offset that was kept."""
+        request = ask.request
+        answer = await ask.broker(
+            RequestCode.QUERY_CONSUMER_OFFSET, self._place(ask, request.group.name, request.message_queue)
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return GetOffsetResponse(status=status(Code.OFFSET_NOT_FOUND, answer.remark or ""))
+        return GetOffsetResponse(status=status_of(answer), offset=int(answer.ext.get("offset", "0")))
+
+    def _place(self, ask: Ask, group: str, queue: Any) -> dict[str, str]:
+        check_group(group)
+        check_topic(queue.topic.name)
+        require_group(ask.caller, group)
+        require_topic(ask.caller, queue.topic.name, Permission.SUB)
+        return {"consumerGroup": group, "topic": queue.topic.name, "queueId": str(queue.id)}
+
+    async def query(self, ask: Ask) -> Any:
+        """Where a queue begins, ends, or is at a time."""
+        request = ask.request
+        queue, policy = request.message_queue, request.query_offset_policy
+        check_topic(queue.topic.name)
+        require_topic(ask.caller, queue.topic.name, EITHER)
+        fields = {"topic": queue.topic.name, "queueId": str(queue.id)}
+        if self._parts.topics.get(queue.topic.name) is None:
+            raise Refused(Code.TOPIC_NOT_FOUND, f"topic {queue.topic.name} does not exist")
+        code = RequestCode.GET_MIN_OFFSET if policy == OffsetPolicy.BEGINNING else RequestCode.GET_MAX_OFFSET
+        if policy == OffsetPolicy.TIMESTAMP:
+            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+            fields["timestamp"] = str(timestamp_ms(request.timestamp))
+        answer = await ask.broker(code, fields)
+        return QueryOffsetResponse(status=status_of(answer), offset=int(answer.ext.get("offset", "0")))

@@ -1,0 +1,379 @@
+"""ReceiveCalls: ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
+
+    receive ─► a pop ─► messages, each with a receipt ─► acknowledged, or given more time, or a dead letter
+                └► none in time ─► MESSAGE_NOT_FOUND
+
+A receipt handle is POP's receipt with the message's offset in the log behind it: nine words, which any broker that has
+the store understands. The stream is a status, the messages, the time of delivery.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.grpc.grpc_clients import (
+    GrpcClients,
+    check_group,
+    check_topic,
+    code_of,
+    require_group,
+    require_topic,
+    status_of,
+)
+from tiermq.broker.grpc.grpc_leases import RENEWED_MS
+from tiermq.broker.grpc.grpc_message import Refused, fill_message, set_timestamp
+from tiermq.broker.grpc.local_request import Pending
+from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
+from tiermq.broker.pop.pop_checkpoints import PoppedMessage
+from tiermq.broker.pop.pop_processor import PopProcessor
+from tiermq.broker.pop.pop_topics import MARK_NORMAL, real_topic
+from tiermq.broker.pop.pop_waiting import MESSAGES_MAX
+from tiermq.errors import RequestRefused
+from tiermq.grpc.call import Call
+from tiermq.grpc.messages import FILTER_BY_SQL, Code, message_class, status
+from tiermq.message.message_filter import tags_in
+from tiermq.message.properties import POP_CK
+from tiermq.message.record import decode_records
+from tiermq.message.stored_message import StoredMessage
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Permission
+
+if TYPE_CHECKING:
+    from tiermq.broker.grpc.grpc_service import Ask
+
+ReceiveMessageResponse = message_class("ReceiveMessageResponse")
+AckMessageResponse = message_class("AckMessageResponse")
+ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
+ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
+INVISIBLE_MS_LEAST = 10_000
+INVISIBLE_MS_MOST = 12 * 3_600_000
+POLL_S_LEAST, POLL_S_MOST = 5.0, 20.0
+ANSWER_S = 0.2
+"""Kept of a call's time for its answer."""
+LOOK_S = 1.0
+"""How often a topic is looked for that is not there yet."""
+HANDLE_WORDS = 9
+EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+
+
+class Handle(NamedTuple):
+    """A receipt handle."""
+
+    receipt: Receipt
+    log_offset: int
+
+    def encode(self) -> str:
+        return f"{self.receipt.encode()} {self.log_offset}"
+
+    @classmethod
+    def decode(cls, text: str) -> Handle:
+        """The log offset is the last of nine words, or of ten, as RocketMQ's proxy writes them. Raises Refused."""
+        words = text.split(" ")
+        try:
+            receipt = Receipt.decode(text, -1)
+            log_offset = int(words[-1]) if len(words) >= HANDLE_WORDS else -1
+        except (RequestRefused, ValueError) as error:
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, f"expected a receipt handle, found {text[:80]!r}") from error
+        return cls(receipt, log_offset)
+
+
+class ReceiveCalls:
+    """See the module."""
+
+    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor) -> None:
+        self._parts = parts
+        self._clients = clients
+        self._pops = pops
+
+    # Receiving.
+
+    async def receive(self, ask: Ask) -> Any:
+        """Pop messages, and wait for some."""
+        request, call = ask.request, ask.call
+        group, topic = request.group.name, request.message_queue.topic.name
+        check_group(group)
+        check_topic(topic)
+        try:
+            command = await self._pop(ask, group, topic)
+        except (Refused, RequestRefused) as error:
+            code = error.code if isinstance(error, Refused) else code_of(error.code)
+            self._end(call, status(code, str(error)))
+            return None
+        if command is None or command.code in EMPTY:
+            self._end(call, status(Code.MESSAGE_NOT_FOUND, "no new message"))
+        elif command.code != ResponseCode.SUCCESS:
+            self._end(call, status_of(command))
+        else:
+            await self._give(ask, group, topic, command)
+        return None
+
+    async def _pop(self, ask: Ask, group: str, topic: str) -> RemotingCommand | None:
+        request = ask.request
+        require_group(ask.caller, group)
+        require_topic(ask.caller, topic, Permission.SUB)
+        poll_s = _poll_s(ask)
+        invisible_ms = _invisible_ms(request)
+        if self._parts.topics.get(topic) is None:
+            poll_s = await self._await_topic(ask, topic, poll_s)
+            if self._parts.topics.get(topic) is None:
+                return None
+        found = self._parts.groups.get(group)
+        is_ordered = found is not None and found.consume_message_orderly
+        wanted = request.filter_expression
+        config = self._parts.topics.get(topic)
+        queue = request.message_queue.id
+        # A client that had the route of a topic before it was made may know of queues that there are not.
+        is_known = config is not None and 0 <= queue < config.read_queues and is_ordered
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue if is_known else -1),
+            "maxMsgNums": str(min(max(1, request.batch_size), MESSAGES_MAX)),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(int(poll_s * 1000)),
+            "bornTime": str(self._parts.clock.now_ms()),
+            "initMode": "1",
+            "expType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
+            "exp": wanted.expression or "*",
+            "order": str(is_ordered).lower(),
+        }
+        if is_ordered and request.attempt_id:
+            fields["attemptId"] = request.attempt_id
+        return await ask.broker(RequestCode.POP_MESSAGE, fields, leases=request.auto_renew)
+
+    async def _await_topic(self, ask: Ask, topic: str, poll_s: float) -> float:
+        """Until the topic is there, or the time is over; what is left of it. Raises Refused if none may be made."""
+        if not self._parts.config.auto_create_topic_enable:
+            raise Refused(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist: create it first")
+        while poll_s > 0 and self._parts.topics.get(topic) is None:
+            step_s = min(LOOK_S, poll_s)
+            pending = Pending()
+            ask.caller.loop.call_later(step_s, pending.answer, RemotingCommand(0))
+            await pending
+            poll_s -= step_s
+        return max(0.0, poll_s)
+
+    async def _give(self, ask: Ask, group: str, topic: str, command: RemotingCommand) -> None:
+        """Send what was popped, but for what the client must not get."""
+        call, request = ask.call, ask.request
+        wanted = _tags(request.filter_expression)
+        found = self._parts.groups.get(group)
+        most = 1 + (16 if found is None else found.retry_max_times)
+        answers: list[Any] = []
+        for message, handle, attempt in self._popped(command):
+            if wanted is not None and message.tags not in wanted:
+                await self._acknowledge(ask, group, topic, handle)
+                continue
+            if attempt > most:
+                await self._bury(ask, group, topic, handle, message.unique_key or message.message_id)
+                continue
+            answer = ReceiveMessageResponse()
+            fill_message(answer.message, message, topic, handle=handle.encode(), attempt=attempt)
+            answers.append(answer)
+        if not answers:
+            self._end(call, status(Code.MESSAGE_NOT_FOUND, "no match message"))
+            return
+        call.send(ReceiveMessageResponse(status=status(Code.OK)).SerializeToString())
+        for answer in answers:
+            call.send(answer.SerializeToString())
+        self._end(call, None)
+
+    def _end(self, call: Call, found: Any) -> None:
+        if found is not None:
+            call.send(ReceiveMessageResponse(status=found).SerializeToString())
+        last = ReceiveMessageResponse()
+        set_timestamp(last.delivery_timestamp, self._parts.clock.now_ms())
+        call.send(last.SerializeToString())
+
+    def _popped(self, command: RemotingCommand) -> list[tuple[StoredMessage, Handle, int]]:
+        """The messages of a pop's answer, each with its handle and the number of its delivery."""
+        ext = command.ext
+        starts: dict[int, int] = {}
+        for text in filter(None, ext.get("startOffsetInfo", "").split(";")):
+            mark, number, first = text.split(" ")
+            if mark == MARK_NORMAL:
+                starts[int(number)] = int(first)
+        counts = _order_counts(ext.get("orderCountInfo", ""))
+        pop_ms, invisible_ms, revive = (int(ext[name]) for name in ("popTime", "invisibleTime", "reviveQid"))
+        broker, found = self._parts.config.broker_name, []
+        for message in decode_records(bytes(command.body)):
+            queue, offset = message.queue_id, message.queue_offset
+            own = message.get_property(POP_CK)
+            if own is not None:
+                handle = Handle(Receipt.decode(own, offset), message.physical_offset)
+            else:
+                start = starts.get(queue, offset)
+                receipt = Receipt(start, pop_ms, invisible_ms, revive, MARK_NORMAL, broker, queue, offset)
+                handle = Handle(receipt, message.physical_offset)
+            attempt = 1 + max(message.reconsume_times, counts.get((queue, offset), 0))
+            found.append((message, handle, attempt))
+        return found
+
+    # Ends.
+
+    async def acknowledge(self, ask: Ask) -> Any:
+        """Acknowledge messages, each with a status."""
+        request = ask.request
+        group, topic = request.group.name, request.topic.name
+        self._check(ask, group, topic)
+        if not request.entries or len(request.entries) > ACKS_MAX:
+            raise Refused(
+                Code.BAD_REQUEST, f"expected 1 to {ACKS_MAX} entries to acknowledge, found {len(request.entries)}"
+            )
+        answer = AckMessageResponse()
+        for entry in request.entries:
+            made = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+            try:
+                handle = Handle.decode(entry.receipt_handle)
+                self._require_open(group, topic, handle)
+            except Refused as error:
+                made.status.CopyFrom(status(error.code, str(error)))
+                continue
+            made.status.CopyFrom(status_of(await self._acknowledge(ask, group, topic, handle)))
+        codes = {each.status.code for each in answer.entries}
+        answer.status.CopyFrom(answer.entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS))
+        return answer
+
+    def _acknowledge(self, ask: Ask, group: str, topic: str, handle: Handle) -> Pending:
+        return ask.broker(RequestCode.ACK_MESSAGE, _fields(group, topic, handle))
+
+    async def change_time(self, ask: Ask) -> Any:
+        """Another invisible time for a message, and its new handle."""
+        request = ask.request
+        group, topic = request.group.name, request.topic.name
+        self._check(ask, group, topic)
+        handle = Handle.decode(request.receipt_handle)
+        wanted = request.invisible_duration
+        invisible_ms = wanted.seconds * 1000 + wanted.nanos // 1_000_000
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MOST:
+            raise Refused(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"expected an invisible duration of 0 to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
+            )
+        self._require_open(group, topic, handle)
+        fields = {**_fields(group, topic, handle), "invisibleTime": str(invisible_ms)}
+        answer = await ask.broker(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            code = Code.INVALID_RECEIPT_HANDLE if answer.code == ResponseCode.MESSAGE_ILLEGAL else code_of(answer.code)
+            return ChangeInvisibleDurationResponse(status=status(code, answer.remark or ""))
+        old, ext = handle.receipt, answer.ext
+        revive = int(ext["reviveQid"])
+        start = old.start_offset if revive == ORDERED_QUEUE else old.offset
+        receipt = Receipt(
+            start,
+            int(ext["popTime"]),
+            int(ext["invisibleTime"]),
+            revive,
+            old.mark,
+            old.broker,
+            old.queue_id,
+            old.offset,
+        )
+        return ChangeInvisibleDurationResponse(
+            status=status(Code.OK), receipt_handle=Handle(receipt, handle.log_offset).encode()
+        )
+
+    async def forward(self, ask: Ask) -> Any:
+        """Make a message a dead letter."""
+        request = ask.request
+        group, topic = request.group.name, request.topic.name
+        self._check(ask, group, topic)
+        handle = Handle.decode(request.receipt_handle)
+        self._require_open(group, topic, handle)
+        return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id))
+
+    async def _bury(self, ask: Ask, group: str, topic: str, handle: Handle, message_id: str) -> Any:
+        stored_in = real_topic(group, topic, handle.receipt.mark)
+        fields = {
+            "offset": str(handle.log_offset),
+            "group": group,
+            "delayLevel": "-1",
+            "originMsgId": message_id,
+            "originTopic": stored_in,
+            "maxReconsumeTimes": "0",
+        }
+        answer = await ask.broker(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        if answer.code == ResponseCode.SUCCESS:
+            answer = await self._acknowledge(ask, group, topic, handle)
+        return status_of(answer)
+
+    def _check(self, ask: Ask, group: str, topic: str) -> None:
+        """Raises Refused and RequestRefused."""
+        check_group(group)
+        check_topic(topic)
+        require_group(ask.caller, group)
+        require_topic(ask.caller, topic, Permission.SUB)
+
+    def _require_open(self, group: str, topic: str, handle: Handle) -> None:
+        """Raises Refused for a receipt whose time is over: its message is delivered again."""
+        receipt = handle.receipt
+        if receipt.pop_ms + receipt.invisible_ms > self._parts.clock.now_ms() or receipt.is_ordered:
+            return  # Of a longer time since its pop, the check point knows.
+        stored_in = real_topic(group, topic, receipt.mark)
+        popped = PoppedMessage(group, stored_in, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
+        point = self._pops.log.points.find(popped)
+        if point is None or receipt.offset not in point.open:
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+
+
+def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:
+    receipt = handle.receipt
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(receipt.queue_id),
+        "offset": str(receipt.offset),
+        "extraInfo": receipt.encode(),
+    }
+
+
+def _poll_s(ask: Ask) -> float:
+    """How long to wait for messages. Raises Refused."""
+    request, left_s = ask.request, ask.call.left_s
+    if request.HasField("long_polling_timeout"):
+        wanted_s = request.long_polling_timeout.seconds + request.long_polling_timeout.nanos / 1e9
+    else:
+        wanted_s = POLL_S_MOST
+    poll_s = min(max(float(wanted_s), POLL_S_LEAST), POLL_S_MOST)
+    if left_s is None or poll_s <= left_s - ANSWER_S:
+        return poll_s
+    if left_s < POLL_S_LEAST:
+        raise Refused(
+            Code.ILLEGAL_POLLING_TIME,
+            f"expected at least {POLL_S_LEAST} s for the call, found {max(0.0, left_s):.1f} s",
+        )
+    return left_s - ANSWER_S
+
+
+def _invisible_ms(request: Any) -> int:
+    """Raises Refused."""
+    if request.auto_renew:
+        return RENEWED_MS
+    wanted = request.invisible_duration
+    invisible_ms = int(wanted.seconds * 1000 + wanted.nanos // 1_000_000)
+    if not INVISIBLE_MS_LEAST <= invisible_ms <= INVISIBLE_MS_MOST:
+        raise Refused(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"expected an invisible duration of {INVISIBLE_MS_LEAST} to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
+        )
+    return invisible_ms
+
+
+def _tags(wanted: Any) -> frozenset[str] | None:
+    """The tags that a client wants; None for all, and for another filter. The broker has compared hashes only."""
+    if wanted.type == FILTER_BY_SQL or wanted.expression in ("", "*"):
+        return None
+    return tags_in(wanted.expression)[0]
+
+
+def _order_counts(text: str) -> dict[tuple[int, int], int]:
+    """How often messages of an ordered pop were delivered before, by queue and offset."""
+    found: dict[tuple[int, int], int] = {}
+    for each in filter(None, text.split(";")):
+        _, key, count = each.split(" ")
+        if key.startswith("qo"):
+            queue, _, offset = key[2:].partition("%")
+            found[int(queue), int(offset)] = int(count)
+    return found

@@ -1,0 +1,192 @@
+"""SendCalls: SendMessage, EndTransaction, RecallMessage.
+
+    checked whole ─► each message a send of the broker's ─► an entry for each: id, offset, transaction, recall handle
+
+Several messages are several sends, one after the other, to one queue: each has an answer of its own. (RocketMQ's proxy
+makes one batch of them and returns one entry, and clients take the call for failed.)
+
+A transaction id holds where the half message is: nothing is kept between a send and its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.grpc.grpc_clients import (
+    MESSAGE_TYPES,
+    GrpcClients,
+    check_topic,
+    code_of,
+    require_topic,
+    status_of,
+    transaction_id_of,
+    transaction_place,
+)
+from tiermq.broker.grpc.grpc_message import (
+    Refused,
+    check_message,
+    consistent_queue,
+    properties_of,
+    stored_body,
+    timestamp_ms,
+    type_of,
+)
+from tiermq.broker.grpc.route_calls import SEND_QUEUES
+from tiermq.broker.send.send_checks import SYS_FLAG_TRANSACTION
+from tiermq.broker.send.send_processor import PLACE_CHARACTERS
+from tiermq.broker.topic.topic_table import MESSAGE_TYPE
+from tiermq.grpc.messages import ANSWER_TO_CHECK, Code, MessageType, Resolution, message_class, status
+from tiermq.kernel import SendRequest
+from tiermq.message.system_flag import TransactionType
+from tiermq.message.topic_name import AUTO_CREATE_TOPIC
+from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Permission
+
+if TYPE_CHECKING:
+    from tiermq.broker.grpc.grpc_service import Ask
+
+SendMessageResponse = message_class("SendMessageResponse")
+EndTransactionResponse = message_class("EndTransactionResponse")
+RecallMessageResponse = message_class("RecallMessageResponse")
+_OUTCOMES = {Resolution.COMMIT: TransactionType.COMMIT, Resolution.ROLLBACK: TransactionType.ROLLBACK}
+_STORED = frozenset((Code.OK, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT, Code.HA_NOT_AVAILABLE))
+assert SYS_FLAG_TRANSACTION & TransactionType.PREPARED
+
+
+class SendCalls:
+    """See the module."""
+
+    def __init__(self, parts: BrokerContext, clients: GrpcClients) -> None:
+        self._parts = parts
+        self._clients = clients
+        self._turn = itertools.count()
+
+    async def send(self, ask: Ask) -> Any:
+        """Store one message, or several of a topic."""
+        messages = ask.request.messages
+        if not messages:
+            raise Refused(Code.MESSAGE_CORRUPTED, "expected at least one message, found none")
+        topic = messages[0].topic.name
+        check_topic(topic)
+        require_topic(ask.caller, topic, Permission.PUB)
+        now_ms = self._parts.clock.now_ms()
+        for message in messages:
+            if message.topic.name != topic:
+                raise Refused(
+                    Code.MESSAGE_CORRUPTED, f"expected messages of {topic}, found one of {message.topic.name[:80]!r}"
+                )
+            check_message(message)
+        kinds = [type_of(message) for message in messages]
+        if MessageType.LITE in kinds:
+            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: send the message without lite_topic")
+        queue = self._queue(topic, messages)
+        peer = "{}:{}".format(*ask.caller.peer)
+        sends = [self._send_of(each, topic, queue, peer, now_ms) for each in messages]
+        if MessageType.TRANSACTION in kinds:
+            self._clients.sends_to(ask.caller, topic)
+        pending = [ask.send(each) for each in sends]
+        answer = SendMessageResponse()
+        for message, kind, waiting in zip(messages, kinds, pending, strict=True):
+            _add_entry(answer.entries.add(), message, kind, await waiting)
+        codes = {each.status.code for each in answer.entries}
+        if len(codes) == 1:
+            answer.status.CopyFrom(answer.entries[0].status)
+        else:
+            answer.status.CopyFrom(status(Code.MULTIPLE_RESULTS))
+        return answer
+
+    def _queue(self, topic: str, messages: Any) -> int:
+        """The queue for all of them. Raises Refused for a message of a kind that the topic does not take."""
+        config = self._parts.topics.get(topic)
+        queues = SEND_QUEUES if config is None else config.write_queues
+        wanted = None if config is None else config.attributes.get(MESSAGE_TYPE)
+        if wanted is not None:
+            taken = MESSAGE_TYPES.get(wanted, tuple(MessageType))
+            for message in messages:
+                if (kind := type_of(message)) not in taken:
+                    raise Refused(
+                        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                        f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is "
+                        f"{kind.name}",
+                    )
+        first = messages[0].system_properties
+        if first.message_group:
+            return consistent_queue(first.message_group, max(1, queues))
+        if type_of(messages[0]) == MessageType.PRIORITY:
+            return max(0, min(int(first.priority), queues - 1))
+        return next(self._turn) % max(1, queues)
+
+    def _send_of(self, message: Any, topic: str, queue: int, peer: str, now_ms: int) -> SendRequest:
+        system = message.system_properties
+        body, sys_flag = stored_body(message)
+        if system.message_type == MessageType.TRANSACTION:
+            sys_flag |= TransactionType.PREPARED
+        return SendRequest(
+            RequestCode.SEND_MESSAGE_V2,
+            0,
+            producer_group=topic,
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=SEND_QUEUES,
+            queue_id=queue,
+            sys_flag=sys_flag,
+            born_ms=timestamp_ms(system.born_timestamp) if system.HasField("born_timestamp") else now_ms,
+            flag=0,
+            properties=properties_of(message, topic, peer),
+            body=body,
+            version=VERSION,
+        )
+
+    # The end of a transaction.
+
+    async def end_transaction(self, ask: Ask) -> Any:
+        """Commit or roll back."""
+        request = ask.request
+        topic = request.topic.name
+        check_topic(topic)
+        require_topic(ask.caller, topic, Permission.PUB)
+        if not request.transaction_id.strip():
+            raise Refused(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
+        log_offset, queue_offset = transaction_place(request.transaction_id)
+        outcome = _OUTCOMES.get(request.resolution, 0)
+        answer = await ask.broker(
+            RequestCode.END_TRANSACTION,
+            {
+                "producerGroup": topic,
+                "commitLogOffset": str(log_offset),
+                "tranStateTableOffset": str(queue_offset),
+                "commitOrRollback": str(int(outcome)),
+                "fromTransactionCheck": str(request.source == ANSWER_TO_CHECK).lower(),
+                "msgId": request.message_id,
+                "transactionId": request.transaction_id,
+            },
+        )
+        return EndTransactionResponse(status=status_of(answer))
+
+    # Recall.
+
+    async def recall(self, ask: Ask) -> Any:
+        """Take back a message that waits for its time."""
+        request = ask.request
+        check_topic(request.topic.name)
+        fields = {"topic": request.topic.name, "recallHandle": request.recall_handle, "producerGroup": ""}
+        answer = await ask.broker(RequestCode.RECALL_MESSAGE, fields)
+        return RecallMessageResponse(status=status_of(answer), message_id=answer.ext.get("msgId", ""))
+
+
+def _add_entry(entry: Any, message: Any, kind: MessageType, answer: RemotingCommand) -> None:
+    code = code_of(answer.code)
+    if kind == MessageType.DELAY and answer.code == ResponseCode.MESSAGE_ILLEGAL:
+        code = Code.ILLEGAL_DELIVERY_TIME
+    entry.status.CopyFrom(status(code, answer.remark or ""))
+    if code not in _STORED:
+        return
+    key = message.system_properties.message_id
+    entry.message_id = entry.transaction_id = key
+    entry.offset = offset = int(answer.ext.get("queueOffset", "0"))
+    entry.recall_handle = answer.ext.get("recallHandle", "")
+    if kind == MessageType.TRANSACTION:
+        entry.transaction_id = transaction_id_of(key, int(answer.ext["msgId"][-PLACE_CHARACTERS:], 16), offset)

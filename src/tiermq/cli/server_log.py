@@ -1,0 +1,75 @@
+"""The log of a server command: --log-level, --log-format, and for single modules --log-level tiermq.tier=DEBUG."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each line of the log; times are UTC, to the millisecond."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds")
+        values = {
+            "time": moment,
+            "level": record.levelname,
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            values["exception"] = self.formatException(record.exc_info)
+        return json.dumps(values, ensure_ascii=False)
+
+
+def log_options(command: F) -> F:
+    """Add the options to a command, and start the log before it runs."""
+
+    @functools.wraps(command)
+    def with_log(*arguments: Any, log_levels: tuple[str, ...], log_format: str, **others: Any) -> Any:
+        start_log(log_levels, log_format, is_verbose=bool(others.get("verbose")))
+        return command(*arguments, **others)
+
+    made: Any = click.option(
+        "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines of the log: text, json [text]."
+    )(with_log)
+    decorated: F = click.option(
+        "--log-level",
+        "log_levels",
+        multiple=True,
+        metavar="LEVEL",
+        help="Log from this level on [WARNING]; or LOGGER=LEVEL, such as tiermq.tier=DEBUG; repeatable.",
+    )(made)
+    return decorated
+
+
+def start_log(levels: Sequence[str], log_format: str, *, is_verbose: bool = False) -> None:
+    """Log to standard error. Raises UsageError for an unknown level."""
+    whole = "INFO" if is_verbose else "WARNING"
+    own: dict[str, str] = {}
+    for text in levels:
+        name, equals, level = text.rpartition("=")
+        if level.upper() not in LEVELS or bool(equals) != bool(name):
+            raise click.UsageError(f"--log-level: expected one of {', '.join(LEVELS)}, found {text!r}")
+        if name:
+            own[name] = level.upper()
+        else:
+            whole = level.upper()
+    logging.basicConfig(level=whole, format=TEXT_FORMAT, stream=sys.stderr)
+    if log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
+    for name, level in own.items():
+        logging.getLogger(name).setLevel(level)

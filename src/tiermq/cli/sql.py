@@ -1,0 +1,94 @@
+"""`tiermq sql`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tiermq.cli.pipeline.options import source_arguments, source_options
+from tiermq.cli.pipeline.sql import show_rows
+from tiermq.clock import SystemClock
+
+
+@click.command()
+@click.argument("query")
+@source_options
+@click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; repeatable.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(0), default=1000, show_default=True, help="Maximum number of rows; 0: all."
+)
+@click.option("--explain", is_flag=True, help="Print what the scan planned, skipped and read, on stderr.")
+@click.option("--dry-run", is_flag=True, help="Print what would be read; read no message.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report, with its rows, as one JSON object.")
+def sql(
+    query: str,
+    keys: tuple[str, ...],
+    tags: tuple[str, ...],
+    form: str,
+    limit: int,
+    explain: bool,
+    dry_run: bool,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Query history in DuckDB's SQL, in this process. Every topic is a table; `messages` is all of them.
+
+    Starts at once, and needs neither Spark nor Java: for queries that read up to some gigabytes. A note says when a
+    query reads more than one process should; `tiermq pipeline sql` runs it on Spark.
+
+    A table's name is its topic, in double quotes where it is no plain identifier: "a-b". A name in lower case and
+    with an underscore for other characters works while it is unambiguous: a_b, and _retry_group for %RETRY%group.
+    Only columns that the query names are decoded. Its plain conditions on topic, brokerName, queueId, queueOffset,
+    storeTimestamp, tags, uniqKey and array_contains(keys, …) prune before anything is read, as --topic, --since,
+    --until, --offsets, --key and --tag do; DuckDB checks all others row by row. --since and --until take ages, too: 2h.
+
+    \b
+    Columns:
+      topic, brokerName, queueId, queueOffset, tags, keys, uniqKey, body,
+      properties, bornTimestamp, storeTimestamp, msgId, storeSize, deliverTime,
+      tier, …; and Kafka's names: key, value, partition, offset, timestamp,
+      headers
+
+    \b
+    Examples:
+      tiermq sql --tier s3://history \\
+          "select topic, count(*) from messages group by topic"
+      tiermq sql "select queueOffset, decode(body) from orders" \\
+          --tier s3://history --key order-42
+      tiermq sql "select max(storeTimestamp) from orders" \\
+          --store ~/store --explain
+      tiermq sql "select decode(body)->>'price' as price from orders" \\
+          --tier s3://history --since 2h --format csv
+    """
+    from tiermq.embedded.optional_modules import pyarrow_or_hint, require
+
+    pyarrow_or_hint()
+    require("duckdb", "sql")
+    from tiermq.embedded.duckdb_query import query_history
+    from tiermq.embedded.locations import moment_ms, tier_url
+    from tiermq.pipeline.scan.scan_spec import scan_spec
+
+    arguments = source_arguments(**source)
+    arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
+    now_ms = SystemClock().now_ms()
+    for name in {"since", "until"} & arguments.keys():
+        text = arguments[name]
+        arguments[name] = int(text) if text.isdigit() else moment_ms(text, now_ms)
+    if "tier" in arguments:
+        arguments["tier"] = tier_url(arguments["tier"])
+    report = query_history(query, scan_spec(**arguments), limit=limit, explain=explain, dry_run=dry_run)
+    for note in report.details["notes"]:
+        click.echo(f"note: {note}", err=True)
+    if as_json:
+        click.echo(json.dumps(report.as_dict()))
+        return
+    for view, lines in report.details.get("scan", {}).items():
+        click.echo(f"{view}:", err=not dry_run)
+        for line in lines:
+            click.echo(f"  {line}", err=not dry_run)
+    if not dry_run:
+        show_rows(report, form)

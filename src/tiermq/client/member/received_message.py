@@ -1,0 +1,107 @@
+"""ReceivedMessage: one message as a consumer gets it.
+
+The body is as the producer sent it, also where it travelled compressed; the topic is the one that it was sent to, also
+where it comes again by a group's retry topic.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+from tiermq.client.member.message_queue import MessageQueue
+from tiermq.message.properties import RETRY_TOPIC, SHARDING_KEY
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import COMPRESSED
+from tiermq.message.topic_name import RETRY_PREFIX
+
+
+class Receipt(Protocol):
+    """What binds a message to the consumer that has it."""
+
+    @property
+    def is_current(self) -> bool:
+        """False once another member may have the message."""
+
+    def done(self) -> None:
+        """The message need not come again."""
+
+
+class ReceivedMessage:
+    """See the module. Immutable; may be passed between threads.
+
+    topic, body, keys, tags, properties: as sent. queue, offset: where it is stored. message_id: of the stored message,
+    unique_key: of the sent one, which a retry has as well. attempt: 1 for the first delivery.
+    """
+
+    __slots__ = ("_body", "queue", "receipt", "stored", "topic")
+
+    def __init__(self, stored: StoredMessage, queue: MessageQueue, receipt: Receipt | None = None) -> None:
+        """`receipt`: by which it is acknowledged."""
+        self.stored = stored
+        self.queue = queue
+        self.receipt = receipt
+        self.topic = stored.topic
+        self._body: bytes | None = None if stored.sys_flag & COMPRESSED else stored.body
+        if self.topic.startswith(RETRY_PREFIX):
+            self.topic = stored.get_property(RETRY_TOPIC) or self.topic
+
+    @property
+    def body(self) -> bytes:
+        """Raises CorruptRecord when it cannot be decompressed."""
+        if self._body is None:
+            self._body = self.stored.decompressed_body()
+        return self._body
+
+    @property
+    def queue_id(self) -> int:
+        return self.queue.queue_id
+
+    @property
+    def offset(self) -> int:
+        return self.stored.queue_offset
+
+    @property
+    def keys(self) -> list[str]:
+        return self.stored.keys
+
+    @property
+    def tags(self) -> str | None:
+        return self.stored.tags
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.stored.get_property(SHARDING_KEY)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, also those of the protocol. Decoded once: do not change the dict."""
+        return self.stored.properties
+
+    @property
+    def message_id(self) -> str:
+        return self.stored.message_id
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.stored.unique_key
+
+    @property
+    def attempt(self) -> int:
+        return self.stored.reconsume_times + 1
+
+    @property
+    def born_at(self) -> datetime:
+        """When its producer made it."""
+        return datetime.fromtimestamp(self.stored.born_timestamp_ms / 1000, UTC)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When its broker stored it."""
+        return datetime.fromtimestamp(self.stored.store_timestamp_ms / 1000, UTC)
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage(topic={self.topic!r}, queue={self.queue.broker_name}:{self.queue_id}, "
+            f"offset={self.offset}, keys={self.keys}, tags={self.tags!r}, body=<{len(self.stored.body)} bytes>)"
+        )

@@ -1,0 +1,112 @@
+"""The bill: what the topics of a tier cost by a price sheet, as they are and as they would be. Pure.
+
+    storage    bytes that are kept, by the month
+    writes     objects that a day of messages makes: one for each part (`segment_bytes` at most, `delay_s` at least)
+    reads      what consumers and jobs fetch; not known from the bucket, so it is a number of the user's
+
+A price sheet is a table of four prices in dollars. The built-in ones are list prices of storage classes at the time of
+writing, as a start: prices change, so every figure shows which sheet it was made with, and each price can be given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tiermq.errors import BadRequest
+
+GB = 1_000_000_000
+DAYS_A_MONTH = 30.4
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSheet:
+    """Dollars: for a GB and month, for 1,000 writes, for 1,000 reads, for a GB that leaves the provider's network."""
+
+    name: str
+    gb_month: float
+    writes_1000: float
+    reads_1000: float
+    gb_out: float
+
+
+SHEETS = {
+    sheet.name: sheet
+    for sheet in (
+        PriceSheet("s3-standard", 0.023, 0.005, 0.0004, 0.09),
+        PriceSheet("s3-infrequent", 0.0125, 0.01, 0.001, 0.09),
+        PriceSheet("gcs-standard", 0.020, 0.005, 0.0004, 0.12),
+        PriceSheet("azure-hot", 0.018, 0.0065, 0.0005, 0.087),
+        PriceSheet("own-disk", 0.0, 0.0, 0.0, 0.0),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUse:
+    """What a topic has in the tier, and how fast it grows."""
+
+    topic: str
+    queues: int
+    objects: int
+    size_bytes: int
+    begin_ms: int | None
+    end_ms: int | None
+
+    @property
+    def days(self) -> float:
+        """The time that its messages cover; never below an hour, so that a rate is not a guess from a second."""
+        if self.begin_ms is None or self.end_ms is None:
+            return 0.0
+        return max(self.end_ms - self.begin_ms, DAY_MS // 24) / DAY_MS
+
+    @property
+    def bytes_a_day(self) -> float:
+        return self.size_bytes / self.days if self.days else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Settings to calculate with; None keeps what is."""
+
+    retention_days: float | None = None
+    segment_bytes: int | None = None
+    reads_a_day: float = 0.0
+
+
+def sheet_of(name: str, **prices: float | None) -> PriceSheet:
+    """A sheet with prices of the user's own. Raises BadRequest for an unknown name."""
+    if name not in SHEETS:
+        raise BadRequest(f"sheet: expected one of {', '.join(SHEETS)}, found {name[:40]!r}")
+    own = {key: value for key, value in prices.items() if value is not None}
+    return replace(SHEETS[name], **own) if own else SHEETS[name]  # type: ignore[arg-type] # `name` is never among them.
+
+
+def cost_of(use: TopicUse, sheet: PriceSheet, what_if: WhatIf | None = None) -> dict[str, Any]:
+    """One line of the bill, in dollars a month."""
+    wanted = what_if or WhatIf()
+    size: float = use.size_bytes
+    if wanted.retention_days is not None and use.days:
+        size = use.bytes_a_day * wanted.retention_days
+    writes_a_day = use.objects / use.days if use.days else 0.0
+    if wanted.segment_bytes and use.bytes_a_day:
+        # An object for each full part, and at least one for each queue and day.
+        writes_a_day = max(use.bytes_a_day / wanted.segment_bytes, float(use.queues))
+    storage = size / GB * sheet.gb_month
+    writes = writes_a_day * DAYS_A_MONTH / 1000 * sheet.writes_1000
+    reads = wanted.reads_a_day * DAYS_A_MONTH / 1000 * sheet.reads_1000
+    return {
+        "topic": use.topic,
+        "queues": use.queues,
+        "objects": use.objects,
+        "bytes": use.size_bytes,
+        "bytesThen": round(size),
+        "bytesADay": round(use.bytes_a_day),
+        "days": round(use.days, 2),
+        "writesADay": round(writes_a_day, 1),
+        "storage": round(storage, 6),
+        "writes": round(writes, 6),
+        "reads": round(reads, 6),
+        "total": round(storage + writes + reads, 6),
+    }

@@ -1,0 +1,376 @@
+"""Messages: find by key, id, offset and time; one message with its bytes and its life; send again."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.dead_letters import OF_BROKERS, PRODUCER_GROUP
+from tiermq.client.producer import Outgoing, Producer
+from tiermq.client.queue_access import find_by_key
+from tiermq.client.wire_history import catalog_of
+from tiermq.clock import EVER_MS
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.message_reading import FoundMessage, find_messages
+from tiermq.console.operations.topics import TOPIC
+from tiermq.console.record_fields import record_fields
+from tiermq.console.sources import Visit
+from tiermq.errors import BadRequest, TierMQError
+from tiermq.history.catalog import Catalog, QueueHistory
+from tiermq.history.scan_values import DEFAULT_BROKER, DEFAULT_CLUSTER, OffsetBounds, ScanRequest, Side
+from tiermq.message import properties as names
+from tiermq.message.ids import UniqueKeyGenerator, decode_message_id
+from tiermq.message.properties import encode_properties
+from tiermq.message.record import decode_records, reencode
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import dead_letter_topic
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.tier.names import QueueKey
+
+FOUND_MAX = 500
+FOUND = 32
+QUEUE = Parameter("queue", "The queue's number.", Kind.WHOLE)
+BROKER = Parameter("broker", "The broker's name, where several have the queue.")
+OFFSET = Parameter("offset", "The offset in the queue.", Kind.WHOLE)
+
+
+@contextmanager
+def catalog_for(visit: Visit, request: ScanRequest) -> Iterator[Catalog]:
+    """Files where the visit may read them, else brokers."""
+    if visit.has_files:
+        with visit.sources.files() as history:
+            yield catalog_of(history, request)
+    else:
+        with visit.wire_history() as history:
+            yield catalog_of(history, request)
+
+
+@operation(
+    "message.find",
+    "Messages of a topic: with a key, with an id, at an offset, or of a time; without any of them, the newest.",
+    TOPIC,
+    Parameter("key", "Messages with this key or unique key."),
+    Parameter("id", "The message with this id: the broker's or the producer's."),
+    QUEUE,
+    BROKER,
+    OFFSET,
+    Parameter("begin", "Stored at this time or later.", Kind.MOMENT),
+    Parameter("end", "Stored at this time or before.", Kind.MOMENT),
+    Parameter("tag", "Only messages with this tag."),
+    Parameter("text", "Only messages whose body contains this text."),
+    Parameter("limit", "Messages at most.", Kind.WHOLE, default=FOUND, low=1, high=FOUND_MAX),
+)
+def find(visit: Visit, *, topic: str, limit: int, **asked: Any) -> Result:
+    losses: list[str] = []
+    if asked["id"]:
+        found = _by_id(visit, topic, asked["id"], limit, losses)
+    elif asked["key"]:
+        found = _by_key(visit, topic, asked["key"], asked, limit, losses)
+    elif asked["offset"] is not None:
+        found = _from_offset(visit, topic, asked, limit, losses)
+    else:
+        found = _of_time(visit, topic, asked, limit, losses)
+    return {"topic": topic, "messages": [each.to_dict() for each in found], "losses": losses[:20]}
+
+
+def _request(topic: str, asked: dict[str, Any], **more: Any) -> ScanRequest:
+    return ScanRequest(
+        topics=frozenset({topic}),
+        brokers=frozenset({asked["broker"]} if asked.get("broker") else ()),
+        queue_ids=frozenset({asked["queue"]} if asked.get("queue") is not None else ()),
+        tags=frozenset({asked["tag"]} if asked.get("tag") else ()),
+        **{
+            "begin_ms": asked.get("begin") or 0,
+            "end_ms": EVER_MS if asked.get("end") is None else asked["end"],
+            **more,
+        },
+    )
+
+
+def _matching(found: Iterator[FoundMessage], text: str | None) -> Iterator[FoundMessage]:
+    needle = (text or "").encode()
+    return (each for each in found if not needle or needle in _body(each.message))
+
+
+def _body(message: StoredMessage) -> bytes:
+    try:
+        return message.decompressed_body()
+    except TierMQError:
+        return message.body
+
+
+def _by_key(
+    visit: Visit, topic: str, key: str, asked: dict[str, Any], limit: int, losses: list[str]
+) -> list[FoundMessage]:
+    if not visit.has_files:
+        return visit.ask(lambda client: _by_key_at_brokers(client, topic, key, asked, limit, losses))
+    request = _request(topic, asked, keys=frozenset({key}))
+    with catalog_for(visit, request) as catalog:
+        _require_topic(catalog, topic)
+        return list(itertools.islice(_matching(find_messages(catalog, request, losses), asked.get("text")), limit))
+
+
+async def _by_key_at_brokers(
+    client: ClusterClient, topic: str, key: str, asked: dict[str, Any], limit: int, losses: list[str]
+) -> list[FoundMessage]:
+    found: dict[tuple[str, int, int], FoundMessage] = {}
+    for broker, address in sorted((await client.route(topic)).addresses.items()):
+        for unique in (False, True):
+            messages = await find_by_key(
+                client, address, topic, key, unique=unique, most=limit, begin_ms=asked.get("begin") or 0,
+                end_ms=EVER_MS if asked.get("end") is None else asked["end"], on_incomplete=losses.append,
+            )  # fmt: skip
+            for message in messages:
+                found[broker, message.queue_id, message.queue_offset] = _of_wire(broker, message)
+    return list(found.values())[:limit]
+
+
+def _of_wire(broker: str, message: StoredMessage) -> FoundMessage:
+    key = QueueKey(DEFAULT_CLUSTER, broker, message.topic, message.queue_id)
+    return FoundMessage(key, message, reencode(message), Side.WIRE, "")
+
+
+def _by_id(visit: Visit, topic: str, text: str, limit: int, losses: list[str]) -> list[FoundMessage]:
+    """A producer's id is a key; a broker's id is a place in its log."""
+    found = _by_key(visit, topic, text, {}, limit, losses)
+    if found:
+        return found
+    try:
+        place = decode_message_id(text)
+    except TierMQError as error:
+        raise BadRequest(
+            f"id: no message of {topic} has it as its unique key, and it is no broker's id: {error}"
+        ) from error
+    if visit.has_wire:
+        return visit.ask(lambda client: _at_place(client, topic, place.store_host, place.physical_offset))
+    with visit.sources.stores() as stores:
+        for store in stores:
+            head = store.read(place.physical_offset, 4)
+            size = int.from_bytes(head, signed=True) if head else 0
+            record = store.read(place.physical_offset, size) if size > 0 else None
+            for message in decode_records(record) if record else ():
+                if message.topic == topic:
+                    key = QueueKey(DEFAULT_CLUSTER, DEFAULT_BROKER, topic, message.queue_id)
+                    return [FoundMessage(key, message, bytes(record or b""), Side.HOT, "commitlog")]
+    return []
+
+
+async def _at_place(client: ClusterClient, topic: str, address: str, offset: int) -> list[FoundMessage]:
+    brokers = {each: broker for broker, each in (await client.route(topic)).addresses.items()}
+    if address not in brokers:
+        return []
+    known = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    fields: dict[str, Any] = {"offset": offset, "topic": topic}
+    answer = await client.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, expected=known, **fields)
+    found = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else ()
+    return [_of_wire(brokers[address], message) for message in found]
+
+
+def _from_offset(visit: Visit, topic: str, asked: dict[str, Any], limit: int, losses: list[str]) -> list[FoundMessage]:
+    if asked["queue"] is None:
+        raise BadRequest("offset: expected queue beside it, since every queue has offsets of its own")
+    request = _request(topic, asked)
+    with catalog_for(visit, request) as catalog:
+        _require_topic(catalog, topic)
+        return list(_page(catalog, request, [(q, asked["offset"], limit) for q in catalog.queues()], losses, asked))[
+            :limit
+        ]
+
+
+def _page(
+    catalog: Catalog,
+    request: ScanRequest,
+    parts: list[tuple[QueueHistory, int, int]],
+    losses: list[str],
+    asked: dict[str, Any],
+) -> Iterator[FoundMessage]:
+    """The messages of some ranges: queue, first offset, count."""
+    for queue, offset, count in parts:
+        begin = max(offset, queue.min_offset)
+        end = min(begin + count, queue.max_offset)
+        if begin < end:
+            bounds = {queue.key: OffsetBounds(begin, end)}
+            only = ScanRequest(
+                topics=request.topics, brokers=frozenset({queue.key.broker}),
+                queue_ids=frozenset({queue.key.queue_id}), tags=request.tags, bounds=bounds,
+                begin_ms=request.begin_ms, end_ms=request.end_ms,
+            )  # fmt: skip
+            yield from _matching(find_messages(catalog, only, losses), asked.get("text"))
+
+
+def _of_time(visit: Visit, topic: str, asked: dict[str, Any], limit: int, losses: list[str]) -> list[FoundMessage]:
+    """Without a time the newest messages; with one, the first from its begin on. In the order of their store times."""
+    request = _request(topic, asked)
+    is_about_content = bool(asked.get("tag") or asked.get("text"))
+    with catalog_for(visit, request) as catalog:
+        _require_topic(catalog, topic)
+        if asked.get("begin") is not None or asked.get("end") is not None or is_about_content:
+            found: Iterator[FoundMessage] = _matching(find_messages(catalog, request, losses), asked.get("text"))
+            return heapq.nsmallest(limit, found, key=_moment)
+        newest = [(queue, max(queue.min_offset, queue.max_offset - limit), limit) for queue in catalog.queues()]
+        return heapq.nlargest(limit, _page(catalog, request, newest, losses, asked), key=_moment)
+
+
+def _moment(found: FoundMessage) -> tuple[int, int, int]:
+    message = found.message
+    return message.store_timestamp_ms, message.queue_id, message.queue_offset
+
+
+def _require_topic(catalog: Catalog, topic: str) -> None:
+    if not catalog.queues():
+        raise BadRequest(
+            f"expected messages of the topic {topic[:200]} here, found none: the list of topics has all names"
+        )
+
+
+# One message
+
+
+@operation(
+    "message.show",
+    "One message: its fields, its bytes with the names of their fields, where it is, and its life.",
+    TOPIC,
+    Parameter("queue", "The queue's number.", Kind.WHOLE, is_required=True),
+    Parameter("offset", "The offset in the queue.", Kind.WHOLE, is_required=True),
+    BROKER,
+)
+def show(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | None) -> Result:
+    found = one_message(visit, topic, queue, offset, broker)
+    message = found.message
+    body = _body(message)
+    return {
+        **found.to_dict(),
+        "body_base64": base64.b64encode(body).decode("ascii"),
+        "body_bytes": len(body),
+        "fields": [each.to_dict() for each in record_fields(found.record)],
+        "life": life_of(visit, found),
+        "command": f"tiermq query {topic} --queue {queue} --offset {offset}",
+    }
+
+
+def one_message(visit: Visit, topic: str, queue: int, offset: int, broker: str | None) -> FoundMessage:
+    """The message at an offset. Raises BadRequest with what is known about the reason."""
+    losses: list[str] = []
+    asked = {"queue": queue, "offset": offset, "broker": broker}
+    found = [each for each in _from_offset(visit, topic, asked, 1, losses) if each.message.queue_offset == offset]
+    if not found:
+        reason = f": {'; '.join(losses)}" if losses else "; it may have expired, or the queue may end before it"
+        raise BadRequest(f"expected a message of {topic} in queue {queue} at offset {offset}, found none{reason}")
+    return found[0]
+
+
+def life_of(visit: Visit, found: FoundMessage) -> list[Result]:
+    """What happened to a message, as far as its own properties, offsets of groups and the tier's manifest know."""
+    message = found.message
+    events: list[Result] = [
+        {"event": "born", "atMs": message.born_timestamp_ms, "text": f"at {message.born_host}"},
+        {
+            "event": "stored",
+            "atMs": message.store_timestamp_ms,
+            "text": f"by {found.queue.broker}, queue {message.queue_id}, offset {message.queue_offset}",
+        },
+    ]
+    if message.reconsume_times:
+        events.append(
+            {"event": "retried", "atMs": None, "text": f"{message.reconsume_times} times given back by its group"}
+        )
+    if origin := message.get_property(names.DLQ_ORIGIN_TOPIC):
+        events.append({"event": "resent", "atMs": None, "text": f"a dead letter of {origin} that was sent again"})
+    if visit.has_tier:
+        events += _tiered(visit, found)
+    events += _delivered(visit, found)
+    return events
+
+
+def _tiered(visit: Visit, found: FoundMessage) -> list[Result]:
+    key, offset = found.queue, found.message.queue_offset
+    with visit.sources.topic_catalog(key.topic) as catalog:
+        same = [each for each in catalog.queues() if each.key.queue_id == key.queue_id]
+    queue = next((each for each in same if each.key.broker == key.broker or len(same) == 1), None)
+    if queue is None or not queue.cold_min <= offset < queue.cold_max:
+        return [{"event": "not tiered", "atMs": None, "text": "only the broker's disk has it so far"}]
+    log = next((log for log in queue.logs if log.begin_offset <= offset < log.end_offset), None)
+    if log is None:
+        return [{"event": "tiered", "atMs": None, "text": "the tier has it; its manifest does not name the segment"}]
+    text = f"in {log.key.path}, {log.size:,} bytes"
+    events: list[Result] = [{"event": "tiered", "atMs": None, "text": text}]
+    if log.sealed_ms:
+        events.append({"event": "sealed", "atMs": log.sealed_ms, "text": "the segment is complete, with its checksum"})
+    return events
+
+
+def _delivered(visit: Visit, found: FoundMessage) -> list[Result]:
+    message, name = found.message, (found.queue.broker, found.message.queue_id)
+    events: list[Result] = []
+    for (topic, group), offsets in sorted(visit.tables().offsets.items()):
+        if topic != message.topic:
+            continue
+        at = offsets.get(name)
+        if at is None and len({broker for broker, _ in offsets}) == 1:
+            at = next((offset for (_, queue_id), offset in offsets.items() if queue_id == message.queue_id), None)
+        if at is not None and at > message.queue_offset:
+            events.append({"event": "consumed", "atMs": None, "text": f"by {group}, whose offset is {at:,}"})
+        elif at is not None:
+            events.append(
+                {
+                    "event": "waiting",
+                    "atMs": None,
+                    "text": f"for {group}, {message.queue_offset - at:,} messages before it",
+                }
+            )
+        if message.unique_key and visit.has_wire:
+            events += _dead_letters(visit, group, message.unique_key)
+    return events
+
+
+def _dead_letters(visit: Visit, group: str, key: str) -> list[Result]:
+    async def looked(client: ClusterClient) -> list[StoredMessage]:
+        route = await client.find_route(dead_letter_topic(group))
+        found: list[StoredMessage] = []
+        for address in sorted(set(route.addresses.values())) if route is not None else ():
+            found += await find_by_key(client, address, dead_letter_topic(group), key, unique=True)
+        return found
+
+    return [
+        {
+            "event": "dead letter",
+            "atMs": each.store_timestamp_ms,
+            "text": f"given up by {group} after {each.reconsume_times} tries",
+        }
+        for each in visit.ask(looked)
+    ]
+
+
+@operation(
+    "message.resend",
+    "Send a message again, to its topic or another one: a new message with the same body, keys and properties.",
+    TOPIC,
+    Parameter("queue", "The queue's number.", Kind.WHOLE, is_required=True),
+    Parameter("offset", "The offset in the queue.", Kind.WHOLE, is_required=True),
+    BROKER,
+    Parameter("to", "The topic to send to; without it, the message's own."),
+    changes=True,
+)
+def resend(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | None, to: str | None) -> Result:
+    found = one_message(visit, topic, queue, offset, broker)
+    goal = to or topic
+    message = found.message
+    unique_key = UniqueKeyGenerator().next_key()
+    kept = {name: value for name, value in message.properties.items() if name not in OF_BROKERS}
+    kept |= {names.UNIQ_KEY: unique_key, names.WAIT: "true"}
+
+    async def sent(client: ClusterClient) -> tuple[str, int, int]:
+        producer = Producer(client, PRODUCER_GROUP)
+        places = await producer.places(goal)
+        place = next((each for each in places if each.queue_id == message.queue_id), places[0])
+        body, born_ms = message.decompressed_body(), visit.sources.clock.now_ms()
+        made = Outgoing(goal, place, body, encode_properties(kept), unique_key, born_ms, flag=message.flag)
+        return place.broker_name, place.queue_id, await producer.send([made])
+
+    name, queue_id, at = visit.ask(sent)
+    return {"topic": goal, "broker": name, "queueId": queue_id, "offset": at, "uniqueKey": unique_key}

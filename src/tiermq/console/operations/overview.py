@@ -1,0 +1,215 @@
+"""The overview: brokers with roles and rates, what is stored where, how far groups are behind, warnings in words."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tiermq import __version__
+from tiermq.client.cluster_client import MASTER, ClusterClient
+from tiermq.console.catalogue import Result, operation
+from tiermq.console.operations.groups import is_own_group, list_groups
+from tiermq.console.operations.topics import topic_names
+from tiermq.console.sources import Visit
+from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierError
+from tiermq.message.topic_name import is_dead_letter_topic
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import as_int, decode_object, object_in, text_map_in
+from tiermq.store.readonly.directory import StoreState
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.metadata.broker_lease import decode_lease, lease_name
+
+GROUPS_CHECKED = 100
+LAG_WARNING = 100_000
+DISK_WARNING = 0.85
+LOOK_TIMEOUT_S = 5.0
+
+
+@operation("overview", "Brokers, topics, groups, the tier, and what needs attention, in words.")
+def overview(visit: Visit) -> Result:
+    brokers = visit.ask(_brokers) if visit.has_wire else []
+    names = topic_names(visit, everything=True)
+    tables = visit.tables()
+    groups = {group for _, group in tables.offsets} | set(tables.groups)
+    checked = list_groups(visit, search=None, all=False, page=1, rows=GROUPS_CHECKED, cluster=None)
+    behind = sorted(checked["groups"], key=lambda row: -row["behind"])
+    tier = _tier(visit) if visit.has_tier else None
+    stores = _stores(visit) if visit.has_stores else []
+    found = {
+        "version": __version__,
+        "nowMs": visit.sources.clock.now_ms(),
+        "sources": {
+            "nameServer": visit.sources.place.access.name_servers if visit.sources.place.access is not None else None,
+            "tier": visit.sources.place.tier if visit.has_tier else None,
+            "stores": [each.path for each in visit.sources.place.stores] if visit.has_stores else [],
+            "tablesTakenMs": tables.taken_ms,
+        },
+        "brokers": brokers,
+        "stores": stores,
+        "tier": tier,
+        "topics": len(topic_names(visit, everything=False)) if names else 0,
+        "topicsInAll": len(names),
+        "deadLetterTopics": sum(map(is_dead_letter_topic, names)),
+        "groups": sum(not is_own_group(group) for group in groups),
+        "groupsChecked": len(checked["groups"]),
+        "behind": sum(row["behind"] for row in behind),
+        "mostBehind": [{"group": row["group"], "behind": row["behind"]} for row in behind[:5] if row["behind"]],
+        "putPerSecond": _sum(brokers, "putPerSecond"),
+        "getPerSecond": _sum(brokers, "getPerSecond"),
+    }
+    return {**found, "warnings": [*warnings_of(found), *tables.problems]}
+
+
+def _sum(rows: list[Result], name: str) -> float | None:
+    known = [row[name] for row in rows if row.get(name) is not None]
+    return round(sum(known), 1) if known else None
+
+
+def warnings_of(found: Result) -> list[str]:
+    """What needs attention, one sentence each, with what to do."""
+    said = []
+    for row in found["brokers"]:
+        name = row["broker"]
+        if row["problem"]:
+            said.append(f"Broker {name} ({row['role']}) at {row['address']} does not answer: {row['problem']}")
+        if (row.get("diskRatio") or 0) >= DISK_WARNING:
+            said.append(f"The disk of broker {name} is {row['diskRatio']:.0%} full: sends are refused when it is full.")
+        if row["role"] == "master" and row.get("replicas") and row["inSync"] < row["replicas"]:
+            said.append(f"Of {row['replicas']} replicas of broker {name}, {row['inSync']} are in sync.")
+    said += [
+        f"The store {row['path']} was not closed: its process died, and its next start recovers it."
+        for row in found["stores"]
+        if row["state"] == StoreState.CRASHED.value
+    ]
+    if found["tier"] is not None:
+        said += [f"{row['broker']}: {row['problem']}" for row in found["tier"]["leases"] if row["problem"]]
+        if found["tier"]["damaged"]:
+            said.append(
+                f"{found['tier']['damaged']} segments of the tier have damaged objects: run `tiermq tier verify`."
+            )
+    if found["mostBehind"] and found["mostBehind"][0]["behind"] >= LAG_WARNING:
+        worst = found["mostBehind"][0]
+        said.append(f"Group {worst['group']} is {worst['behind']:,} messages behind.")
+    if found["deadLetterTopics"]:
+        said.append(f"{found['deadLetterTopics']} groups have dead letters: `tiermq dlq list GROUP` shows them.")
+    return said
+
+
+async def _brokers(client: ClusterClient) -> list[Result]:
+    answer = await client.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+    rows = []
+    for name, entry in sorted((decode_object(answer.body).get("brokerAddrTable") or {}).items()):
+        table = object_in(entry, f"the entry of broker {name}")
+        addresses = text_map_in(table.get("brokerAddrs") or {}, f"the addresses of broker {name}")
+        rows += [(str(table.get("cluster") or ""), name, each, address) for each, address in sorted(addresses.items())]
+    return list(await asyncio.gather(*(_broker(client, *row) for row in rows)))
+
+
+async def _broker(client: ClusterClient, cluster: str, name: str, broker_id: str, address: str) -> Result:
+    row: Result = {
+        "cluster": cluster, "broker": name, "id": as_int(broker_id), "address": address,
+        "role": "master" if broker_id == MASTER else "slave", "problem": "",
+    }  # fmt: skip
+    try:
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        body = (await client.ask(address, code, timeout_s=LOOK_TIMEOUT_S)).body
+        row |= _figures(decode_object(body).get("table") or {})
+        if row["role"] == "master":
+            row |= await _replicas(client, address)
+    except RequestRefused as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            row["problem"] = str(error)
+    except (PeerGone, RequestTimedOut) as error:
+        row["problem"] = str(error)
+    return row
+
+
+async def _replicas(client: ClusterClient, address: str) -> Result:
+    try:
+        status = decode_object((await client.ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
+    except RemotingError:
+        return {}  # Brokers before 5.0 do not report it.
+    slaves = status.get("haConnectionInfo") or []
+    return {
+        "replicas": len(slaves),
+        "inSync": as_int(status.get("inSyncSlaveNums")),
+        "replicaLagBytes": max((as_int(each.get("diff")) for each in slaves), default=0),
+    }
+
+
+def _figures(table: dict[str, Any]) -> Result:
+    """Of the runtime statistics: rates are over 10, 60 and 600 seconds; the first is shown."""
+    return {
+        "version": table.get("brokerVersionDesc"),
+        "sinceMs": as_int(table.get("bootTimestamp")) or None,
+        "putPerSecond": _first(table.get("putTps")),
+        "getPerSecond": _first(table.get("getTransferredTps")),
+        "putToday": as_int(table.get("msgPutTotalTodayNow")),
+        "diskRatio": _first(table.get("commitLogDiskRatio")),
+        "logBytes": as_int(table.get("commitLogMaxOffset")) - as_int(table.get("commitLogMinOffset")),
+        "oldestMs": _positive(as_int(table.get("earliestMessageTimeStamp"))),
+        "dispatchBehindBytes": as_int(table.get("dispatchBehindBytes")),
+        "putLatencyP99Ms": _first(table.get("putLatency99")),
+    }
+
+
+def _positive(number: int) -> int | None:
+    return number if number > 0 else None
+
+
+def _first(text: object) -> float | None:
+    try:
+        return float(str(text).split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def _tier(visit: Visit) -> Result:
+    listing = visit.sources.listing()
+    with visit.sources.files() as history:
+        leases = [lease_row(history.tier, *home, visit.sources.clock.now_ms()) for home in listing.brokers]
+    return {
+        "url": visit.sources.place.tier,
+        "bytes": sum(info.size for info in listing.segments),
+        "objects": sum(max(1, info.part_count) for info in listing.segments) + len(listing.objects),
+        "segments": len(listing.segments),
+        "damaged": sum(info.damage is not None for info in listing.segments),
+        "topics": len({info.key.topic for info in listing.segments}),
+        "leases": leases,
+    }
+
+
+def lease_row(tier: TierDriver, cluster: str, broker: str, now_ms: int) -> Result:
+    """Who may write a broker's part of the tier."""
+    row: Result = {"cluster": cluster, "broker": broker, "owner": "", "epoch": None, "untilMs": None, "problem": ""}
+    name = lease_name(cluster, broker)
+    stored = tier.get_object(name)
+    if stored is None:
+        return row
+    try:
+        lease = decode_lease(stored.data, name)
+    except TierError as error:
+        return {**row, "problem": str(error)}
+    return {
+        **row,
+        "owner": lease.owner,
+        "epoch": lease.epoch,
+        "untilMs": lease.expires_ms or None,
+        "isHeld": lease.is_held(now_ms),
+        "renewals": lease.renewals,
+    }
+
+
+def _stores(visit: Visit) -> list[Result]:
+    with visit.sources.stores() as stores:
+        return [
+            {
+                "path": str(store.root),
+                "state": store.state.value,
+                "queues": len(store.queues()) + len(store.batch_queues()),
+                "logFrom": store.min_physical_offset,
+                "logTo": store.max_physical_offset,
+                "logBytes": store.max_physical_offset - store.min_physical_offset,
+            }
+            for store in stores
+        ]

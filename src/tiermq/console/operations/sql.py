@@ -1,0 +1,148 @@
+"""SQL over messages: DuckDB on Arrow batches of the history, hot and cold as one table for each topic.
+
+A topic is a view of its name. The query is parsed first, so that only topics that it names are read; rows are read in
+batches as DuckDB asks for them, and a query ends at the row limit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tiermq.client.wire_history import read_placed_task
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.operations.messages import catalog_for
+from tiermq.console.operations.topics import topic_names
+from tiermq.console.sources import Visit
+from tiermq.errors import BadRequest, install_hint
+from tiermq.history.catalog import Catalog
+from tiermq.history.planning import plan_scan
+from tiermq.history.scan_values import Loss, ScanCounters, ScanPlan, ScanRequest, describe
+
+ROWS_MAX = 10_000
+SCAN_BYTES_MAX = 2 << 30
+COLUMNS = (
+    "topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "uniqKey", "body", "properties", "bornTimestamp",
+    "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "reconsumeTimes", "storeSize", "tier", "segment",
+)  # fmt: skip
+READS_ONLY = re.compile(r"\s*(?:--[^\n]*\n\s*)*(select|with|from|describe|summarize)\b", re.IGNORECASE)
+_QUERY = Parameter("query", "A SELECT; a topic is a table of its name.", is_required=True)
+_SINCE = Parameter("begin", "Only messages stored at this time or later.", Kind.MOMENT)
+
+
+def _topics_in(visit: Visit, query: str) -> list[str]:
+    """The topics that a query may name. Raises BadRequest for a query that is no SELECT, or names none."""
+    if not READS_ONLY.match(query):
+        raise BadRequest(f"query: expected a SELECT, found {query.strip()[:40]!r}")
+    words = set(re.findall(r"[\w%|-]+", query))
+    found = [name for name in topic_names(visit, everything=True) if name in words]
+    if not found:
+        raise BadRequest("query: expected the name of a topic after FROM, found none that is here")
+    return found
+
+
+@operation("sql.estimate", "What a query would read, before it does: rows, bytes, tasks.", _QUERY, _SINCE)
+def estimate(visit: Visit, *, query: str, begin: int | None) -> Result:
+    topics = _topics_in(visit, query)
+    request = ScanRequest(topics=frozenset(topics), begin_ms=begin or 0)
+    with catalog_for(visit, request) as catalog:
+        plan = plan_scan(catalog, request, loss_is_error=False)
+    return {"topics": topics, **_estimate_of(plan)}
+
+
+def _estimate_of(plan: ScanPlan) -> Result:
+    return {
+        "rows": sum(task.to_offset - task.from_offset for task in plan.tasks),
+        "bytes": plan.counters.bytes_planned,
+        "bytesSkipped": plan.counters.bytes_skipped,
+        "tasks": len(plan.tasks),
+    }
+
+
+@operation(
+    "sql.run",
+    "Run a SELECT over topics with DuckDB: hot and cold messages as one table.",
+    _QUERY,
+    _SINCE,
+    Parameter("limit", "Rows at most.", Kind.WHOLE, default=200, low=1, high=ROWS_MAX),
+)
+def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
+    duckdb = _duckdb()
+    topics = _topics_in(visit, query)
+    losses: list[str] = []
+    began = visit.sources.clock.monotonic()
+    request = ScanRequest(topics=frozenset(topics), begin_ms=begin or 0)
+    with catalog_for(visit, request) as catalog:
+        connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
+        try:
+            counters = ScanCounters()
+            for topic in topics:
+                connection.register(topic, _reader(catalog, topic, begin or 0, losses, counters))
+            try:
+                result = connection.execute(query)
+                names = [each[0] for each in result.description or []]
+                rows = result.fetchmany(limit + 1)
+            except duckdb.Error as error:
+                raise BadRequest(f"query: {error}") from error
+        finally:
+            connection.close()
+    return {
+        "columns": names,
+        "rows": [[_shown(value) for value in row] for row in rows[:limit]],
+        "isCut": len(rows) > limit,
+        "messagesRead": counters.rows_read,
+        "bytesRead": counters.bytes_read,
+        "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),
+        "losses": losses[:20],
+    }
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+
+        importlib.import_module("pyarrow")  # The columns are Arrow's.
+    except ModuleNotFoundError as error:
+        raise BadRequest(f"SQL needs {error.name}, which is not installed here: {install_hint('console')}") from error
+    return duckdb
+
+
+def _reader(catalog: Catalog, topic: str, begin_ms: int, losses: list[str], counters: ScanCounters) -> Any:
+    """The messages of a topic as a stream of batches. Raises BadRequest for more bytes than a page should read."""
+    import pyarrow as pa
+
+    from tiermq.history.arrow_batch import decode_run
+    from tiermq.history.arrow_schema import arrow_schema
+
+    request = ScanRequest(topics=frozenset({topic}), begin_ms=begin_ms)
+    plan = plan_scan(catalog, request, loss_is_error=False)
+    if plan.counters.bytes_planned > SCAN_BYTES_MAX:
+        raise BadRequest(
+            f"query: {topic} would be read whole, {plan.counters.bytes_planned:,} bytes, which is more than a page "
+            f"reads ({SCAN_BYTES_MAX:,}): give a begin time, or run it on Spark with `tiermq pipeline sql`"
+        )
+
+    def lose(loss: Loss) -> None:
+        losses.append(describe(loss))
+
+    def batches() -> Iterator[Any]:
+        for task in plan.tasks:
+            for run in read_placed_task(catalog.history, task, counters, lose):
+                yield from decode_run(run, COLUMNS, request)
+
+    return pa.RecordBatchReader.from_batches(arrow_schema(COLUMNS), batches())
+
+
+def _shown(value: object) -> object:
+    """A value of DuckDB for JSON."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _shown(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    return str(value)

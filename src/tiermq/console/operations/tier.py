@@ -1,0 +1,246 @@
+"""The tier: what the bucket holds, its bill, orphans, and a verification that reads every byte."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import Any
+
+from tiermq.clock import HOUR_MS
+from tiermq.console.bill import SHEETS, TopicUse, WhatIf, cost_of, sheet_of
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.operations.overview import lease_row
+from tiermq.console.operations.topics import PAGE, ROWS, SEARCH, TOPIC, page_of
+from tiermq.console.sources import Visit
+from tiermq.errors import TierError
+from tiermq.history.cold_queues import read_manifest
+from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.retention.orphans import GRACE_MS, find_orphans
+from tiermq.tier.verify.verify import verify_tier
+
+_KIND_NAMES = {SegmentType.COMMIT_LOG: "log", SegmentType.CONSUME_QUEUE: "units", SegmentType.INDEX: "index"}
+
+
+@operation(
+    "tier.show",
+    "The bucket: objects, parts, seals, leases and epochs, by topic.",
+    SEARCH,
+    PAGE,
+    ROWS,
+)
+def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Result:
+    visit.require_tier()
+    listing = visit.sources.listing()
+    by_topic: dict[str, list[SegmentInfo]] = defaultdict(list)
+    for info in listing.segments:
+        by_topic[info.key.topic].append(info)
+    names, about = page_of(sorted(by_topic), search, page, rows)
+    with visit.sources.files() as history:
+        leases = [lease_row(history.tier, *home, visit.sources.clock.now_ms()) for home in listing.brokers]
+    sizes: dict[str, int] = defaultdict(int)
+    for info in listing.segments:
+        sizes[_KIND_NAMES.get(info.key.type, info.key.type.name.lower())] += info.size
+    return {
+        "url": visit.sources.place.tier,
+        "bytes": sum(sizes.values()),
+        "bytesByKind": dict(sizes),
+        "segments": len(listing.segments),
+        "sealed": sum(info.sealed for info in listing.segments),
+        "parts": sum(info.part_count for info in listing.segments),
+        "smallObjects": len(listing.objects),
+        "damaged": [{"path": i.key.path, "why": i.damage} for i in listing.segments if i.damage is not None][:100],
+        "leases": leases,
+        "topics": [_topic_row(name, by_topic[name]) for name in names],
+        "verification": visit.sources.verification,
+        **about,
+    }
+
+
+def _topic_row(name: str, infos: list[SegmentInfo]) -> Result:
+    return {
+        "topic": name,
+        "isIndex": name == INDEX_TOPIC,
+        "queues": len({(info.key.broker, info.key.queue_id) for info in infos}),
+        "segments": len(infos),
+        "sealed": sum(info.sealed for info in infos),
+        "parts": sum(info.part_count for info in infos),
+        "bytes": sum(info.size for info in infos),
+        "logBytes": sum(info.size for info in infos if info.key.type is SegmentType.COMMIT_LOG),
+        "modifiedMs": max((info.modified_ms for info in infos), default=None),
+    }
+
+
+@operation("tier.segments", "The segments of one topic, as its manifests and the listing have them.", TOPIC)
+def show_segments(visit: Visit, *, topic: str) -> Result:
+    visit.require_tier()
+    infos = [info for info in visit.sources.listing().segments if info.key.topic == topic]
+    queues: dict[QueueKey, list[SegmentInfo]] = defaultdict(list)
+    for info in infos:
+        queues[info.key.queue].append(info)
+    found = []
+    with visit.sources.files() as history:
+        for key, listed in sorted(queues.items()):
+            manifest, remarks = read_manifest(history.tier, key)
+            known = {row.key: row for row in (manifest.segments if manifest is not None else ())}
+            found.append(
+                {
+                    "broker": key.broker,
+                    "queueId": key.queue_id,
+                    "manifest": None
+                    if manifest is None
+                    else {"epoch": manifest.epoch, "sequence": manifest.sequence, "writer": manifest.writer,
+                          "writtenMs": manifest.written_ms, "gaps": len(manifest.gaps)},
+                    "remarks": [str(each) for each in remarks],
+                    "segments": [_segment_row(info, known.get(info.key)) for info in listed],
+                }
+            )  # fmt: skip
+    return {"topic": topic, "queues": found}
+
+
+def _segment_row(info: SegmentInfo, row: Any) -> Result:
+    values: Result = {
+        "path": info.key.path,
+        "kind": _KIND_NAMES.get(info.key.type, info.key.type.name.lower()),
+        "base": info.key.base,
+        "bytes": info.size,
+        "sealed": info.sealed,
+        "parts": info.part_count,
+        "modifiedMs": info.modified_ms,
+        "damage": info.damage,
+        "inManifest": row is not None,
+    }
+    if row is not None:
+        values |= {
+            "status": SegmentStatus(row.status).name.lower(),
+            "crc32": row.crc32,
+            "fromOffset": row.begin_offset if row.begin_offset >= 0 else None,
+            "toOffset": row.end_offset if row.end_offset >= 0 else None,
+            "beginMs": None if row.begin_ms == NEVER_MS else row.begin_ms,
+            "endMs": None if row.end_ms == NEVER_MS else row.end_ms,
+            "sealedMs": row.sealed_ms or None,
+        }
+    return values
+
+
+@operation(
+    "tier.orphans",
+    "Objects that nothing refers to, and segments that are recorded and missing. Changes nothing.",
+    Parameter("hours", "The least age of an orphan.", Kind.WHOLE, default=GRACE_MS // HOUR_MS),
+)
+def orphans(visit: Visit, *, hours: int) -> Result:
+    visit.require_tier()
+    with visit.sources.files() as history:
+        report = find_orphans(history.tier, grace_ms=hours * HOUR_MS, clock=visit.sources.clock)
+    return {
+        "orphans": [
+            {"kind": each.kind.name.lower(), "why": each.kind.value, "path": each.path, "bytes": each.size,
+             "modifiedMs": each.modified_ms}
+            for each in report.orphans
+        ],
+        "missing": [dataclasses.asdict(each) for each in report.missing],
+        "unread": report.unread,
+        "bytes": report.size_bytes,
+    }  # fmt: skip
+
+
+@operation(
+    "tier.verify",
+    "Read and check every byte of the tier, or of one topic; the result stays on the page of the tier.",
+    Parameter("topic", "Only this topic."),
+)
+def verify(visit: Visit, *, topic: str | None) -> Result:
+    visit.require_tier()
+    began_ms = visit.sources.clock.now_ms()
+    with visit.sources.files() as history:
+        report = verify_tier(history.tier, TierScope(topic=topic), threads=2)
+    found = {**report.to_dict(), "topic": topic, "atMs": began_ms, "tookMs": visit.sources.clock.now_ms() - began_ms}
+    visit.sources.verification = found
+    return found
+
+
+# The bill
+
+
+@operation(
+    "tier.bill",
+    "What each topic of the tier costs a month against a price sheet, as it is and with other settings.",
+    Parameter("sheet", "The price sheet.", default="s3-standard", choices=tuple(SHEETS)),
+    Parameter("gbMonth", "Price of a GB and month, instead of the sheet's.", Kind.DECIMAL),
+    Parameter("writes1000", "Price of 1,000 writes, instead of the sheet's.", Kind.DECIMAL),
+    Parameter("reads1000", "Price of 1,000 reads, instead of the sheet's.", Kind.DECIMAL),
+    Parameter("retentionDays", "What if: keep messages for so many days.", Kind.DECIMAL),
+    Parameter("segmentMiB", "What if: objects of that size.", Kind.DECIMAL),
+    Parameter("readsADay", "Requests that readers make to each topic in a day.", Kind.DECIMAL, default=0.0),
+    SEARCH,
+    PAGE,
+    ROWS,
+)
+def bill(
+    visit: Visit,
+    *,
+    sheet: str,
+    gbMonth: float | None,  # noqa: N803 - the names of the parameters
+    writes1000: float | None,
+    reads1000: float | None,
+    retentionDays: float | None,  # noqa: N803
+    segmentMiB: float | None,  # noqa: N803
+    readsADay: float,  # noqa: N803
+    search: str | None,
+    page: int,
+    rows: int,
+) -> Result:
+    visit.require_tier()
+    uses = _uses(visit)
+    names, about = page_of(sorted(uses), search, page, rows)
+    prices = sheet_of(sheet, gb_month=gbMonth, writes_1000=writes1000, reads_1000=reads1000)
+    if_so = WhatIf(retentionDays, None if segmentMiB is None else int(segmentMiB * (1 << 20)), readsADay)
+    for name in names:
+        uses[name] = _with_times(visit, uses[name])
+    lines = []
+    for name in names:
+        line = cost_of(uses[name], prices, WhatIf(reads_a_day=readsADay))
+        then = cost_of(uses[name], prices, if_so)
+        lines.append(
+            {**line, "then": then["total"], "bytesThen": then["bytesThen"], "writesADayThen": then["writesADay"]}
+        )
+    return {
+        "sheet": dataclasses.asdict(prices),
+        "currency": "USD",
+        "topics": lines,
+        "cost": round(sum(line["total"] for line in lines), 6),
+        "costThen": round(sum(line["then"] for line in lines), 6),
+        "bytes": sum(line["bytes"] for line in lines),
+        **about,
+    }
+
+
+def _uses(visit: Visit) -> dict[str, TopicUse]:
+    """The topics by the listing alone; an object is one for each part, and one for each segment that has none."""
+    queues: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    objects: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
+    for info in visit.sources.listing().segments:
+        queues[info.key.topic].add((info.key.broker, info.key.queue_id))
+        objects[info.key.topic] += max(1, info.part_count)
+        sizes[info.key.topic] += info.size
+    return {name: TopicUse(name, len(queues[name]), objects[name], sizes[name], None, None) for name in queues}
+
+
+def _with_times(visit: Visit, use: TopicUse) -> TopicUse:
+    """With the times of its oldest and newest message, from the manifests of its queues."""
+    keys = {i.key.queue for i in visit.sources.listing().segments if i.key.topic == use.topic}
+    begins, ends = [], []
+    with visit.sources.files() as history:
+        for key in sorted(keys):
+            try:
+                manifest, _ = read_manifest(history.tier, key)
+            except TierError:
+                continue  # Its bytes count, and its times are not known.
+            for row in manifest.segments if manifest is not None else ():
+                if row.key.type is SegmentType.COMMIT_LOG and row.begin_ms != NEVER_MS:
+                    begins.append(row.begin_ms)
+                    ends.append(row.end_ms)
+    return dataclasses.replace(use, begin_ms=min(begins, default=None), end_ms=max(ends, default=None))

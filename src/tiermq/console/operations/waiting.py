@@ -1,0 +1,112 @@
+"""Messages that wait: delayed ones and timers, and dead letters of groups."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.dead_letters import Resending, Wanted, dead_letters
+from tiermq.client.delayed_messages import cancel_timer, delayed_messages
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.operations.groups import GROUP
+from tiermq.console.operations.topics import TOPIC
+from tiermq.console.sources import Visit
+from tiermq.delivery.waiting_view import WaitingView
+
+LIMIT = Parameter("limit", "Messages at most.", Kind.WHOLE, default=100, low=1, high=1_000)
+
+
+@operation("delayed.list", "Delayed messages and timers that wait, the next first.", LIMIT)
+def list_delayed(visit: Visit, *, limit: int) -> Result:
+    if visit.has_wire:
+        rows = visit.ask(lambda client: _delayed_at_brokers(client, limit))
+    else:
+        visit.require_files()
+        rows = []
+        for store in visit.sources.place.stores:
+            with WaitingView(store.path) as view:
+                found = itertools.islice(itertools.chain(view.timers(), view.levels()), limit)
+                rows += [{"broker": store.broker, **each.to_dict()} for each in found]
+    return {"messages": rows[:limit], "isCut": len(rows) > limit}
+
+
+async def _delayed_at_brokers(client: ClusterClient, limit: int) -> list[Result]:
+    rows: list[Result] = []
+    async for each in delayed_messages(client):
+        rows.append(each.to_dict())
+        if len(rows) > limit:
+            break
+    return rows
+
+
+@operation(
+    "delayed.cancel",
+    "Cancel the timers of a topic with a unique key, wherever they wait.",
+    TOPIC,
+    Parameter("uniqueKey", "The unique key of the message.", is_required=True),
+    changes=True,
+)
+def cancel_delayed(visit: Visit, *, topic: str, uniqueKey: str) -> Result:  # noqa: N803 - the name of the parameter
+    done = visit.ask(lambda client: cancel_timer(client, topic, uniqueKey))
+    return {"topic": topic, "uniqueKey": uniqueKey, "cancelled": [each.to_dict() for each in done]}
+
+
+def _wanted(topic: str | None, since: int | None, key: str | None) -> Wanted:
+    return Wanted(origin_topic=topic or None, since_ms=since or 0, key=key or None)
+
+
+_FROM = (
+    Parameter("topic", "Only those that were sent to this topic."),
+    Parameter("since", "Only those that died at this time or later.", Kind.MOMENT),
+    Parameter("key", "Only those with this key, unique key or id."),
+)
+
+
+@operation("dlq.list", "The dead letters of a group.", GROUP, *_FROM, LIMIT)
+def list_dead_letters(
+    visit: Visit, *, group: str, topic: str | None, since: int | None, key: str | None, limit: int
+) -> Result:
+    async def looked(client: ClusterClient) -> list[Result]:
+        rows: list[Result] = []
+        async for letter in dead_letters(client, group, _wanted(topic, since, key)):
+            rows.append(
+                {
+                    "at": letter.name,
+                    "topic": letter.origin_topic,
+                    "originId": letter.origin_id,
+                    "tries": letter.tries,
+                    "message": letter.message.to_sent_dict(),
+                }
+            )
+            if len(rows) > limit:
+                break
+        return rows
+
+    rows = visit.ask(looked)
+    return {"group": group, "letters": rows[:limit], "isCut": len(rows) > limit}
+
+
+@operation(
+    "dlq.resend", "Send dead letters of a group again, each once.", GROUP, *_FROM, LIMIT,
+    changes=True,
+)  # fmt: skip
+def resend_dead_letters(
+    visit: Visit, *, group: str, topic: str | None, since: int | None, key: str | None, limit: int
+) -> Result:
+    async def sent(client: ClusterClient) -> Any:
+        letters = []
+        async for letter in dead_letters(client, group, _wanted(topic, since, key)):
+            letters.append(letter)
+            if len(letters) >= limit:
+                break
+        return await Resending(client, group).resend(letters)
+
+    done = visit.ask(sent)
+    return {
+        "group": group,
+        "sent": [each.name for each in done.sent],
+        "already": [each.name for each in done.already],
+        "unreadable": [{"at": each.name, "reason": each.reason} for each in done.unreadable],
+        "unconfirmed": done.unconfirmed,
+    }

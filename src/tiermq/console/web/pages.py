@@ -1,0 +1,246 @@
+"""The pages: which template each has, and what it shows, which is what operations return."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiermq.console.bill import SHEETS
+from tiermq.console.catalogue import run
+from tiermq.console.hot_cold_map import WORDS
+from tiermq.console.sources import Visit
+from tiermq.console.web import figures
+from tiermq.errors import TierMQError
+from tiermq.message.topic_name import is_retry_topic
+
+HEX_BYTES_MAX = 4096
+TAIL_MAX = 50
+TAIL_FIRST = 10
+EXAMPLE = 'SELECT tags, tier, count(*) AS messages FROM "{}" GROUP BY ALL'
+Context = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request for a page: who asks, and the parameters of its path and query."""
+
+    visit: Visit
+    values: Mapping[str, str]
+
+    def of(self, *names: str) -> dict[str, str]:
+        """The parameters that an operation gets."""
+        return {name: self.values[name] for name in names if self.values.get(name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`fragment` is the template of its live part, if it has one."""
+
+    path: str
+    template: str
+    context: Callable[[Ask], Context]
+    fragment: str = ""
+
+
+def _overview(ask: Ask) -> Context:
+    return {"found": run("overview", ask.visit)}
+
+
+def _topics(ask: Ask) -> Context:
+    found = run("topic.list", ask.visit, ask.of("search", "all", "page", "rows"))
+    return {"found": found, "search": ask.values.get("search", ""), "now_ms": ask.visit.sources.clock.now_ms()}
+
+
+def _topic(ask: Ask) -> Context:
+    name = ask.values["topic"]
+    found = run("topic.show", ask.visit, {"topic": name})
+    context: Context = {"found": found, "topic": name, "legend": WORDS, "chart": None, "map": None, "map_problem": None}
+    if ask.visit.has_files:
+        try:
+            shown = run("topic.map", ask.visit, {"topic": name})
+            by_time = ask.values.get("by") != "offset"
+            context |= {"map": shown, "chart": figures.strip_map(name, shown["queues"], by_time=by_time)}
+            context["places"] = sorted({span["where"] for each in shown["queues"] for span in each["spans"]})
+        except TierMQError as error:
+            context["map_problem"] = str(error)
+    return context
+
+
+def _queue(ask: Ask) -> Context:
+    topic, queue = ask.values["topic"], ask.values["queue"]
+    offset = ask.values.get("offset", "0")
+    found = run(
+        "message.find",
+        ask.visit,
+        {"topic": topic, "queue": queue, "offset": offset, "limit": "50", **ask.of("broker", "tag", "text")},
+    )
+    segments = []
+    if ask.visit.has_files:
+        shown = run("topic.map", ask.visit, {"topic": topic})
+        broker = ask.values.get("broker")
+        segments = [
+            segment
+            for each in shown["queues"]
+            if str(each["queueId"]) == queue and broker in (None, "", each["broker"])
+            for segment in each["segments"]
+        ]
+    last = found["messages"][-1]["queue_offset"] + 1 if found["messages"] else None
+    return {"found": found, "topic": topic, "queue": queue, "offset": offset, "segments": segments, "next": last,
+            "broker": ask.values.get("broker", "")}  # fmt: skip
+
+
+def _groups(ask: Ask) -> Context:
+    found = run("group.list", ask.visit, ask.of("search", "all", "page", "rows"))
+    return {"found": found, "search": ask.values.get("search", "")}
+
+
+def _group(ask: Ask) -> Context:
+    name = ask.values["group"]
+    found = run("group.show", ask.visit, {"group": name})
+    context: Context = {"found": found, "group": name, "preview": None, "problem": None, "values": ask.values}
+    context["topics"] = sorted({each["topic"] for each in found["queues"] if not is_retry_topic(each["topic"])})
+    if ask.values.get("to") and ask.values.get("topic"):
+        try:
+            context["preview"] = run("group.preview", ask.visit, {"group": name, **ask.of("topic", "to")})
+        except TierMQError as error:
+            context["problem"] = str(error)
+    return context
+
+
+def _messages(ask: Ask) -> Context:
+    context: Context = {"found": None, "values": ask.values, "problem": None, "topic": ask.values.get("topic", "")}
+    if ask.values.get("topic"):
+        names = ("topic", "key", "id", "queue", "broker", "offset", "begin", "end", "tag", "text", "limit")
+        try:
+            context["found"] = run("message.find", ask.visit, ask.of(*names))
+        except TierMQError as error:
+            context["problem"] = str(error)
+    context["names"] = [row["topic"] for row in run("topic.list", ask.visit, {"rows": "200"})["topics"]]
+    return context
+
+
+def _message(ask: Ask) -> Context:
+    found = run("message.show", ask.visit, ask.of("topic", "queue", "offset", "broker"))
+    body = base64.b64decode(found["body_base64"])
+    return {"found": found, "dump": _hex_lines(body[:HEX_BYTES_MAX]), "is_cut": len(body) > HEX_BYTES_MAX,
+            "text": body.decode(errors="backslashreplace")}  # fmt: skip
+
+
+def _hex_lines(data: bytes) -> str:
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        shown = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        lines.append(f"{at:08x}  {row.hex(' '):47}  {shown}")
+    return "\n".join(lines)
+
+
+def _tier(ask: Ask) -> Context:
+    found = run("tier.show", ask.visit, ask.of("search", "page", "rows"))
+    names = (
+        "sheet",
+        "gbMonth",
+        "writes1000",
+        "reads1000",
+        "retentionDays",
+        "segmentMiB",
+        "readsADay",
+        "search",
+        "page",
+        "rows",
+    )
+    bill = run("tier.bill", ask.visit, ask.of(*names))
+    top = sorted(bill["topics"], key=lambda line: -line["total"])[:8]
+    if bill["cost"]:
+        rows = [(line["topic"], line["total"], f"{figures.money(line['total'])} a month") for line in top]
+    else:
+        top = sorted(bill["topics"], key=lambda line: -line["bytes"])[:8]
+        rows = [(line["topic"], float(line["bytes"]), figures.size(line["bytes"])) for line in top]
+    return {"found": found, "bill": bill, "values": ask.values, "sheets": list(SHEETS),
+            "chart": figures.bars(rows, "copy") if rows else None}  # fmt: skip
+
+
+def _segments(ask: Ask) -> Context:
+    return {"found": run("tier.segments", ask.visit, ask.of("topic"))}
+
+
+def _orphans(ask: Ask) -> Context:
+    return {"found": run("tier.orphans", ask.visit, ask.of("hours")), "values": ask.values}
+
+
+def _sql(ask: Ask) -> Context:
+    context: Context = {"values": ask.values, "result": None, "estimate": None, "problem": None}
+    names = [row["topic"] for row in run("topic.list", ask.visit, {"rows": "20"})["topics"]]
+    context["example"] = EXAMPLE.format(names[0]) if names else ""
+    context["names"] = names
+    if ask.values.get("query"):
+        try:
+            if ask.values.get("only") == "estimate":
+                context["estimate"] = run("sql.estimate", ask.visit, ask.of("query", "begin"))
+            else:
+                context["result"] = run("sql.run", ask.visit, ask.of("query", "begin", "limit"))
+        except TierMQError as error:
+            context["problem"] = str(error)
+    return context
+
+
+def _waiting(ask: Ask) -> Context:
+    context: Context = {"delayed": None, "letters": None, "problem": None, "values": ask.values}
+    try:
+        context["delayed"] = run("delayed.list", ask.visit)
+        if ask.values.get("group"):
+            context["letters"] = run("dlq.list", ask.visit, ask.of("group", "topic", "since", "key"))
+    except TierMQError as error:
+        context["problem"] = str(error)
+    return context
+
+
+def _settings(ask: Ask) -> Context:
+    context: Context = {"found": None, "problem": None, "search": ask.values.get("search", "")}
+    try:
+        context["found"] = run("settings.show", ask.visit, ask.of("broker", "search"))
+    except TierMQError as error:
+        context["problem"] = str(error)
+    return context
+
+
+def tail(visit: Visit, values: Mapping[str, str], state: dict[str, Any]) -> list[Context]:
+    """The messages that came since the last call, oldest first; the newest few at the first call.
+
+    `state` belongs to one stream: the offset from which each queue is read next.
+    """
+    topic = values.get("topic", "")
+    ask = {name: values[name] for name in ("tag", "text") if values.get(name)}
+    shown = run("topic.show", visit, {"topic": topic})
+    found: list[Context] = []
+    for row in shown["queues"]:
+        name = f"{row['broker']}-{row['queueId']}"
+        end = row["maxOffset"]
+        begin = state.get(name, max(row["minOffset"], end - TAIL_FIRST))
+        begin = max(begin, end - TAIL_MAX)
+        state[name] = end
+        if begin < end:
+            place = {"queue": row["queueId"], "broker": row["broker"], "offset": begin, "limit": end - begin}
+            found += run("message.find", visit, {"topic": topic, **place, **ask})["messages"]
+    found.sort(key=lambda message: message["store_timestamp_ms"])
+    return found[-TAIL_MAX:]
+
+
+PAGES = (
+    Page("/", "overview.html", _overview, "_overview.html"),
+    Page("/topics", "topics.html", _topics),
+    Page("/topics/{topic}", "topic.html", _topic),
+    Page("/topics/{topic}/queues/{queue}", "queue.html", _queue),
+    Page("/groups", "groups.html", _groups, "_groups.html"),
+    Page("/groups/{group}", "group.html", _group),
+    Page("/messages", "messages.html", _messages),
+    Page("/message", "message.html", _message),
+    Page("/tier", "tier.html", _tier),
+    Page("/tier/segments", "segments.html", _segments),
+    Page("/tier/orphans", "orphans.html", _orphans),
+    Page("/sql", "sql.html", _sql),
+    Page("/waiting", "waiting.html", _waiting),
+    Page("/settings", "settings.html", _settings),
+)

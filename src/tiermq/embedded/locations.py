@@ -1,0 +1,48 @@
+"""Directories, tiers and times as Python programs write them: text or `Path`, relative or not; "1h" or a date."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from pathlib import Path
+
+from tiermq.clock import AGE_UNITS_MS, EVER_MS
+from tiermq.errors import BadConfig
+from tiermq.pipeline.scan.scan_spec import time_ms
+
+Location = str | os.PathLike[str]
+"""A directory, or (of a tier) a URL."""
+Moment = str | int | dt.datetime | dt.timedelta
+"""A time: an age ("90s", "15m", "1h", "3d", or a timedelta), an ISO text, a datetime, or milliseconds since 1970."""
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_AGE = re.compile(r"([0-9]+)\s*([smhd])")
+
+
+def tier_url(tier: Location) -> str:
+    """The URL of a tier: as given, or that of a directory, which may be relative."""
+    text = os.fspath(tier)
+    if not text:
+        raise BadConfig("a tier is a URL such as s3://bucket/prefix, or a directory; found an empty text")
+    return text if _SCHEME.match(text) else Path(text).expanduser().absolute().as_uri()
+
+
+def moment_ms(moment: Moment, now_ms: int) -> int:
+    """A moment in milliseconds since 1970. Times without a zone are UTC. Raises BadConfig."""
+    if isinstance(moment, str):
+        if age := _AGE.fullmatch(moment.strip()):
+            return now_ms - int(age[1]) * AGE_UNITS_MS[age[2]]
+        try:
+            moment = dt.datetime.fromisoformat(moment)
+        except ValueError:
+            raise BadConfig(
+                "a moment is an age such as 90s, 15m, 1h or 3d, a time such as 2026-01-31T12:00:00Z, a datetime, a "
+                f"timedelta, or milliseconds since 1970; found {moment!r}"
+            ) from None
+    if isinstance(moment, dt.timedelta):
+        return now_ms - round(moment.total_seconds() * 1000)
+    if isinstance(moment, dt.datetime):
+        return time_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC))
+    if type(moment) is not int or not 0 <= moment <= EVER_MS:
+        raise BadConfig(f"a moment in milliseconds since 1970 is a whole number of 0 or more, found {moment!r}")
+    return moment

@@ -1,0 +1,102 @@
+"""TieredStore, as Python programs have it: a local store whose history continues in a tier.
+
+    with TieredStore.open("store", tier="s3://bucket/prefix") as store:      # or tier="tier", a directory
+        store.put(Message("orders", b"two coffees", keys=["order-42"]))
+        store.flush_to_tier()
+
+The engine below is `tiermq.tier.tiered_store`, which brokers use as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self
+
+from tiermq.clock import Clock
+from tiermq.config import StoreConfig
+from tiermq.embedded.locations import Location, tier_url
+from tiermq.embedded.message_store import MessageStore
+from tiermq.errors import TierError
+from tiermq.tier.restore.restore_report import RestoreReport
+from tiermq.tier.retention.retention import RetentionReport
+from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tiered_store import NotUploaded
+from tiermq.tier.tiered_store import TieredStore as TieredEngine
+
+
+class TieredStore(MessageStore):
+    """A message store in a directory whose history continues in a bucket or another directory. Writes never wait for
+    the tier; local files are deleted only once their copy in the tier is verified.
+    """
+
+    _engine: TieredEngine
+
+    def __init__(self, engine: TieredEngine, clock: Clock | None = None) -> None:
+        super().__init__(engine, engine.local, clock)
+        self.restored: RestoreReport | None = engine.restored
+        """What `restore=True` found; None without it."""
+        engine.on_growth(lambda *_: None if self._made_arrivals is None else self._made_arrivals.note())
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        tier: Location | None = None,
+        restore: bool = False,
+        config: StoreConfig | None = None,
+        tier_config: TierConfig | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Open the store in `path` with its tier: a URL (`s3://bucket/prefix`, `gs://…`, `az://…`, `memory://name`), or
+        a directory as text or `Path`, which may be relative.
+
+        settings: RocketMQ's names in snake_case, of the local store and of the tier alike. restore=True rebuilds what
+        the tier has into an empty directory first. Raises what `LocalStore.open` raises, BadTierUrl, TierCredentials;
+        a tier that is out of reach raises only with `restore`.
+        """
+        url = None if tier is None else tier_url(tier)
+        engine = TieredEngine.open(
+            path, tier=url, restore=restore, config=config, tier_config=tier_config, clock=clock, grows=True, **settings
+        )
+        return cls(engine, clock)
+
+    @property
+    def tier_url(self) -> str:
+        """Where the tier is."""
+        return str(self._engine.tier.driver.url)
+
+    @property
+    def trouble(self) -> TierError | None:
+        """The last error of the tier's back end; None when the last request succeeded."""
+        return self._engine.trouble
+
+    def flush_to_tier(self, timeout_s: float | None = None) -> bool:
+        """Upload everything that was put before, and wait; False if that fails or takes longer (`status()` has why)."""
+        return self._engine.flush_to_tier(timeout_s)
+
+    def refresh_tier(self) -> bool:
+        """Load what a job has copied since the last refresh; whether there was anything."""
+        return self._engine.refresh_tier()
+
+    def expire_now(self) -> RetentionReport:
+        """Delete from the tier what is too old or too much. Raises StaleWriter if another process owns it."""
+        return self._engine.expire_now()
+
+    def set_retention(self, topic: str, hours: int = -1, max_bytes: int = -1) -> None:
+        """How long and how much of a topic the tier keeps; -1 for the setting of all topics."""
+        self._engine.set_retention(topic, hours, max_bytes)
+
+    def reindex(self) -> int:
+        """Index again, by all their keys, the messages whose index RocketMQ wrote; how many queues they are in."""
+        return self._engine.reindex()
+
+    def close(self) -> NotUploaded:
+        """Upload what the tier lacks, for up to `tier_close_timeout`, and close; what is left to upload."""
+        left = super().close()
+        assert isinstance(left, NotUploaded)
+        return left
+
+    def _shown(self) -> str:
+        return f"{super()._shown()}, tier={self.tier_url!r}"

@@ -1,0 +1,155 @@
+"""Call: one gRPC call on a stream of HTTP/2, and the outcome of a call.
+
+    path, metadata ─► a message, or several ─► answers ─► the outcome, as trailers
+
+Invariants: a call ends once, by `end`, or by its peer (`on_cancel`); what is sent after its end is dropped. All state
+belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tiermq.errors import RemotingError
+
+if TYPE_CHECKING:
+    from tiermq.grpc.http2 import Http2Connection
+
+PREFIX_BYTES = 5
+"""Before each message: whether it is compressed, and its length in four bytes."""
+_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+TIMEOUT_DIGITS_MAX = 8
+
+
+class Outcome(enum.IntEnum):
+    """gRPC's own status codes."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class CallFailed(RemotingError):
+    """A call that ends with an outcome that is not OK."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+
+class Call:
+    """See the module."""
+
+    __slots__ = (
+        "buffer",
+        "connection",
+        "deadline_s",
+        "ended",
+        "id",
+        "is_half_closed",
+        "metadata",
+        "on_cancel",
+        "on_half_close",
+        "on_message",
+        "out",
+        "out_bytes",
+        "path",
+        "received_bytes",
+        "started",
+        "trailers",
+        "window",
+    )
+
+    def __init__(self, connection: Http2Connection, number: int, metadata: dict[str, str], window: int) -> None:
+        self.connection = connection
+        self.id = number
+        self.metadata = metadata
+        self.path = metadata.get(":path", "")
+        self.window = window
+        self.buffer = bytearray()
+        self.received_bytes = 0
+        self.started = False
+        self.ended = False
+        self.is_half_closed = False
+        self.out: list[bytes] = []
+        self.out_bytes = 0
+        self.trailers: bytes | None = None
+        timeout_s = timeout_in(metadata.get("grpc-timeout"))
+        self.deadline_s = None if timeout_s is None else connection.loop.time() + timeout_s
+        self.on_message: Callable[[Call, bytes], None] | None = None
+        self.on_half_close: Callable[[], None] | None = None
+        self.on_cancel: Callable[[], None] | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the client waits; None if it does not say."""
+        return None if self.deadline_s is None else self.deadline_s - self.connection.loop.time()
+
+    def reply(self, message: bytes) -> None:
+        """Send the one answer of a unary call, and end it."""
+        self.connection.send_answer(self, message, Outcome.OK, "")
+
+    def send(self, message: bytes) -> None:
+        """Send one of several answers."""
+        self.connection.send_message(self, message)
+
+    def end(self, outcome: Outcome = Outcome.OK, text: str = "") -> None:
+        """No more answers come."""
+        self.connection.send_answer(self, None, outcome, text)
+
+    def messages_in(self, data: bytes, most_bytes: int) -> list[bytes]:
+        """The messages that are whole now. Raises CallFailed."""
+        buffer = self.buffer
+        buffer += data
+        found: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= PREFIX_BYTES:
+            length = int.from_bytes(buffer[at + 1 : at + PREFIX_BYTES], "big")
+            if length > most_bytes:
+                raise CallFailed(
+                    Outcome.RESOURCE_EXHAUSTED, f"expected a message of at most {most_bytes} bytes, found {length}"
+                )
+            end = at + PREFIX_BYTES + length
+            if len(buffer) < end:
+                break
+            message = bytes(buffer[at + PREFIX_BYTES : end])
+            found.append(self._decompressed(message, most_bytes) if buffer[at] else message)
+            at = end
+        if at:
+            del buffer[:at]
+        return found
+
+    def _decompressed(self, message: bytes, most_bytes: int) -> bytes:
+        encoding = self.metadata.get("grpc-encoding", "identity")
+        if encoding != "gzip":
+            raise CallFailed(Outcome.UNIMPLEMENTED, f"expected messages as they are or by gzip, found {encoding[:40]}")
+        try:
+            inflating = zlib.decompressobj(wbits=31)
+            found = inflating.decompress(message, most_bytes)
+        except zlib.error as error:
+            raise CallFailed(Outcome.INTERNAL, f"expected a message by gzip, found other bytes: {error}") from error
+        if inflating.unconsumed_tail or not inflating.eof:
+            raise CallFailed(
+                Outcome.RESOURCE_EXHAUSTED, f"expected a message of at most {most_bytes} bytes by gzip, found more"
+            )
+        return found
+
+
+def timeout_in(text: str | None) -> float | None:
+    """`grpc-timeout`: up to eight digits and a unit; None for one that is no such."""
+    if not text or text[-1] not in _UNITS_S or not text[:-1].isdecimal() or len(text) > TIMEOUT_DIGITS_MAX + 1:
+        return None
+    return int(text[:-1]) * _UNITS_S[text[-1]]
+
+
+def framed(message: bytes) -> bytes:
+    """A message with its prefix."""
+    return b"\x00" + len(message).to_bytes(4, "big") + message

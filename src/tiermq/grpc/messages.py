@@ -1,0 +1,161 @@
+"""The protocol's messages, made from `service.binpb`, and its codes.
+
+`service.binpb` is what protoc makes of `service.proto`, with the two files that it imports:
+
+    cd src/tiermq/grpc
+    python3 -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=service.binpb service.proto
+
+Invariant: the messages have a pool of their own. A client library in the same process has messages of the same names
+in protobuf's default pool, and two definitions of one name are an error there.
+"""
+
+from __future__ import annotations
+
+import enum
+from importlib.resources import files
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+PACKAGE = "apache.rocketmq.v2"
+SERVICE = f"/{PACKAGE}.MessagingService/"
+
+
+class Code(enum.IntEnum):
+    """`Status.code`."""
+
+    OK = 20000
+    MULTIPLE_RESULTS = 30000
+    BAD_REQUEST = 40000
+    ILLEGAL_TOPIC = 40002
+    ILLEGAL_CONSUMER_GROUP = 40003
+    ILLEGAL_MESSAGE_TAG = 40004
+    ILLEGAL_MESSAGE_KEY = 40005
+    ILLEGAL_MESSAGE_GROUP = 40006
+    ILLEGAL_MESSAGE_PROPERTY_KEY = 40007
+    INVALID_TRANSACTION_ID = 40008
+    ILLEGAL_MESSAGE_ID = 40009
+    ILLEGAL_FILTER_EXPRESSION = 40010
+    ILLEGAL_INVISIBLE_TIME = 40011
+    ILLEGAL_DELIVERY_TIME = 40012
+    INVALID_RECEIPT_HANDLE = 40013
+    MESSAGE_PROPERTY_CONFLICT_WITH_TYPE = 40014
+    UNRECOGNIZED_CLIENT_TYPE = 40015
+    MESSAGE_CORRUPTED = 40016
+    CLIENT_ID_REQUIRED = 40017
+    ILLEGAL_POLLING_TIME = 40018
+    ILLEGAL_OFFSET = 40019
+    UNAUTHORIZED = 40100
+    FORBIDDEN = 40300
+    MESSAGE_NOT_FOUND = 40401
+    TOPIC_NOT_FOUND = 40402
+    CONSUMER_GROUP_NOT_FOUND = 40403
+    OFFSET_NOT_FOUND = 40404
+    MESSAGE_BODY_TOO_LARGE = 41301
+    MESSAGE_BODY_EMPTY = 41302
+    TOO_MANY_REQUESTS = 42900
+    MESSAGE_PROPERTIES_TOO_LARGE = 43101
+    INTERNAL_SERVER_ERROR = 50001
+    HA_NOT_AVAILABLE = 50002
+    NOT_IMPLEMENTED = 50100
+    PROXY_TIMEOUT = 50400
+    MASTER_PERSISTENCE_TIMEOUT = 50401
+    SLAVE_PERSISTENCE_TIMEOUT = 50402
+    UNSUPPORTED = 50500
+    FAILED_TO_CONSUME_MESSAGE = 60000
+
+
+class MessageType(enum.IntEnum):
+    """What a message is, and what a topic takes."""
+
+    NORMAL = 1
+    FIFO = 2
+    DELAY = 3
+    TRANSACTION = 4
+    LITE = 5
+    PRIORITY = 6
+
+
+class QueuePermission(enum.IntEnum):
+    """What a client may do with a queue."""
+
+    NONE = 1
+    READ = 2
+    WRITE = 3
+    READ_WRITE = 4
+
+
+class Encoding(enum.IntEnum):
+    """How a body is sent."""
+
+    IDENTITY = 1
+    GZIP = 2
+
+
+class Resolution(enum.IntEnum):
+    """How a transaction ends."""
+
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+class OffsetPolicy(enum.IntEnum):
+    """Which offset of a queue is asked for."""
+
+    BEGINNING = 0
+    END = 1
+    TIMESTAMP = 2
+
+
+PUSH_CONSUMER = 2
+"""A client type."""
+LITE_CONSUMERS = (5, 6)
+"""Client types: push and simple consumers of lite topics."""
+FILTER_BY_SQL = 2
+"""A filter type."""
+DIGEST_BY_MD5 = 2
+"""A digest type."""
+ANSWER_TO_CHECK = 2
+"""Why a transaction is ended: the broker has asked for it."""
+IPV4, IPV6 = 1, 2
+"""How an address is written."""
+
+
+def _loaded() -> descriptor_pool.DescriptorPool:
+    data = files(__package__).joinpath("service.binpb").read_bytes()
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        pool.Add(file)
+    return pool
+
+
+POOL = _loaded()
+METHODS = tuple(POOL.FindServiceByName(f"{PACKAGE}.MessagingService").methods_by_name)
+
+
+def message_class(name: str) -> Any:
+    """The class of one of the protocol's messages."""
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def request_class(method: str) -> Any:
+    """The class of what a client sends."""
+    service = POOL.FindServiceByName(f"{PACKAGE}.MessagingService")
+    return message_factory.GetMessageClass(service.methods_by_name[method].input_type)
+
+
+def answer_class(method: str) -> Any:
+    """The class of what a client gets."""
+    service = POOL.FindServiceByName(f"{PACKAGE}.MessagingService")
+    return message_factory.GetMessageClass(service.methods_by_name[method].output_type)
+
+
+def status(code: Code, text: str = "") -> Any:
+    """A status with a text, or with the name of its code."""
+    return Status(code=code, message=text or code.name)
+
+
+Status = message_class("Status")
+Settings = message_class("Settings")
+Message = message_class("Message")
+TelemetryCommand = message_class("TelemetryCommand")

@@ -1,0 +1,120 @@
+"""docs/api.md from the docstrings of the public names: `python3 tests/api_page.py` writes it.
+
+What is public: the names of `tiermq.__all__`, and of their classes what has no underscore and a docstring of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tiermq
+from tiermq import errors
+from tiermq.kernel import pure
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+SECTIONS = {
+    "Stores": ("LocalStore", "TieredStore", "AsyncStore", "NotUploaded"),
+    "Reading and consuming": ("MessageStream", "Consumer", "AsyncConsumer"),
+    "Messages, results and pages": ("Message", "StoredMessage", "PutResult", "PutResults", "GetPage", "QueryPage"),
+    "Statuses": ("PutStatus", "GetStatus"),
+    "History for data tools": ("read", "HistoryFrame"),
+    "Client of a cluster": ("connect", "aconnect", "Decision", "RetryLater"),
+    "Errors": ("errors",),
+}
+HEAD = """# Python API
+
+The names of the package `tiermq`, from their docstrings. Everything else is inside, and may change. The
+[embedded store](embedded.md) has the tutorial and recipes.
+
+<!-- Written by `python3 tests/api_page.py`; a test compares. -->
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    named = [name for names in SECTIONS.values() for name in names]
+    sections = {**SECTIONS, "More": tuple(name for name in tiermq.__all__ if name not in named)}
+    parts = [HEAD]
+    for title, names in sections.items():
+        if names:
+            parts.append(f"## {title}\n")
+            parts += [_entry(name) for name in names]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _entry(name: str) -> str:
+    # The pure kernel has the signatures that the compiled one has, too.
+    value = getattr(pure, name, None) or getattr(tiermq, name)
+    if name == "errors":
+        return _errors()
+    if inspect.isfunction(value):
+        return f"### `tiermq.{name}`\n\n```text\n{name}{_signature(value)}\n```\n\n{_paragraphs(value)}\n"
+    lines = [f"### `tiermq.{name}`\n", _paragraphs(value), ""]
+    if issubclass(value, enum.Enum):
+        return "\n".join([*lines, ", ".join(f"`{each.name}`" for each in value), ""])
+    rows = [f"| `{shown}` | {text} |" for shown, text in _members(value)]
+    return "\n".join([*lines, *(["| member | |", "|---|---|", *rows, ""] if rows else [])])
+
+
+def _members(kind: Any) -> Iterator[tuple[str, str]]:
+    if kind.__init__ is not object.__init__ and kind.__name__ in ("Message", "AsyncStore"):
+        yield _row(f"{kind.__name__}{_signature(kind.__init__)}"), "makes one"
+    seen = set()
+    for owner in kind.__mro__:
+        for name, value in vars(owner).items():
+            if name.startswith("_") or name in seen or owner is tuple:
+                continue
+            seen.add(name)
+            value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            text = inspect.getdoc(value) if isinstance(value, property) or inspect.isfunction(value) else None
+            if text:
+                shown = name if isinstance(value, property) else f"{name}{_signature(value)}"
+                yield _row(shown), _row(" ".join(text.split("\n\n")[0].split()))
+
+
+def _signature(function: Any) -> str:
+    parts, is_open = [], False
+    for each in inspect.signature(function).parameters.values():
+        if each.name in ("self", "cls"):
+            continue
+        if each.kind is each.KEYWORD_ONLY and not is_open:
+            parts.append("*")
+            is_open = True
+        stars = "*" if each.kind is each.VAR_POSITIONAL else "**" if each.kind is each.VAR_KEYWORD else ""
+        is_open = is_open or each.kind is each.VAR_POSITIONAL
+        typed = "" if each.annotation is each.empty or stars else f": {each.annotation}"
+        default = "" if each.default is each.empty else f" = {each.default!r}" if typed else f"={each.default!r}"
+        parts.append(f"{stars}{each.name}{typed}{default}")
+    return f"({', '.join(parts)})"
+
+
+def _row(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _paragraphs(value: Any) -> str:
+    text = inspect.getdoc(value) or ""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+
+
+def _errors() -> str:
+    lines = [
+        "### `tiermq.errors`\n",
+        "Every error is a `TierMQError`; its text says what was expected, what was found, where, and what to do.\n",
+        "| error | kind of | |",
+        "|---|---|---|",
+    ]
+    for name, kind in vars(errors).items():
+        if inspect.isclass(kind) and issubclass(kind, errors.TierMQError):
+            bases = ", ".join(f"`{each.__name__}`" for each in kind.__bases__)
+            lines.append(f"| `{name}` | {bases} | {_row(' '.join((inspect.getdoc(kind) or '').split()))} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,448 @@
+"""Calls of gRPC, against a broker: what is answered, and what is in the store afterwards."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.brokers import Producer, broker_config, running
+from broker.grpc.grpc_peer import GrpcPeer
+from servers.loopback import free_ports
+from tiermq.broker.broker import Broker
+from tiermq.broker.grpc.grpc_message import consistent_queue
+from tiermq.grpc.messages import Code, Encoding, MessageType, QueuePermission, TelemetryCommand, request_class
+from tiermq.message.stored_message import StoredMessage
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+
+PRODUCER = {"client_type": 1, "publishing": {"topics": [{"name": "T"}]}}
+CONSUMER = {"client_type": 3, "subscription": {"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]}}
+
+
+@pytest.fixture
+def grpc_options() -> dict[str, Any]:
+    return {"recall_message_enable": True, "transaction_time_out": 100, "transaction_check_interval": 100}
+
+
+def stored(broker: Broker, topic: str = "T") -> list[StoredMessage]:
+    local = broker.parts.local
+    local.dispatch_now()
+    found: list[StoredMessage] = []
+    for queue in range(broker.parts.topics.queue_count(topic)):
+        found += local.get(topic, queue, 0, 32).messages
+    return found
+
+
+def make(broker: Broker, topic: str = "T", **fields: Any) -> None:
+    broker.parts.topics.put(TopicConfig(topic, 1, 1, **fields))
+
+
+# Routes.
+
+
+def test_a_topic_that_a_send_may_create_has_a_route(broker: Broker, peer: GrpcPeer) -> None:
+    answer = peer.call("QueryRoute", topic={"name": "New"}, endpoints={"scheme": 1})
+    assert answer.status.code == Code.OK
+    assert [queue.id for queue in answer.message_queues] == [0, 1, 2, 3]
+    assert {queue.permission for queue in answer.message_queues} == {QueuePermission.READ_WRITE}
+    assert peer.send(peer.message("New")).status.code == Code.OK
+    assert broker.parts.topics.queue_count("New") == 4
+
+
+def test_a_route_shows_the_address_that_the_client_uses(peer: GrpcPeer) -> None:
+    endpoints = {"scheme": 3, "addresses": [{"host": "queues.example", "port": 443}]}
+    answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints=endpoints)
+    assert answer.message_queues[0].broker.endpoints.addresses[0].host == "queues.example"
+
+
+@pytest.mark.parametrize("topic", ["", "bad topic", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_anything"])
+def test_a_topic_that_is_illegal_or_the_system_s_is_refused_by_every_call(peer: GrpcPeer, topic: str) -> None:
+    assert peer.call("QueryRoute", topic={"name": topic}).status.code == Code.ILLEGAL_TOPIC
+    assert peer.send(peer.message(topic)).status.code == Code.ILLEGAL_TOPIC
+    request = request_class("ReceiveMessage")(group={"name": "G"}, message_queue={"topic": {"name": topic}})
+    assert peer.call("ReceiveMessage", request)[0].status.code == Code.ILLEGAL_TOPIC
+
+
+def test_a_call_without_a_client_id_is_refused(peer: GrpcPeer) -> None:
+    peer.client_id = ""
+    assert peer.call("QueryRoute", topic={"name": "T"}).status.code == Code.CLIENT_ID_REQUIRED
+
+
+def test_a_group_that_consumes_in_order_is_assigned_each_queue(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    place: dict[str, Any] = {"topic": {"name": "T"}, "group": {"name": "G"}}
+    answer = peer.call("QueryAssignment", **place)
+    assert [each.message_queue.id for each in answer.assignments] == [-1]
+    group = broker.parts.groups.find_or_make("G")
+    assert group is not None
+    broker.parts.groups.put(type(group)("G", consume_message_orderly=True))
+    answer = peer.call("QueryAssignment", **place)
+    assert [each.message_queue.id for each in answer.assignments] == [0]
+
+
+# Sends.
+
+
+def test_a_message_is_stored_with_what_its_producer_said(broker: Broker, peer: GrpcPeer) -> None:
+    message = peer.message("T", b"body", tag="paid", keys=["k1", "k2"], trace_context="00-1")
+    message.user_properties["colour"] = "blue"
+    answer = peer.send(message)
+    assert answer.status.code == Code.OK
+    [entry] = answer.entries
+    [found] = stored(broker)
+    assert entry.message_id == found.unique_key == message.system_properties.message_id
+    assert (found.body, found.tags, found.keys) == (b"body", "paid", ["k1", "k2"])
+    assert found.get_property("colour") == "blue"
+
+
+def test_several_messages_of_a_call_have_a_receipt_each(broker: Broker, peer: GrpcPeer) -> None:
+    messages = [peer.message("T", b"%d" % number) for number in range(5)]
+    answer = peer.send(*messages)
+    assert [entry.message_id for entry in answer.entries] == [each.system_properties.message_id for each in messages]
+    assert [entry.offset for entry in answer.entries] == [0, 1, 2, 3, 4]
+    assert [found.body for found in stored(broker)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_messages_of_one_group_go_to_one_queue(broker: Broker, peer: GrpcPeer) -> None:
+    for number in range(6):
+        peer.send(peer.message("T", b"%d" % number, message_group="customer-7"))
+    assert [found.body for found in stored(broker)] == [b"%d" % number for number in range(6)]
+    assert {found.queue_id for found in stored(broker)} == {consistent_queue("customer-7", 4)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"body": b""}, Code.MESSAGE_BODY_EMPTY),
+        ({"body": b"x" * (4 * 1024 * 1024 + 1)}, Code.MESSAGE_BODY_TOO_LARGE),
+        ({"tag": "a|b"}, Code.ILLEGAL_MESSAGE_TAG),
+        ({"tag": " "}, Code.ILLEGAL_MESSAGE_TAG),
+        ({"keys": ["a\x01b"]}, Code.ILLEGAL_MESSAGE_KEY),
+        ({"message_group": "g" * 64}, Code.ILLEGAL_MESSAGE_GROUP),
+        ({"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
+    ],
+)
+def test_a_message_that_breaks_a_rule_is_refused_and_not_stored(
+    broker: Broker, peer: GrpcPeer, fields: dict[str, Any], code: Code
+) -> None:
+    body = fields.pop("body", b"hello")
+    assert peer.send(peer.message("T", b"good"), peer.message("T", body, **fields)).status.code == code
+    assert stored(broker) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["POP_CK", "REAL_TOPIC", "TRAN_MSG", "TIERMQ_SENDER", "INNER_MULTI_DISPATCH", "a\x02b"]
+)
+def test_a_producer_sets_no_property_of_the_broker(broker: Broker, peer: GrpcPeer, name: str) -> None:
+    message = peer.message("T")
+    message.user_properties[name] = "value"
+    assert peer.send(message).status.code == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
+    assert stored(broker) == []
+
+
+def test_a_topic_takes_messages_of_its_type_alone(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker, attributes={"message.type": "NORMAL"})
+    answer = peer.send(peer.message("T", message_group="g"))
+    assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert peer.send(peer.message("T")).status.code == Code.OK
+    queues = peer.call("QueryRoute", topic={"name": "T"}).message_queues
+    assert [list(queue.accept_message_types) for queue in queues] == [[MessageType.NORMAL]]
+
+
+def test_the_queue_of_a_group_is_the_one_that_rocketmq_s_proxy_chooses() -> None:
+    """Guava's consistentHash of Java's hash, as its tests have it: of 1 and of many buckets."""
+    assert [consistent_queue("", buckets) for buckets in (1, 2, 8)] == [0, 0, 0]
+    moved = [name for name in map(str, range(1000)) if consistent_queue(name, 8) != consistent_queue(name, 9)]
+    assert all(consistent_queue(name, 9) == 8 for name in moved)
+    assert 60 < len(moved) < 170
+
+
+def test_messages_and_consumers_of_lite_topics_are_refused_in_words(broker: Broker, peer: GrpcPeer) -> None:
+    answer = peer.send(peer.message("T", lite_topic="session-1"))
+    assert (answer.status.code, "lite" in answer.status.message) == (Code.UNSUPPORTED, True)
+    assert stored(broker) == []
+    with pytest.raises(grpc.RpcError, match="lite"):
+        peer.settle(client_type=5, subscription={"group": {"name": "G"}})
+
+
+def test_under_sync_flush_each_message_is_answered_once_it_is_on_disk(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    config = broker_config(grpc_server_port=port)
+    with running(tmp_path, config=config, flush_disk_type="SYNC_FLUSH") as broker, GrpcPeer(port) as peer:
+        for _ in range(2):  # The first creates the topic, the second takes the fast path.
+            answer = peer.send(*(peer.message("T", b"%d" % number) for number in range(3)))
+            assert [entry.status.code for entry in answer.entries] == [Code.OK] * 3
+        assert broker.parts.local.flushed_where >= max(each.physical_offset + each.size for each in stored(broker))
+
+
+# Compressed bodies.
+
+
+def test_a_body_by_gzip_is_read_by_remoting_and_by_grpc(broker: Broker, peer: GrpcPeer) -> None:
+    plain = b"many words, " * 500
+    make(broker)
+    peer.send(peer.message("T", gzip.compress(plain), body_encoding=Encoding.GZIP))
+    [found] = stored(broker)
+    assert found.decompressed_body() == plain
+    [message] = peer.receive("T")
+    assert message.system_properties.body_encoding == Encoding.GZIP
+    assert gzip.decompress(message.body) == plain
+
+
+def test_a_body_that_remoting_has_compressed_is_read_by_grpc(broker: Broker, peer: GrpcPeer) -> None:
+    plain = b"many words, " * 500
+    with Producer(broker) as producer:
+        assert producer.send("T", zlib.compress(plain), sys_flag=1 | 0x300).code == 0
+    [message] = peer.receive("T")
+    assert gzip.decompress(message.body) == plain
+
+
+def test_a_body_that_is_no_gzip_is_refused(broker: Broker, peer: GrpcPeer) -> None:
+    answer = peer.send(peer.message("T", b"\x1f\x8bnothing", body_encoding=Encoding.GZIP))
+    assert answer.status.code == Code.MESSAGE_CORRUPTED
+    assert stored(broker) == []
+
+
+# Receives.
+
+
+def test_a_message_is_received_with_all_that_it_was_sent_with(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    message = peer.message("T", b"body", tag="paid", keys=["k1", "k2"], message_group="g", priority=3)
+    message.user_properties["colour"] = "blue"
+    peer.send(message)
+    [found] = peer.receive("T")
+    system = found.system_properties
+    assert (found.topic.name, found.body, dict(found.user_properties)) == ("T", b"body", {"colour": "blue"})
+    assert (system.tag, list(system.keys), system.message_group, system.priority) == ("paid", ["k1", "k2"], "g", 3)
+    assert (system.message_id, system.delivery_attempt) == (message.system_properties.message_id, 1)
+    assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
+    assert len(system.receipt_handle.split(" ")) == 9
+
+
+def test_a_receive_waits_and_a_send_wakes_it(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    request = request_class("ReceiveMessage")(
+        group={"name": "G"}, message_queue={"topic": {"name": "T"}, "id": -1}, batch_size=1
+    )
+    request.invisible_duration.seconds = request.long_polling_timeout.seconds = 20
+    stub = peer.channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage", None, None)
+    waiting = stub(request.SerializeToString(), metadata=peer.metadata, timeout=60)
+    pops = next(each for each in broker.processors if type(each).__name__ == "PopProcessor")
+    while not pops.waiting.held:  # type: ignore[attr-defined]
+        peer.call("QueryRoute", topic={"name": "T"})
+    peer.send(peer.message("T", b"at last"))
+    assert b"at last" in b"".join(waiting)
+
+
+def test_a_receive_that_its_client_gives_up_is_not_held_any_longer(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    request = request_class("ReceiveMessage")(
+        group={"name": "G"}, message_queue={"topic": {"name": "T"}, "id": -1}, batch_size=1
+    )
+    request.invisible_duration.seconds = request.long_polling_timeout.seconds = 20
+    stub = peer.channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage", None, None)
+    waiting = stub(request.SerializeToString(), metadata=peer.metadata, timeout=60)
+    pops = next(each for each in broker.processors if type(each).__name__ == "PopProcessor")
+    while not pops.waiting.held:  # type: ignore[attr-defined]
+        peer.call("QueryRoute", topic={"name": "T"})
+    waiting.cancel()
+    while pops.waiting.held:  # type: ignore[attr-defined]
+        peer.call("QueryRoute", topic={"name": "T"})
+    peer.send(peer.message("T", b"for another"))
+    assert [each.body for each in peer.receive("T")] == [b"for another"]
+
+
+def test_acknowledged_messages_have_a_status_each(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(peer.message("T", b"1"), peer.message("T", b"2"))
+    one, two = peer.receive("T")
+    two.system_properties.receipt_handle = "nonsense"
+    answer = peer.acknowledge("T", one, two)
+    assert answer.status.code == Code.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in answer.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+
+
+def test_an_invisible_time_is_changed_and_the_new_handle_acknowledges(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(peer.message("T"))
+    [found] = peer.receive("T")
+    place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": "T"}}
+    handle = found.system_properties.receipt_handle
+    answer = peer.call("ChangeInvisibleDuration", **place, receipt_handle=handle, invisible_duration={"seconds": 30})
+    assert answer.status.code == Code.OK
+    assert answer.receipt_handle.split(" ")[2] == "30000"
+    found.system_properties.receipt_handle = answer.receipt_handle
+    assert peer.acknowledge("T", found).status.code == Code.OK
+    again = peer.call(
+        "ChangeInvisibleDuration", **place, receipt_handle=answer.receipt_handle, invisible_duration={"seconds": 30}
+    )
+    assert again.status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_a_message_is_forwarded_to_the_dead_letters_and_not_delivered_again(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(peer.message("T", b"poison"))
+    [found] = peer.receive("T")
+    answer = peer.call(
+        "ForwardMessageToDeadLetterQueue",
+        group={"name": "G"},
+        topic={"name": "T"},
+        receipt_handle=found.system_properties.receipt_handle,
+        message_id=found.system_properties.message_id,
+    )
+    assert answer.status.code == Code.OK
+    assert [each.body for each in stored(broker, "%DLQ%G")] == [b"poison"]
+    pops = next(each for each in broker.processors if type(each).__name__ == "PopProcessor")
+    assert len(pops.log.points) == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "poll_s", "code"), [(9, 5, Code.ILLEGAL_INVISIBLE_TIME), (43_201, 5, Code.ILLEGAL_INVISIBLE_TIME)]
+)
+def test_an_invisible_time_has_bounds(peer: GrpcPeer, seconds: int, poll_s: int, code: Code) -> None:
+    request = request_class("ReceiveMessage")(group={"name": "G"}, message_queue={"topic": {"name": "T"}})
+    request.invisible_duration.seconds, request.long_polling_timeout.seconds = seconds, poll_s
+    assert peer.call("ReceiveMessage", request)[0].status.code == code
+
+
+def test_a_filter_that_cannot_be_parsed_is_refused(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    request = request_class("ReceiveMessage")(
+        group={"name": "G"},
+        message_queue={"topic": {"name": "T"}},
+        filter_expression={"type": 2, "expression": "a >"},
+    )
+    request.invisible_duration.seconds = 60
+    assert peer.call("ReceiveMessage", request)[0].status.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+
+# Transactions, timers.
+
+
+def test_a_transaction_id_ends_a_transaction_without_a_table(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    for resolution in (1, 2):
+        message = peer.message("T", b"%d" % resolution, message_type=MessageType.TRANSACTION)
+        [entry] = peer.send(message).entries
+        assert stored(broker) == []
+        if resolution == 1:
+            answer = peer.call("EndTransaction", topic={"name": "T"}, transaction_id=entry.transaction_id, resolution=2)
+            assert answer.status.code == Code.OK
+        else:
+            answer = peer.call("EndTransaction", topic={"name": "T"}, transaction_id=entry.transaction_id, resolution=1)
+            assert answer.status.code == Code.OK
+    assert [found.body for found in stored(broker)] == [b"2"]
+
+
+@pytest.mark.parametrize("transaction_id", [" ", "ID-1", "ffffffffffffffffffff-0-ID"])
+def test_a_transaction_id_of_another_making_is_refused(peer: GrpcPeer, transaction_id: str) -> None:
+    answer = peer.call("EndTransaction", topic={"name": "T"}, transaction_id=transaction_id, resolution=1)
+    assert answer.status.code == Code.INVALID_TRANSACTION_ID
+
+
+def test_a_producer_is_asked_about_a_transaction_that_it_left_open(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    assert peer.settle(**PRODUCER).status.code == Code.OK
+    [entry] = peer.send(peer.message("T", b"open", message_type=MessageType.TRANSACTION)).entries
+    asked = next(peer.telemetry).recover_orphaned_transaction_command
+    assert (asked.message.topic.name, asked.message.body) == ("T", b"open")
+    assert asked.message.system_properties.message_id == entry.message_id
+    answer = peer.call(
+        "EndTransaction", topic={"name": "T"}, transaction_id=asked.transaction_id, resolution=1, source=2
+    )
+    assert answer.status.code == Code.OK
+    assert [found.body for found in stored(broker)] == [b"open"]
+
+
+def test_a_message_for_tomorrow_is_taken_back_by_its_recall_handle(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    later_s = broker.parts.clock.now_ms() // 1000 + 2 * 86_400
+    [entry] = peer.send(peer.message("T", delivery_s=later_s)).entries
+    assert entry.status.code == Code.OK
+    answer = peer.call("RecallMessage", topic={"name": "T"}, recall_handle=entry.recall_handle)
+    assert (answer.status.code, answer.message_id) == (Code.OK, entry.message_id)
+    far = peer.send(peer.message("T", delivery_s=later_s + 365 * 86_400))
+    assert far.status.code == Code.ILLEGAL_DELIVERY_TIME  # Beyond timerMaxDelaySec of a broker without a tier.
+
+
+# Settings.
+
+
+def test_settings_come_back_with_what_the_broker_says(broker: Broker, peer: GrpcPeer) -> None:
+    settings = peer.settle(**CONSUMER).settings
+    assert settings.backoff_policy.max_attempts == 17
+    assert [each.seconds for each in settings.backoff_policy.customized_backoff.next][:3] == [1, 5, 10]
+    assert (settings.subscription.receive_batch_size, settings.subscription.long_polling_timeout.seconds) == (32, 20)
+    members = broker.parts.clients.consumers("G")
+    assert members is not None
+    assert [client.client_id for client in members.clients.values()] == [peer.client_id]
+    assert peer.call("Heartbeat", group={"name": "G"}, client_type=3).status.code == Code.OK
+    assert peer.call("NotifyClientTermination", group={"name": "G"}).status.code == Code.OK
+    assert broker.parts.clients.consumers("G") is None
+    assert peer.call("Heartbeat", client_type=3).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+def test_settings_of_neither_kind_end_the_stream(peer: GrpcPeer) -> None:
+    with pytest.raises(grpc.RpcError) as found:
+        peer.settle(client_type=1)
+    assert found.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_an_operator_s_message_is_consumed_by_the_client_that_is_named(broker: Broker, peer: GrpcPeer) -> None:
+    """CONSUME_MESSAGE_DIRECTLY of mqadmin reaches a gRPC consumer, and its answer comes back."""
+    make(broker)
+    peer.settle(**CONSUMER)
+    peer.send(peer.message("T", b"try this"))
+    [found] = stored(broker)
+    ext = {"consumerGroup": "G", "clientId": peer.client_id, "msgId": found.message_id, "brokerName": "b1"}
+    with BlockingClient("127.0.0.1", broker.port, timeout_s=60) as operator, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(operator.request, RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext))
+        asked = next(peer.telemetry).verify_message_command
+        assert asked.message.body == b"try this"
+        peer.tell(TelemetryCommand(status={"code": 20000}, verify_message_result={"nonce": asked.nonce}))
+        assert b"CR_SUCCESS" in bytes(answer.result().body)
+
+
+# Offsets.
+
+
+def test_a_queue_is_pulled_from_an_offset_that_is_kept(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(*(peer.message("T", b"%d" % number) for number in range(5)))
+    queue = {"topic": {"name": "T"}, "id": 0}
+    broker.parts.local.dispatch_now()
+    broker.parts.groups.find_or_make("P")
+    answers = peer.call("PullMessage", group={"name": "P"}, message_queue=queue, offset=2, batch_size=2)
+    assert [each.message.body for each in answers if each.HasField("message")] == [b"2", b"3"]
+    assert answers[-1].next_offset == 4
+    assert peer.call("UpdateOffset", group={"name": "P"}, message_queue=queue, offset=4).status.code == Code.OK
+    assert peer.call("GetOffset", group={"name": "P"}, message_queue=queue).offset == 4
+    ends = [peer.call("QueryOffset", message_queue=queue, query_offset_policy=policy).offset for policy in (0, 1)]
+    assert ends == [0, 5]
+    behind = peer.call("PullMessage", group={"name": "P"}, message_queue=queue, offset=99, batch_size=2)
+    assert [each.status.code for each in behind if each.HasField("status")] == [Code.ILLEGAL_OFFSET]
+    assert behind[-1].next_offset == 5
+
+
+def test_what_is_no_call_of_the_service_is_unimplemented(peer: GrpcPeer) -> None:
+    for path in ("/apache.rocketmq.v2.MessagingService/SyncLiteSubscription", "/other.Service/Call"):
+        with pytest.raises(grpc.RpcError) as found:
+            peer.channel.unary_unary(path, None, None)(b"", metadata=peer.metadata, timeout=60)
+        assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_calls_are_counted_under_the_proxy_s_names(broker: Broker, peer: GrpcPeer) -> None:
+    peer.send(peer.message("T"))
+    page = broker.render_metrics()
+    assert 'rocketmq_proxy_up{cluster="DefaultCluster",node_type="proxy",node_id="b1",proxy_mode="local"} 1' in page
+    assert 'tiermq_grpc_calls_total{call="SendMessage",code="20000"} 1' in page
+    assert 'rocketmq_messages_in_total{cluster="DefaultCluster"' in page

@@ -1,0 +1,147 @@
+"""`tiermq status`, lists with figures, and consoles as processes: over brokers, and over files without any."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli.wire_commands import process, shell
+from tiermq.cli.main import cli
+
+
+def get(url: str, path: str) -> Any:
+    host = url.removeprefix("http://").rstrip("/")
+    connection = http.client.HTTPConnection(host)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert answer.status == 200, text
+    return json.loads(text)
+
+
+def test_the_status_says_what_needs_attention(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.broker.send("orders", b"x")
+        told = at.json("status")
+        assert (told["topics"], told["warnings"], told["brokers"][0]["role"]) == (1, [], "master")
+        assert at.lines("status")[-1] == "nothing needs attention"
+        at.broker.create_topic("%DLQ%audit", queues=1)
+        warned = at.run("status", code=1).stdout
+        assert "1 groups have dead letters" in warned
+    assert "! " in at.run("status", "--store", str(tmp_path / "store"), "-n", "", code=1).stdout
+
+
+def test_lists_have_figures_with_and_without_a_broker(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("topic", "create", "orders", "--queues", "2")
+        for number in range(5):
+            at.broker.send("orders", b"x", queue_id=number % 2)
+        at.broker.broker.parts.offsets.commit("audit", "orders", 0, 1)
+        at.broker.broker.parts.offsets.flush()
+        for words in ((), ("--store", str(tmp_path / "store"), "-n", "")):
+            [topic] = at.json("topic", "list", *words)["topics"]
+            assert (topic["topic"], topic["messages"], topic["groups"], topic["behind"]) == ("orders", 5, 1, 4)
+            groups = {row["group"]: row["behind"] for row in at.json("group", "ls", *words)["groups"]}
+            assert groups["audit"] == 4
+            assert at.lines("topic", "list", *words)[1].split() == ["orders", "2", "5", "–", "1", "4"]
+
+
+def test_a_table_never_cuts_a_figure(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        name = "a-topic-with-a-name-of-many-characters-that-would-fill-a-line-by-itself-and-then-some"
+        at.broker.send(name, b"x")
+        line = at.lines("topic", "list")[1]
+        assert line.split() == [name, "4", "1", "–", "0", "0"]
+
+
+def test_offsets_take_ages_and_a_preview_changes_nothing(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        for _ in range(3):
+            at.broker.send("orders", b"x")
+        at.run("group", "create", "audit")
+        at.run("consume", "orders", "--group", "audit", "--quiet")
+        shown = at.json("group", "reset", "audit", "orders", "--to", "1h", "--preview")
+        assert (shown["skipped"], shown["repeated"]) == (0, 3)
+        assert at.broker.committed_offset("audit", "orders", 0) == 3
+        at.run("group", "reset", "audit", "orders", "--to", "1h")
+        assert at.json("group", "show", "audit")["behind"] == 3
+        assert "its zone" in at.run("group", "reset", "audit", "orders", "--to", "2026-01-31T12:00", code=2).stderr
+
+
+def test_a_console_of_a_store_and_a_broker_with_its_console_end_cleanly(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    serve = ("serve", str(store), "--port", "0", "--namesrv-port", "0", "--console", "--console-port", "0")
+    with process(*serve) as ready:
+        assert ready["event"] == "ready"
+        overview = get(ready["console"], "/api/overview")
+        assert [row["broker"] for row in overview["brokers"]] == [ready["name"]]
+        assert overview["stores"][0]["state"] == "running"
+        with process("console", "--store", str(store), "--port", "0") as alone:
+            found = get(alone["url"], "/api/overview")
+            assert (found["brokers"], found["stores"][0]["path"]) == ([], str(store))
+
+
+@pytest.mark.parametrize("words", [["console"], ["console", "--store", "STORE", "--host", "0.0.0.0", "--port", "0"]])
+def test_a_console_without_a_source_or_open_to_others_does_not_start(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "commitlog").mkdir()
+    result = CliRunner().invoke(cli, [str(tmp_path) if word == "STORE" else word for word in words])
+    assert (result.exit_code, "expected" in result.stderr) == (2, True), result.output
+
+
+def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("fileReservedTime=48\nfileReservdTime=1\nsendMessageThreadPoolNums=4\n")
+    checked = CliRunner().invoke(cli, ["config", "check", str(file), "--json"])
+    told = json.loads(checked.stdout)
+    assert (checked.exit_code, told["settings"], told["ignored"]) == (
+        1, {"file_reserved_time": "48"}, ["sendMessageThreadPoolNums"],
+    )  # fmt: skip
+    assert "fileReservedTime" in told["unknown"][0]
+    file.write_text("fileReservedTime=soon\n")
+    assert "fileReservedTime" in CliRunner().invoke(cli, ["config", "check", str(file)]).stderr
+    with shell(tmp_path) as at:
+        assert at.json("config", "show", "--search", "fileReserved")["brokers"] == {
+            "broker-a": {"fileReservedTime": "72"}
+        }
+        assert "fileReservedTime=48" in at.lines("config", "set", "fileReservedTime", "48")[0]
+        assert at.lines("config", "show", "--search", "fileReserved") == ["# broker-a", "fileReservedTime=48"]
+        assert "cannot be changed" in at.run("config", "set", "storePathRootDir", "/x", code=1).stderr
+
+
+def test_a_log_can_be_json_lines_with_a_level_for_each_module(tmp_path: Path) -> None:
+    code = (
+        "import logging\nfrom tiermq.cli.server_log import start_log\n"
+        "start_log(['ERROR', 'tiermq.tier=DEBUG'], 'json')\n"
+        "logging.getLogger('tiermq.tier.x').debug('uploaded %d', 3)\nlogging.getLogger('other').warning('hidden')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [line] = done.stderr.splitlines()
+    told = json.loads(line)
+    assert (told["level"], told["logger"], told["message"]) == ("DEBUG", "tiermq.tier.x", "uploaded 3")
+    assert told["time"].endswith("+00:00")
+    bad = CliRunner().invoke(cli, ["namesrv", "--log-level", "LOUD"])
+    assert (bad.exit_code, "expected one of DEBUG" in bad.output) == (2, True)
+
+
+def test_a_shell_completes_names_of_topics_and_groups(tmp_path: Path) -> None:
+    script = CliRunner().invoke(cli, ["completion", "bash"])
+    assert (script.exit_code, "_TIERMQ_COMPLETE" in script.stdout) == (0, True)
+    with shell(tmp_path) as at:
+        for name in ("orders", "orders-late", "payments"):
+            at.broker.create_topic(name)
+        environment = {
+            **os.environ, **at.environment, "_TIERMQ_COMPLETE": "bash_complete", "COMP_WORDS": "tiermq topic show or",
+            "COMP_CWORD": "3",
+        }  # fmt: skip
+        words = [sys.executable, "-c", "from tiermq.cli.main import cli; cli(prog_name='tiermq')"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["plain,orders", "plain,orders-late"], done.stderr

@@ -1,0 +1,216 @@
+"""Producers against a broker: what a receipt means, where messages go, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import tiermq
+from servers.loopback import free_ports
+from tiermq import Message
+from tiermq.client.member.cluster import Cluster
+from tiermq.errors import BadConfig, IllegalMessage, RemotingError, RequestRefused
+from tiermq.message.properties import get_text_property
+from tiermq.testing import LocalBroker
+from waiting import until
+
+
+def bodies(broker: LocalBroker, topic: str) -> list[bytes]:
+    return sorted(message.decompressed_body() for message in broker.messages(topic))
+
+
+def test_a_receipt_says_where_the_message_is(broker: LocalBroker, cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        receipt = producer.send(Message(topic, b"two coffees", keys=["order-42"], tags="paid"))
+    [stored] = broker.messages(topic)
+    assert (stored.body, stored.keys, stored.tags) == (b"two coffees", ["order-42"], "paid")
+    assert receipt.message_id == stored.message_id
+    assert receipt.unique_key == stored.unique_key
+    assert (receipt.queue_id, receipt.offset) == (stored.queue_id, stored.queue_offset)
+    assert receipt.broker_name == "broker-a"
+
+
+def test_messages_go_round_the_queues(broker: LocalBroker, cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        assert sorted(producer.send(Message(topic, b"x")).queue_id for _ in range(8)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_many_are_on_their_way_at_once_and_all_are_stored_at_the_end(
+    broker: LocalBroker, cluster: Cluster, topic: str
+) -> None:
+    expected = sorted(b"%d" % number for number in range(500))
+    with cluster.producer("shop", max_in_flight=64, max_in_flight_bytes=4_000) as producer:
+        later = [producer.send_later(Message(topic, body)) for body in expected]
+        producer.flush()
+        assert all(each.done() for each in later)
+        assert len({each.result().message_id for each in later}) == 500
+        assert producer.metrics == {"sent": 500, "failed": 0, "tried_again": 0, "in_flight": 0}
+    assert bodies(broker, topic) == expected
+
+
+def test_one_sharding_key_goes_to_one_queue_in_order(broker: LocalBroker, cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        later = [producer.send_later(Message(topic, b"%03d" % number), sharding_key="42") for number in range(100)]
+        [queue_id] = {each.result().queue_id for each in later}
+        others = {producer.send(Message(topic, b"x"), sharding_key=f"{number}").queue_id for number in range(20)}
+    stored = [message.body for message in broker.messages(topic, queue_id) if message.body != b"x"]
+    assert stored == [b"%03d" % number for number in range(100)]
+    assert others == {0, 1, 2, 3}
+    assert broker.messages(topic, queue_id)[0].get_property("__SHARDINGKEY") == "42"
+
+
+def test_a_queue_may_be_named_or_chosen_by_a_function(cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        assert producer.send(Message(topic, b"x"), queue=2).queue_id == 2
+        assert producer.send(Message(topic, b"x"), queue=lambda queues: queues[-1]).queue_id == 3
+        assert [place.queue_id for place in producer.queues(topic)] == [0, 1, 2, 3]
+        with pytest.raises(IllegalMessage, match="one of the topic's 4 queues, found queue 4"):
+            producer.send(Message(topic, b"x"), queue=4)
+
+
+def test_a_batch_is_stored_in_one_queue_in_order(broker: LocalBroker, cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        messages = [Message(topic, b"%03d" % number, keys=[f"k{number}"]) for number in range(300)]
+        receipts = producer.send_all(messages)
+        with pytest.raises(IllegalMessage, match="without delay"):
+            producer.send_all([Message(topic, b"x", properties={"DELAY": "1"})])
+    assert len(receipts) == 300
+    assert len({(each.queue_id, each.offset) for each in receipts}) == 300
+    found = {(each.queue_id, each.queue_offset): each for each in broker.messages(topic)}
+    for message, receipt in zip(messages, receipts, strict=True):
+        stored = found[receipt.queue_id, receipt.offset]
+        assert (stored.body, stored.message_id, stored.unique_key) == (
+            message.body,
+            receipt.message_id,
+            receipt.unique_key,
+        )
+        assert stored.keys == [f"k{int(message.body)}"]
+    assert len({each.queue_id for each in receipts}) == 2  # 256 and 44.
+
+
+def test_a_oneway_message_arrives(broker: LocalBroker, cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        producer.send_oneway(Message(topic, b"gone"))
+        until(lambda: broker.messages(topic))
+
+
+def test_a_large_body_is_stored_compressed(broker: LocalBroker, cluster: Cluster, topic: str) -> None:
+    body = b"two coffees " * 20_000
+    with cluster.producer("shop", compression="zstd") as producer:
+        producer.send(Message(topic, body))
+    [stored] = broker.messages(topic)
+    assert len(stored.body) < 1_000
+    assert stored.decompressed_body() == body
+
+
+def test_delays_and_timers_are_delivered_when_they_are_due(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path, timer_wheel_enable=True) as broker, tiermq.connect(broker.name_server) as cluster:
+        broker.create_topic("orders")
+        with cluster.producer("shop") as producer:
+            producer.send(Message("orders", b"level"), delay_level=4)
+            producer.send(Message("orders", b"after"), delay_s=40)
+            at = datetime.fromtimestamp(broker.clock.now_ms() / 1000, UTC) + timedelta(seconds=40)
+            producer.send(Message("orders", b"at"), deliver_at=at)
+        assert broker.messages("orders") == []
+        broker.advance(seconds=60)
+        until(lambda: bodies(broker, "orders") == [b"after", b"at", b"level"])
+
+
+def test_a_new_topic_is_made_by_the_first_message(broker: LocalBroker, cluster: Cluster) -> None:
+    with cluster.producer("shop") as producer:
+        producer.send(Message("made-by-a-send", b"x"))
+        producer.send(Message("made-by-a-send", b"x"))
+    assert len(broker.messages("made-by-a-send")) == 2
+
+
+def test_what_the_broker_refuses_is_an_error_with_its_reason(cluster: Cluster, topic: str) -> None:
+    with cluster.producer("shop", compress_above=None) as producer:
+        with pytest.raises(RequestRefused, match="refuses"):
+            producer.send(Message(topic, bytes(5 << 20)))
+        with pytest.raises(RequestRefused, match="refuses"):
+            producer.send_later(Message("SCHEDULE_TOPIC_XXXX", b"x")).result()
+
+
+def test_a_topic_that_nobody_makes_is_an_error_in_words(tmp_path: Path) -> None:
+    with (
+        LocalBroker(tmp_path, auto_create_topic_enable=False) as broker,
+        tiermq.connect(broker.name_server) as cluster,
+        cluster.producer("shop") as producer,
+        pytest.raises(RequestRefused, match="tiermq topic create unheard"),
+    ):
+        producer.send(Message("unheard", b"x"))
+
+
+def test_a_restarted_broker_gets_what_was_sent_meanwhile(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker, tiermq.connect(broker.name_server) as cluster:
+        broker.create_topic("orders")
+        with cluster.producer("shop", patience_s=60) as producer:
+            producer.send(Message("orders", b"before"))
+            broker._stop_broker()
+            later = [producer.send_later(Message("orders", b"%d" % number)) for number in range(10)]
+            broker.start()
+            assert len({each.result().unique_key for each in later}) == 10
+        assert {b"%d" % number for number in range(10)} | {b"before"} == set(bodies(broker, "orders"))
+
+
+def test_a_broker_that_stays_away_is_an_error_when_patience_ends(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker, tiermq.connect(broker.name_server) as cluster:
+        broker.create_topic("orders")
+        with cluster.producer("shop", patience_s=0.2) as producer:
+            producer.send(Message("orders", b"before"))
+            broker._stop_broker()
+            with pytest.raises(RemotingError):
+                producer.send(Message("orders", b"x"))
+
+
+def test_a_closed_producer_and_a_closed_cluster_refuse(broker: LocalBroker, topic: str) -> None:
+    cluster = tiermq.connect(broker.name_server)
+    producer = cluster.producer("shop")
+    producer.close()
+    producer.close()
+    with pytest.raises(RemotingError, match="found it closed"):
+        producer.send(Message(topic, b"x"))
+    with pytest.raises(RemotingError, match="found it closed"):
+        producer.send_later(Message(topic, b"x"))
+    cluster.close()
+    cluster.close()
+    with pytest.raises(RemotingError):
+        cluster.producer("shop")
+
+
+def test_settings_that_cannot_be_are_refused(broker: LocalBroker, cluster: Cluster) -> None:
+    with pytest.raises(BadConfig, match="zlib, lz4 or zstd"):
+        cluster.producer("shop", compression="rar")
+    with pytest.raises(IllegalMessage):
+        cluster.producer("a b")
+    with pytest.raises(BadConfig, match="NAMESRV_ADDR"):
+        tiermq.connect("")
+    with pytest.raises(BadConfig, match="both access_key and secret_key"):
+        tiermq.connect(broker.name_server, access_key="a")
+
+
+def test_name_servers_come_from_the_environment_and_the_second_one_serves(
+    broker: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [nowhere] = free_ports(1)
+    monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:{nowhere};{broker.name_server}")
+    with tiermq.connect() as cluster, cluster.producer("shop") as producer:
+        producer.send(Message(topic, b"x"))
+    assert len(broker.messages(topic)) == 1
+
+
+def test_the_async_form_has_the_same_names(broker: LocalBroker, topic: str) -> None:
+    async def work() -> None:
+        async with tiermq.aconnect([broker.name_server]) as cluster, cluster.producer("shop") as producer:
+            await producer.send(Message(topic, b"1"))
+            later = [await producer.send_later(Message(topic, b"%d" % number)) for number in range(2, 50)]
+            await producer.send_all([Message(topic, b"x"), Message(topic, b"y")])
+            await asyncio.gather(*later)
+            await producer.send_oneway(Message(topic, b"z"))
+
+    asyncio.run(work())
+    until(lambda: len(broker.messages(topic)) == 52)
+    assert all(get_text_property(each.encoded_properties, "WAIT") == "true" for each in broker.messages(topic))

@@ -1,0 +1,201 @@
+"""RocketMQ 5's clients, installed from their registries and unchanged, speak gRPC with `tiermq serve --grpc-port`.
+
+A process for each job: most of them are in the lane of long tests.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from clients.conftest import available
+from clients.environments import GRPC_CLIENTS, GRPC_JAVA, ForeignClient
+from clients.test_third_party_clients import stored
+from servers.loopback import free_ports
+from servers.serving import Serving
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+
+pytestmark = pytest.mark.xdist_group("grpc-clients")
+
+BODIES = [f"order {number}, with a word in another script: Ωμέγα" for number in range(5)]
+SETTINGS: dict[str, Any] = {
+    "recall_message_enable": True,
+    "transaction_time_out": 1_000,
+    "transaction_check_interval": 500,
+    "message_delay_level": "1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s",
+}
+_numbers = itertools.count()
+
+
+class GrpcServing(Serving):
+    """A broker that speaks gRPC, too."""
+
+    def __init__(self, store: Path, *words: str, **settings: object) -> None:
+        [self.grpc_port] = free_ports(1)
+        super().__init__(store, "--grpc-port", str(self.grpc_port), *words, **settings)
+
+    @property
+    def endpoints(self) -> str:
+        return str(self.ready["grpc"])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcServing]:
+    with GrpcServing(tmp_path_factory.mktemp("grpc") / "store", **SETTINGS) as served:
+        yield served
+
+
+JAVA = pytest.param(GRPC_JAVA, marks=pytest.mark.interop)
+
+
+@pytest.fixture(params=[*GRPC_CLIENTS, JAVA], ids=lambda each: each.name)
+def client(request: pytest.FixtureRequest) -> ForeignClient:
+    return available(request.param)
+
+
+@pytest.fixture
+def place(broker: GrpcServing) -> dict[str, str]:
+    """A topic that no other test uses, made by its first send."""
+    number = next(_numbers)
+    return {"endpoints": broker.endpoints, "topic": f"grpc-{number}", "group": f"group-{number}"}
+
+
+def bodies(events: list[dict[str, Any]]) -> list[str]:
+    return [event["received"]["body"] for event in events if "received" in event]
+
+
+def attempts(events: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(event["received"]["body"], event["received"]["attempt"]) for event in events if "received" in event]
+
+
+def make_group(broker: Serving, group: str, *, in_order: bool) -> None:
+    body = json.dumps({"groupName": group, "consumeMessageOrderly": in_order}).encode()
+    host, _, port = broker.address.rpartition(":")
+    with BlockingClient(host, int(port), timeout_s=60) as admin:
+        made = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        assert admin.request(made).code == 0
+
+
+def test_a_simple_consumer_receives_what_was_sent_and_the_store_has_it(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    sent = client.run(tmp_path, **place, bodies=BODIES)
+    got = client.run(tmp_path, **place, receive=len(BODIES))
+    assert sorted(bodies(got)) == BODIES
+    kept = stored(broker, place["topic"])
+    assert sorted(message.body.decode() for message in kept) == BODIES
+    ids = sorted(event["sent"]["id"] for event in sent)
+    assert ids == sorted(str(message.unique_key) for message in kept)
+    assert ids == sorted(event["received"]["id"] for event in got)
+
+
+@pytest.mark.slow
+def test_a_message_group_stays_in_order_for_a_push_consumer(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    make_group(broker, place["group"], in_order=True)
+    client.run(tmp_path, **place, bodies=BODIES, messageGroup="customer-7")
+    assert bodies(client.run(tmp_path, **place, receive=len(BODIES), push=True)) == BODIES
+
+
+@pytest.mark.slow
+def test_a_push_consumer_gets_again_what_it_failed_to_consume(
+    client: ForeignClient, place: dict[str, str], tmp_path: Path
+) -> None:
+    client.run(tmp_path, **place, bodies=BODIES[:3])
+    got = attempts(client.run(tmp_path, **place, receive=3, push=True, again=[BODIES[1]]))
+    assert sorted(got) == sorted([*((body, 1) for body in BODIES[:3]), (BODIES[1], 2)])
+
+
+@pytest.mark.slow
+def test_delayed_messages_come_after_their_time_and_recalled_ones_never(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    [sent, recalled] = client.run(tmp_path, **place, bodies=["taken back"], delayS=2, recall=True)
+    assert recalled["recalled"] == sent["sent"]["id"]
+    client.run(tmp_path, **place, bodies=["later"], delayS=2)
+    assert bodies(client.run(tmp_path, **place, receive=1)) == ["later"]
+    [kept] = stored(broker, place["topic"])
+    assert kept.store_timestamp_ms - kept.born_timestamp_ms >= 1_000
+
+
+def test_transactions_are_committed_rolled_back_and_asked_about(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    client.run(tmp_path, **place, bodies=["rolled back"], transaction="rollback")
+    client.run(tmp_path, **place, bodies=["committed"], transaction="commit")
+    events = client.run(tmp_path, **place, bodies=["lost"], transaction="lost")
+    assert {"checked": "lost"} in events
+    assert sorted(bodies(client.run(tmp_path, **place, receive=2))) == ["committed", "lost"]
+    assert len(stored(broker, place["topic"])) == 2
+
+
+@pytest.mark.slow
+def test_tags_and_sql_choose_messages(client: ForeignClient, place: dict[str, str], tmp_path: Path) -> None:
+    client.run(tmp_path, **place, bodies=["cheap"], tag="one", properties={"price": "5"})
+    client.run(tmp_path, **place, bodies=["dear"], tag="two", properties={"price": "10"})
+    assert bodies(client.run(tmp_path, **{**place, "group": "by-tag"}, receive=1, only="two")) == ["dear"]
+    assert bodies(client.run(tmp_path, **{**place, "group": "by-sql"}, receive=1, sql="price < 7")) == ["cheap"]
+
+
+@pytest.mark.slow
+def test_what_one_client_sends_the_other_receives(place: dict[str, str], tmp_path: Path) -> None:
+    clients = [available(each) for each in GRPC_CLIENTS]
+    for sender, receiver in itertools.permutations(clients, 2):
+        here = {**place, "topic": f"{place['topic']}-{sender.name}"}
+        sender.run(tmp_path, **here, bodies=BODIES)
+        assert sorted(bodies(receiver.run(tmp_path, **here, receive=len(BODIES)))) == BODIES
+
+
+def loopback_certificate() -> tuple[str, str]:
+    """A certificate for 127.0.0.1, which clients that check names accept, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "server")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+    return made.public_bytes(pem).decode(), key.private_bytes(pem, form, serialization.NoEncryption()).decode()
+
+
+@pytest.mark.slow
+def test_accounts_and_tls_let_in_who_has_both(
+    client: ForeignClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = loopback_certificate()
+    (tmp_path / "server.pem").write_text(certificate + key)
+    (tmp_path / "roots.pem").write_text(certificate)
+    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(tmp_path / "roots.pem"))
+    (tmp_path / "accounts.toml").write_text(
+        '[[accounts]]\naccessKey = "user"\nsecretKey = "secret"\ntopicPerms = ["T=PUB|SUB"]\ngroupPerms = ["G=SUB"]\n'
+        '[[accounts]]\naccessKey = "root"\nsecretKey = "secret"\nadmin = true\n'
+    )
+    words = ("--acl", str(tmp_path / "accounts.toml"), "--tls", "enforcing", "--tls-cert", str(tmp_path / "server.pem"))
+    with GrpcServing(tmp_path / "store", *words, **SETTINGS) as guarded:
+        here = {"endpoints": guarded.endpoints, "topic": "T", "group": "G", "tls": True, "accessKey": "user"}
+        client.run(tmp_path, **here, secretKey="secret", bodies=["welcome"])
+        assert bodies(client.run(tmp_path, **here, secretKey="secret", receive=1)) == ["welcome"]
+        with pytest.raises(AssertionError):
+            client.run(tmp_path, **here, secretKey="wrong", bodies=["stranger"])

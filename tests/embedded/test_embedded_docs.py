@@ -1,0 +1,67 @@
+"""docs/embedded.md and docs/api.md keep their word."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import api_page
+import tiermq
+from tiermq.errors import TierMQError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TEXT = (ROOT / "docs" / "embedded.md").read_text(encoding="utf-8")
+
+
+def test_the_code_of_the_page_runs_in_its_order(tmp_path: Path) -> None:
+    pieces = re.findall(r"^```(python|console)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    assert len(pieces) >= 8
+    ran = 0
+    for language, text in pieces:
+        if language == "python":
+            words = [[sys.executable, "-c", text]]
+            if "def test_" in text:
+                (tmp_path / "test_page.py").write_text(text)
+                words = [[sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--rootdir", ".", "test_page.py"]]
+        else:
+            lines = [line.removeprefix("$ ") for line in text.splitlines()]
+            words = [[sys.executable, "-m", "tiermq.cli", *shlex.split(line)[1:]] for line in lines]
+        for command in words:
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+            assert done.stdout
+            ran += 1
+    assert ran > len(pieces)
+
+
+def test_the_reference_is_what_the_docstrings_say() -> None:
+    assert api_page.PAGE.read_text(encoding="utf-8") == api_page.page(), "run python3 tests/api_page.py"
+
+
+def test_every_public_name_is_in_the_reference_with_a_docstring() -> None:
+    text = api_page.PAGE.read_text(encoding="utf-8")
+    assert [name for name in tiermq.__all__ if f"### `tiermq.{name}`" not in text] == []
+    for name in tiermq.__all__:
+        value = getattr(tiermq, name)
+        assert inspect.getdoc(value), name
+        members = (
+            vars(value).items() if inspect.isclass(value) and value.__module__.startswith("tiermq.embedded") else ()
+        )
+        bare = [
+            each
+            for each, member in members
+            if not each.startswith("_")
+            and (inspect.isfunction(member) or isinstance(member, property | classmethod))
+            and not inspect.getdoc(member)
+        ]
+        assert bare == [], f"{name} has members without a docstring"
+
+
+def test_every_error_is_in_the_reference() -> None:
+    text = api_page.PAGE.read_text(encoding="utf-8")
+    kinds = [each for each in vars(tiermq.errors).values() if inspect.isclass(each) and issubclass(each, TierMQError)]
+    assert [each.__name__ for each in kinds if f"| `{each.__name__}` |" not in text] == []

@@ -1,0 +1,319 @@
+"""Our Python client against the real RocketMQ, alone and in one group beside Java's push consumer, with kills."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiermq
+from interop.rocketmq import SMALL_FILES, Cluster, Distribution, Unavailable, fetch_servers
+from servers.loopback import stop
+from tiermq import Decision, Message, RetryLater
+from tiermq.client.member import cluster as client
+from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.errors import IllegalMessage, RequestRefused
+from waiting import until
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("python-client")]
+
+VERSIONS = ["4.9.7", "5.3.3", "5.5.0"]
+SETTINGS = {
+    **SMALL_FILES,
+    "enablePropertyFilter": True,
+    "timerWheelEnable": True,
+    "transactionCheckInterval": 1_000,
+    "transactionTimeOut": 1_000,
+    "messageDelayLevel": "1s 2s 3s 4s 5s 6s",
+}
+BODIES = [b"%03d" % number for number in range(60)]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Cluster]]:
+    version = request.param
+    try:
+        distribution = fetch_servers(version)
+    except Unavailable as reason:
+        pytest.skip(f"no real RocketMQ {version} here: {reason}")
+    scratch = tmp_path_factory.mktemp(f"python-client-{version}")
+    (scratch / "home" / "conf").mkdir(parents=True)
+    for name in ("namesrv", "broker"):  # 4.9 does not start without.
+        (scratch / "home" / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
+    with Cluster(distribution, scratch / "store", scratch / "home", SETTINGS) as running:
+        running.await_registered()
+        yield version, running
+
+
+@pytest.fixture
+def cluster(real: tuple[str, Cluster]) -> Iterator[client.Cluster]:
+    with tiermq.connect(real[1].name_server) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(cluster: client.Cluster) -> str:
+    name = f"P{next(_numbers)}"
+    cluster.create_topic(name, 4)
+    return name
+
+
+def received(cluster: client.Cluster, group: str, count: int, **options: Any) -> list[ReceivedMessage]:
+    with cluster.consumer(group, start="first", **options) as consumer:
+        return [next(consumer) for _ in range(count)]
+
+
+def test_what_is_sent_is_received_once_and_committed(cluster: client.Cluster, topic: str) -> None:
+    with cluster.producer("shop") as producer:
+        receipts = [producer.send(Message(topic, body, keys=["k"], tags="paid")) for body in BODIES[:20]]
+        receipts += [each.result() for each in [producer.send_later(Message(topic, body)) for body in BODIES[20:40]]]
+        receipts += producer.send_all([Message(topic, body) for body in BODIES[40:]])
+    assert len({receipt.message_id for receipt in receipts}) == len(BODIES)
+    found = received(cluster, f"G{topic}", len(BODIES), topic=topic)
+    assert sorted(message.body for message in found) == BODIES
+    assert {message.message_id for message in found} == {receipt.message_id for receipt in receipts}
+    with cluster.consumer(f"G{topic}", topic=topic, idle_s=2) as consumer:
+        assert list(consumer) == []
+
+
+def test_large_bodies_tags_and_conditions(cluster: client.Cluster, topic: str) -> None:
+    large = b"two coffees " * 1_000
+    with cluster.producer("shop") as producer:
+        for number in range(6):
+            tag = "paid" if number % 2 else "open"
+            producer.send(Message(topic, large + b"%d" % number, tags=tag, properties={"amount": str(number)}))
+    by_tag = received(cluster, f"T{topic}", 3, topic=topic, tags="paid")
+    assert sorted(message.body for message in by_tag) == [large + b"%d" % number for number in (1, 3, 5)]
+    by_sql = received(cluster, f"S{topic}", 2, topic=topic, sql="amount > 3")
+    assert sorted(message.body[-1:] for message in by_sql) == [b"4", b"5"]
+    with pytest.raises(RequestRefused), cluster.consumer(f"B{topic}", topic=topic, sql="amount >"):
+        pass
+
+
+def test_order_by_sharding_key_and_ordered_handlers(cluster: client.Cluster, topic: str) -> None:
+    seen: list[bytes] = []
+    with cluster.producer("shop") as producer:
+        later = [producer.send_later(Message(topic, body), sharding_key="one") for body in BODIES]
+        assert len({each.result().queue_id for each in later}) == 1
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        if message.body == BODIES[7] and seen.count(BODIES[7]) == 1:
+            raise ValueError("not now")
+
+    with cluster.consumer(f"O{topic}", topic=topic, start="first", on_message=handle, ordered=True):
+        until(lambda: len(seen) == len(BODIES) + 1)
+    assert seen == [*BODIES[:8], *BODIES[7:]]
+
+
+def test_failures_come_again_and_become_dead_letters(cluster: client.Cluster, topic: str) -> None:
+    group, attempts = f"R{topic}", defaultdict[bytes, list[int]](list)
+
+    def handle(message: ReceivedMessage) -> None:
+        attempts[message.body].append(message.attempt)
+        assert message.topic == topic
+        if message.body == b"bad" or message.attempt == 1:
+            raise RetryLater(delay_level=1)
+
+    with cluster.producer("shop") as producer:
+        producer.send_all([Message(topic, b"bad"), Message(topic, b"good")])
+    with cluster.consumer(group, topic=topic, start="first", on_message=handle, max_attempts=2):
+        until(lambda: attempts[b"good"] == [1, 2] and len(attempts[b"bad"]) >= 2)
+        dead = received(cluster, f"{group}-dead", 1, topic=f"%DLQ%{group}")
+    assert [message.body for message in dead] == [b"bad"]
+
+
+def test_transactions_end_with_their_block_or_by_the_check(cluster: client.Cluster, topic: str) -> None:
+    asked: list[bytes] = []
+
+    def check(message: ReceivedMessage) -> Decision:
+        asked.append(message.body)  # RocketMQ may ask about what was just ended.
+        return Decision.ROLLBACK if message.body == b"failed" else Decision.COMMIT
+
+    with cluster.producer(f"TX{topic}", check=check) as producer:
+        with producer.transaction(Message(topic, b"paid")):
+            pass
+        with pytest.raises(ZeroDivisionError), producer.transaction(Message(topic, b"failed")):
+            raise ZeroDivisionError
+        with producer.transaction(Message(topic, b"open")) as transaction:
+            transaction.leave_open()
+        until(lambda: b"open" in asked)
+        found: set[bytes] = set()
+        with cluster.consumer(f"X{topic}", topic=topic, start="first") as consumer:
+            while not found >= {b"open", b"paid"}:
+                found.add(next(consumer).body)
+    assert b"failed" not in found
+
+
+def test_delay_levels_and_timers(cluster: client.Cluster, topic: str, real: tuple[str, Cluster]) -> None:
+    with cluster.producer("shop") as producer:
+        producer.send(Message(topic, b"level"), delay_level=1)
+        if real[0].startswith("4."):
+            with pytest.raises(IllegalMessage, match="use delay_level"):
+                producer.send(Message(topic, b"timer"), delay_s=1)
+    assert [message.body for message in received(cluster, f"D{topic}", 1, topic=topic)] == [b"level"]
+
+
+def test_a_request_is_answered(cluster: client.Cluster, topic: str, real: tuple[str, Cluster]) -> None:
+    with tiermq.connect(real[1].name_server) as other:
+
+        def handle(message: ReceivedMessage) -> None:
+            consumer.reply(message, b"for " + message.body)
+
+        with (
+            other.consumer(f"Q{topic}", topic=topic, start="first", on_message=handle) as consumer,
+            cluster.producer("asker") as producer,
+        ):
+            assert producer.request(Message(topic, b"a tea"), timeout_s=60).body == b"for a tea"
+
+
+def test_popped_messages_are_acknowledged_or_come_again(
+    cluster: client.Cluster, topic: str, real: tuple[str, Cluster]
+) -> None:
+    if real[0].startswith("4."):
+        pytest.skip("POP came with RocketMQ 5.0")
+    with cluster.producer("shop") as producer:
+        producer.send_all([Message(topic, b"first"), Message(topic, b"second")])
+    with cluster.simple_consumer(f"POP{topic}", topic=topic, invisible_s=12, start="first") as consumer:
+        found: list[ReceivedMessage] = []
+        while len(found) < 2:
+            found += consumer.receive()
+        consumer.ack(found[0])
+        again: list[ReceivedMessage] = []
+        while not again:
+            again = consumer.receive()
+        assert [(message.body, message.attempt) for message in again] == [(found[1].body, 2)]
+        consumer.ack(again[0])
+
+
+# In one group with Java, with kills on both sides.
+
+
+class Process:
+    """One member, in Java or Python, and what it has received."""
+
+    def __init__(self, name: str, command: list[str], scratch: Path) -> None:
+        self.name = name
+        self.bodies: list[str] = []
+        self.is_started = False
+        with (scratch / f"{name}.errors").open("ab") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=scratch
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            self._take(lines)
+
+    def _take(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                return  # The last line of a process that was killed.
+            self.is_started = self.is_started or "started" in event
+            if "received" in event:
+                self.bodies.append(event["received"]["body"])
+
+    def await_more(self, count: int = 20) -> None:
+        before = len(self.bodies)
+        until(lambda: len(self.bodies) >= before + count or self.process.poll() is not None)
+        assert self.process.poll() is None, f"{self.name} ended"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        stop(self.process)
+        self._reader.join()
+
+
+@pytest.fixture
+def name_server(distribution: Distribution, tmp_path: Path) -> Iterator[str]:
+    with Cluster(distribution, tmp_path / "store", tmp_path / "home") as running:
+        running.await_registered()
+        yield running.name_server
+
+
+def test_a_group_of_java_and_python_loses_nothing_when_members_are_killed(
+    name_server: str, distribution: Distribution, tmp_path: Path
+) -> None:
+    topic, group = "Shared", "G"
+
+    def java(number: int) -> Process:
+        job = {"nameServer": name_server, "topic": topic, "group": group, "receive": 1_000_000}
+        home = tmp_path / f"java-{number}"
+        home.mkdir()
+        return Process(f"java-{number}", distribution.java(home, "ClientJob", json.dumps(job), heap="128m"), tmp_path)
+
+    def python(number: int) -> Process:
+        command = [sys.executable, "-m", "interop.python_member", name_server, topic, group]
+        return Process(f"python-{number}", command, tmp_path)
+
+    stored: list[str] = []
+    ends = threading.Event()
+    with ExitStack() as open_ones, tiermq.connect(name_server) as cluster:
+        cluster.create_topic(topic, 8)
+        members = [java(1), python(1)]
+
+        def close_all() -> None:
+            for each in members:
+                each.close()
+
+        open_ones.callback(close_all)
+        until(lambda: all(each.is_started for each in members))
+        producer = open_ones.enter_context(cluster.producer("steady"))
+
+        def produce() -> None:
+            while not ends.is_set():
+                body = f"m{len(stored)}"
+                producer.send(Message(topic, body.encode()))
+                stored.append(body)
+                ends.wait(0.003)
+
+        sending = threading.Thread(target=produce)
+        sending.start()
+        try:
+            for each in members:
+                each.await_more()
+            members[1].kill()  # Python dies; Java gets its queues, then a new Python some of them.
+            members.append(python(2))
+            members[2].await_more()
+            members[0].await_more()
+            members[0].kill()  # Java dies, and a new one comes.
+            members[2].await_more()
+            members.append(java(2))
+            members[3].await_more()
+            members[2].close()  # Python leaves as it should.
+            members[3].await_more()
+        finally:
+            ends.set()
+            sending.join()
+        until(lambda: {body for each in members for body in each.bodies} >= set(stored))
+    owners = defaultdict[str, list[str]](list)
+    for each in members:
+        for body in each.bodies:
+            owners[body].append(each.name)
+    assert set(owners) == set(stored)
+    twice = {body: names for body, names in owners.items() if len(names) > 1}
+    # A reason: the queue went from one member to another, or the first was killed before it had committed.
+    assert {body: names for body, names in twice.items() if len(set(names)) < len(names)} == {}
+    assert len(twice) < len(stored) / 2, len(twice)
