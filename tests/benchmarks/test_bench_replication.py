@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import failover_side, replication_side
+from benchmarks import broker_side, failover_side, replication_side
 from benchmarks.broker_side import Loaded
 from benchmarks.failover_side import Failovers, Takeovers
 from benchmarks.replication_side import Lag, Pair
@@ -36,7 +36,7 @@ def test_a_quantile_of_lags_is_one_of_them() -> None:
 @pytest.mark.bench
 def test_a_broker_that_is_its_own_slave_is_hardly_behind(tmp_path: Path) -> None:
     with running(tmp_path) as broker, BlockingClient("127.0.0.1", broker.port) as client:
-        client.request(send_command(replication_side.TOPIC, queues=replication_side.QUEUES))
+        client.request(send_command(broker_side.TOPIC, queues=broker_side.QUEUES))
         pair = Pair(Loaded("tiermq", dict, 0, "", broker.port), 0, broker.port)
         lag = replication_side.measure_lag(pair, 500.0, 0.3)
     assert lag.rate == pytest.approx(500.0)

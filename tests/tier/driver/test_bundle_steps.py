@@ -387,7 +387,8 @@ def test_two_merges_at_once_of_overlapping_groups_leave_no_hole(monkeypatch: pyt
     store = merged_by_threes(monkeypatch)
     born = dict.fromkeys(paths_in(store), 0)
     suspended, other = later(store, 7, born), later(store, 7, born)
-    create, begun = suspended.requests.create, []
+    create = suspended.requests.create
+    begun: list[str] = []
 
     def create_later(path: str, data: bytes) -> str | None:
         if not begun:
