@@ -29,6 +29,7 @@ def quick_start() -> list[str]:
     section = text.partition("\n## Quick start\n")[2].partition("\n## ")[0]
     return [
         line
-        for block in re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
         for line in block.splitlines()
+        if not language
     ]

@@ -177,16 +177,9 @@ class TieredStore(TieredReading):
                 standby=standby, reader=reader,
             )  # fmt: skip
             parts = assemble_tier(
-                known.config,
-                local,
-                around,
-                driver,
-                known.metadata,
-                clock,
-                registry,
-                follows=lock is None,
+                known.config, local, around, driver, known.metadata, clock, registry, follows=lock is None,
                 reader=reader,
-            )
+            )  # fmt: skip
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
             store._tier_lock = lock
