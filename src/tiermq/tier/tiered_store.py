@@ -165,9 +165,8 @@ class TieredStore(TieredReading):
                 undo.callback(driver.close)
             elif reader:
                 driver = ReadOnlyDriver(driver)
-            local = open_local(
-                local_config, clock, around, store_host, background, accept_weaker, with_replication, grows
-            )
+            shape = (store_host, background, accept_weaker, with_replication, grows)
+            local = open_local(local_config, clock, around, *shape)
             undo.callback(local.close)
             lock = None if reader else lock_tier(tier_config, around)
             if lock is not None:
