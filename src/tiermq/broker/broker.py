@@ -669,6 +669,7 @@ class Broker:
         if self._endpoint is not None:
             self._endpoint.stop()
         thread.run(self._close(drain_s))
+        self._upload_when_settled()  # The close uploads the rest, also of a master that ends before the next look.
         self.replication.stop()  # Behind the drain: open sends may wait for slaves.
         thread.stop()
         self._hooks.stop()
