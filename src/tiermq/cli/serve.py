@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -146,8 +146,6 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             running.callback(handler.removeFilter, rare)
         try:
             if options["brokers"] > 1:
-                if options["with_console"]:
-                    raise BadConfig("--console: expected one broker, found --brokers: run `tiermq console` beside them")
                 _serve_brokers(options, security, running, ending)
                 return
             ready, reload, announce, acl = _start(options, security, running, left)
@@ -223,7 +221,8 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    console = _console(options, security, acl, named_by, tier, directory, broker, running)
+    own_store = StorePlace(directory, broker.config.broker_cluster_name, broker.config.broker_name)
+    console = _console(options, security, acl, named_by or broker.config.namesrv_addr, tier, [own_store], running)
     reported = {**console, "ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
         {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
@@ -237,13 +236,12 @@ def _console(
     options: dict[str, Any],
     security: SecurityOptions,
     acl: AccessFile | None,
-    name_server: str | None,
+    name_server: str,
     tier: str | None,
-    directory: str,
-    broker: Broker,
+    stores: Sequence[StorePlace],
     running: ExitStack,
 ) -> dict[str, Any]:
-    """The console of this broker, and its address for the ready line; nothing unless it is asked for."""
+    """The console of these brokers, and its address for the ready line; nothing unless it is asked for."""
     if not options["with_console"]:
         if options["allow_changes"]:
             raise BadConfig("--allow-changes: expected --console beside it, found none")
@@ -251,11 +249,9 @@ def _console(
     from tiermq.console.sources import SourcePlace, Sources
     from tiermq.console.web.server import ConsoleServer
 
-    config = broker.config
-    access = Access(name_server or config.namesrv_addr, tls=security.tls().mode is TlsMode.ENFORCING)
-    store = StorePlace(directory, config.broker_cluster_name, config.broker_name)
+    access = Access(name_server, tls=security.tls().mode is TlsMode.ENFORCING)
     server = ConsoleServer(
-        Sources(SourcePlace(access, tier, (store,))), port=options["console_port"], accounts=acl,
+        Sources(SourcePlace(access, tier, tuple(stores))), port=options["console_port"], accounts=acl,
         allow_changes=options["allow_changes"],
     )  # fmt: skip
     running.callback(server.stop)
@@ -291,17 +287,23 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     supervisor = BrokerSupervisor(commands, lambda words, values: say_event(as_json, words, **values))
     running.callback(supervisor.stop)
     brokers = supervisor.start()
+    tier = brokers[0]["tier"]
+    stores = [StorePlace(each["store"], config.broker_cluster_name, each["name"]) for each in brokers]
+    console = _console(options, security, acl, named_by, tier, stores, running)
     words = ", ".join(f"{each['name']} at {each['address']}" for each in brokers)
     is_open = security.is_open(config.bind_address)
     say_event(
         as_json,
         f"{len(brokers)} brokers ready: {words}, name server {named_by}, stores {directory}/0 to {len(brokers) - 1}, "
-        f"tier {brokers[0]['tier'] or 'none'}" + (f", {OPEN}" if is_open else ""),
+        f"tier {tier or 'none'}"
+        + (f", console {console['console']}" if console else "")
+        + (f", {OPEN}" if is_open else ""),
         event="ready",
         brokers=brokers,
         nameServer=named_by,
         store=str(directory),
         open=is_open,
+        **console,
     )
 
     def reload() -> None:

@@ -7,9 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from tiermq.clock import AGE_UNITS_MS, EVER_MS
+from tiermq.clock import AGE_UNITS_MS, EVER_MS, time_ms
 from tiermq.errors import BadConfig
-from tiermq.pipeline.scan.scan_spec import time_ms
 
 Location = str | os.PathLike[str]
 """A directory, or (of a tier) a URL."""

@@ -8,10 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from tiermq.cli.pipeline.options import HERE, job_options, source_arguments, source_options, spark_for
+from tiermq.cli.terminal import table_lines
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -106,10 +105,9 @@ def show_rows(report: JobReport, form: str) -> None:
         for row in rows:
             click.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
     else:
-        table = Table(*names)
-        for row in rows:
-            table.add_row(*(_short(_cell(value)) for value in row))
-        Console(markup=False, highlight=False, soft_wrap=True).print(table)
+        cells = [[_short(_cell(value)) for value in row] for row in rows]
+        for line in table_lines(names, cells, texts=len(names), width=None):
+            click.echo(line)
         summary = f"{counted('rows', len(rows))} in {report.took_s:.1f} s"
         if "messages" in report.done:
             summary += f"; {counted('messages', report.done['messages'])} read"
