@@ -65,8 +65,7 @@ def sql(
     arguments = query_arguments(keys, tags, **source)
     now_ms = SystemClock().now_ms()
     for name in {"since", "until"} & arguments.keys():
-        text = arguments[name]
-        arguments[name] = int(text) if text.isdigit() else moment_ms(text, now_ms)
+        arguments[name] = moment_ms(arguments[name], now_ms)
     if "tier" in arguments:
         arguments["tier"] = tier_url(arguments["tier"])
     report = query_history(query, scan_spec(**arguments), limit=limit, explain=explain, dry_run=dry_run)
