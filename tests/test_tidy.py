@@ -188,6 +188,15 @@ def test_imports_point_one_way_inside_the_tier() -> None:
     assert wrong == []
 
 
+def test_units_and_end_marks_of_a_tier_are_read_in_one_package_alone() -> None:
+    reading = re.compile(r"\bUNIT\.(?:iter_)?unpack|\bMAGIC_BLANK\b|\bqiq\b")
+    assert [
+        shown(path)
+        for path in python_files("src/tiermq/tier", "src/tiermq/history", "src/tiermq/pipeline", "src/tiermq/spark")
+        if SOURCE / "tier" / "queue" not in path.parents and reading.search(path.read_text(encoding="utf-8"))
+    ] == []
+
+
 @pytest.mark.parametrize("top", ["src", "tests", "benchmarks", "campaign"])
 def test_functions_fit_a_screen(top: str) -> None:
     long = {}

@@ -18,7 +18,6 @@ import random
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.pop.order_infos import OrderInfos
@@ -39,15 +38,13 @@ from tiermq.broker.pop.pop_topics import (
 from tiermq.broker.pop.pop_waiting import Pop
 from tiermq.broker.pull.pull_admission import ReadFailures
 from tiermq.errors import RequestRefused, TierMQError
+from tiermq.kernel import GetPage
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.store.reader import FILTER_STEPS_MAX
-
-if TYPE_CHECKING:
-    from tiermq.tier.tiered_reading import Page
 
 RETRY_FIRST = 0.2
 PAGES_MAX = 16
@@ -215,7 +212,7 @@ class PopReader:
         found.look_again(found.pop_ms)
         return offset
 
-    def _page(self, pop: Pop, place: _Place, offset: int, room: int, may_wait: bool) -> Page | None:
+    def _page(self, pop: Pop, place: _Place, offset: int, room: int, may_wait: bool) -> GetPage | None:
         """A page from `offset` on; None when only the tier has it. Raises RequestRefused when it cannot be read."""
         topic, queue_id, chosen = place.topic, place.queue_id, self._filter(pop, place)
         try:
@@ -268,7 +265,7 @@ class PopReader:
 
     # Giving.
 
-    def _give(self, pop: Pop, place: _Place, page: Page, found: PopResult, begin: int) -> int:
+    def _give(self, pop: Pop, place: _Place, page: GetPage, found: PopResult, begin: int) -> int:
         start = int.from_bytes(page.data[_QUEUE_OFFSET], "big")
         if start == page.next_offset - page.count:  # One record for each unit, none left out.
             offsets = tuple(range(start, page.next_offset))
@@ -336,7 +333,7 @@ def _order_counts(place: _Place, offsets: tuple[int, ...], counts: dict[int, int
     return [*listed, f"{place.mark} {place.queue_id} {least}"]
 
 
-def _steps_of(page: Page, steps: int, offset: int) -> int:
+def _steps_of(page: GetPage, steps: int, offset: int) -> int:
     """The comparisons that a page cost. One that ended early had long records, and cost as much as a page may."""
     looked_at = max(0, page.next_offset - offset)
     counted = steps * looked_at
