@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tiermq.client.cluster_client import Access, BlockingCluster, QueuePlace
-from tiermq.client.queue_access import Pulled, QueueAccess
+from tiermq.client.queue_access import Pulled, QueueAccess, SentPull
 from tiermq.client.queue_pulls import QueuePulls
 from tiermq.errors import CorruptRecord, PeerGone, RemotingError, RequestTimedOut
 from tiermq.kernel import rebase_records
@@ -71,6 +71,10 @@ class ByteThrottle:
         self._free_at_s = 0.0
         self._guess = 0.0
 
+    @property
+    def is_limited(self) -> bool:
+        return self._rate > 0
+
     def reserve(self) -> float:
         """So many seconds are to be waited before the next request, which will have about as many bytes as the last."""
         if not self._rate:
@@ -102,6 +106,9 @@ class _ThrottledQueue(QueueAccess):
         self.throttle.note(len(pulled.records))
         return pulled
 
+    def pull_soon(self, offset: int, most: int) -> SentPull | None:
+        return None if self.throttle.is_limited else super().pull_soon(offset, most)
+
 
 class QueueReader:
     """The pages of a queue from `begin` to `end`, in order. A page is the records of one answer, as stored."""
@@ -114,6 +121,7 @@ class QueueReader:
         self._pages: deque[bytes] = deque()
         self._held = 0
         self._wanted = READ_AHEAD_BYTES
+        self._needed = 0
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._is_over = False
@@ -123,7 +131,7 @@ class QueueReader:
         """The next pages, of `size` bytes at least or all that will be; [] at the end. Raises RemotingError."""
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._read())
-        self._wanted = max(size, READ_AHEAD_BYTES)
+        self._wanted, self._needed = max(size, READ_AHEAD_BYTES), size
         self._changed.set()
         while self._held < size and not self._is_over:
             self._changed.clear()
@@ -151,7 +159,8 @@ class QueueReader:
                 self._pages.append(pulled.records)
                 self._held += len(pulled.records)
                 self.at = pulled.next_offset
-                self._changed.set()
+                if self._held >= self._needed:
+                    self._changed.set()
         except Exception as error:  # noqa: BLE001 - raised again by `take`, in the thread that reads
             self._error = error
         finally:

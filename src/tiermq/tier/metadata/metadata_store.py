@@ -390,7 +390,7 @@ class SegmentRows(QueueRows):
         )  # fmt: skip
         log, units = int(SegmentType.COMMIT_LOG), int(SegmentType.CONSUME_QUEUE)
         rows = self._database.read(statement, (units, log, units, units, log))
-        return {QueueKey(*_shared(*names), queue_id): end for *names, queue_id, end in rows}
+        return {_queue_key(row): row[-1] for row in rows}
 
     def segments_being_deleted(self) -> list[Segment]:
         """The segments whose deletion has begun and is not finished."""
@@ -430,6 +430,11 @@ class SegmentRows(QueueRows):
                 f"{key.path}: expected {expected} in the tier's metadata, found none; add the segment first, "
                 f"and write nothing to one that is being deleted"
             )
+
+
+def _queue_key(row: Row) -> QueueKey:
+    cluster, broker, topic = _shared(*row[:3])
+    return QueueKey(cluster, broker, topic, row[3])
 
 
 def _segment(row: Row) -> Segment:
