@@ -39,6 +39,8 @@ PULL_MESSAGES = 1024
 """Asked for in a pull. RocketMQ answers with 32 unless maxTransferCountOnMessageInMemory is set otherwise."""
 READ_AHEAD_BYTES = 8 << 20
 """Of each queue, while a chunk of it is uploaded."""
+FIRST_BYTES = 32 << 10
+"""Of a pull as long as none was answered: those of several queues are sent one after the other, too."""
 TRIES = 3
 """Of a pull: the next wave tries again anyway."""
 
@@ -69,26 +71,30 @@ class ByteThrottle:
         self._rate = rate
         self._monotonic = monotonic
         self._free_at_s = 0.0
-        self._guess = 0.0
+        self._guess: float = FIRST_BYTES
+        self._is_begun = False
 
     @property
     def is_limited(self) -> bool:
         return self._rate > 0
 
-    def reserve(self) -> float:
-        """So many seconds are to be waited before the next request, which will have about as many bytes as the last."""
+    def reserve(self) -> tuple[float, float]:
+        """So many seconds are to be waited before the next request, and so many bytes are kept free for its answer:
+        about as many as the last ones had.
+        """
         if not self._rate:
-            return 0.0
+            return 0.0, 0.0
         now_s = self._monotonic()
         wait_s = max(0.0, self._free_at_s - now_s)
         self._free_at_s = now_s + wait_s + self._guess / self._rate
-        return wait_s
+        return wait_s, self._guess
 
-    def note(self, size: int) -> None:
-        """A request had so many bytes."""
+    def note(self, size: int, reserved: float) -> None:
+        """A request had so many bytes, where `reserved` were kept free for it."""
         if self._rate:
-            self._free_at_s += (size - self._guess) / self._rate
-            self._guess = 0.75 * self._guess + 0.25 * size
+            self._free_at_s += (size - reserved) / self._rate
+            self._guess = 0.75 * self._guess + 0.25 * size if self._is_begun else size
+            self._is_begun = True
 
 
 class _ThrottledQueue(QueueAccess):
@@ -99,11 +105,11 @@ class _ThrottledQueue(QueueAccess):
     async def pull(
         self, offset: int, expression: str = "*", most: int = PULL_MESSAGES, *, hold_ms: int = 0, tries: int = TRIES
     ) -> Pulled:
-        wait_s = self.throttle.reserve()
+        wait_s, reserved = self.throttle.reserve()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         pulled = await super().pull(offset, expression, most, hold_ms=hold_ms, tries=tries)
-        self.throttle.note(len(pulled.records))
+        self.throttle.note(len(pulled.records), reserved)
         return pulled
 
     def pull_soon(self, offset: int, most: int) -> SentPull | None:
