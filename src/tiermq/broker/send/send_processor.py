@@ -178,7 +178,7 @@ class SendProcessor:
         """The answer, or None when it comes later. Raises RequestRefused."""
         born_host = connection.born_host or born_host_of(connection)
         # The half of a transaction is stored with the account that sent it: only the general path knows accounts.
-        needs_account = ACCOUNT in connection.attributes and TRAN_MSG_NAME in request.properties
+        needs_account = connection.attributes.get(ACCOUNT) is not None and TRAN_MSG_NAME in request.properties
         waits = needs_account or (self._sync and self._has_no_room)
         answer = None if waits else self.fast_path.take(request, born_host)
         if answer is None:
