@@ -88,6 +88,14 @@ def make_group(broker: Serving, group: str, *, in_order: bool) -> None:
         assert admin.request(made).code == 0
 
 
+def make_topic(broker: Serving, topic: str, attributes: str) -> None:
+    fields = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "order": "false"}
+    fields |= {"topic": topic, "topicFilterType": "SINGLE_TAG", "attributes": attributes}
+    host, _, port = broker.address.rpartition(":")
+    with BlockingClient(host, int(port), timeout_s=60) as admin:
+        assert admin.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields)).code == 0
+
+
 def test_a_simple_consumer_receives_what_was_sent_and_the_store_has_it(
     client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -157,6 +165,23 @@ def test_what_one_client_sends_the_other_receives(place: dict[str, str], tmp_pat
         here = {**place, "topic": f"{place['topic']}-{sender.name}"}
         sender.run(tmp_path, **here, bodies=BODIES)
         assert sorted(bodies(receiver.run(tmp_path, **here, receive=len(BODIES)))) == BODIES
+
+
+@pytest.mark.parametrize("push", [False, True], ids=["simple", "push"])
+def test_lite_topics_are_sent_to_and_consumed_by_rocketmq_s_client(push: bool, tmp_path: Path) -> None:
+    client = available(GRPC_CLIENTS[0])
+    with GrpcServing(tmp_path / "store", **SETTINGS, enable_lmq=True, enable_multi_dispatch=True) as broker:
+        make_topic(broker, "Sessions", "+message.type=LITE")
+        place = {"endpoints": broker.endpoints, "topic": "Sessions", "group": "agents"}
+        for name in ("ann", "bob", "carl"):
+            client.run(tmp_path, **place, bodies=[f"{name} {number}" for number in range(3)], lite=[name])
+        again = {} if not push else {"again": ["bob 1"]}
+        got = attempts(client.run(tmp_path, **place, receive=6, lite=["bob", "carl"], push=push, **again))
+    for name in ("bob", "carl"):
+        own = [(body, attempt) for body, attempt in got if body.startswith(name)]
+        assert own[:2] == [(f"{name} 0", 1), (f"{name} 1", 1)]
+    assert {body for body, _ in got} == {f"{name} {number}" for name in ("bob", "carl") for number in range(3)}
+    assert (("bob 1", 2) in got) == push
 
 
 def loopback_certificate() -> tuple[str, str]:
