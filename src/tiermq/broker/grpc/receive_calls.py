@@ -49,9 +49,8 @@ ReceiveMessageResponse = message_class("ReceiveMessageResponse")
 AckMessageResponse = message_class("AckMessageResponse")
 ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
-INVISIBLE_MS_LEAST = 10_000
 INVISIBLE_MS_MOST = 12 * 3_600_000
-POLL_S_LEAST, POLL_S_MOST = 5.0, 20.0
+POLL_S_MOST = 20.0
 ANSWER_S = 0.2
 """Kept of a call's time for its answer."""
 LOOK_S = 1.0
@@ -122,7 +121,7 @@ class ReceiveCalls:
         found = self._parts.groups.get(group)
         if found is None or not found.consume_enable:
             raise Refused(Code.FORBIDDEN, f"group {group} may not consume")
-        popped = await self._lite.pop(ask, topic, self._fields_of_pop(ask, group, is_ordered=True), _poll_s(ask))
+        popped = await self._lite.pop(ask, topic, self._fields_of_pop(ask, group, is_ordered=True), self._poll_s(ask))
         if popped:
             handles = [(message, Handle(receipt, message.physical_offset), n) for message, receipt, n in popped]
             await self._give(ask, group, topic, handles)
@@ -133,8 +132,8 @@ class ReceiveCalls:
         request = ask.request
         require_group(ask.caller, group)
         require_topic(ask.caller, topic, Permission.SUB)
-        poll_s = _poll_s(ask)
-        _invisible_ms(request)
+        poll_s = self._poll_s(ask)
+        self._invisible_ms(request)
         if self._parts.topics.get(topic) is None:
             poll_s = await self._await_topic(ask, topic, poll_s)
             if self._parts.topics.get(topic) is None:
@@ -159,7 +158,7 @@ class ReceiveCalls:
         fields = {
             "consumerGroup": group,
             "maxMsgNums": str(min(max(1, request.batch_size), MESSAGES_MAX)),
-            "invisibleTime": str(_invisible_ms(request)),
+            "invisibleTime": str(self._invisible_ms(request)),
             "pollTime": "0",
             "bornTime": str(self._parts.clock.now_ms()),
             "initMode": "1",
@@ -170,6 +169,37 @@ class ReceiveCalls:
         if is_ordered and request.attempt_id:
             fields["attemptId"] = request.attempt_id
         return fields
+
+    def _poll_s(self, ask: Ask) -> float:
+        """How long to wait for messages. Raises Refused."""
+        request, left_s = ask.request, ask.call.left_s
+        least_s = self._parts.config.grpc_client_consumer_min_long_polling_timeout_millis / 1000
+        if request.HasField("long_polling_timeout"):
+            wanted_s = request.long_polling_timeout.seconds + request.long_polling_timeout.nanos / 1e9
+        else:
+            wanted_s = POLL_S_MOST
+        poll_s = min(max(float(wanted_s), least_s), POLL_S_MOST)
+        if left_s is None or poll_s <= left_s - ANSWER_S:
+            return poll_s
+        if left_s < least_s:
+            raise Refused(
+                Code.ILLEGAL_POLLING_TIME,
+                f"expected at least {least_s} s for the call, found {max(0.0, left_s):.1f} s",
+            )
+        return max(0.0, left_s - ANSWER_S)
+
+    def _invisible_ms(self, request: Any) -> int:
+        """Raises Refused."""
+        if request.auto_renew:
+            return RENEWED_MS
+        wanted, least_ms = request.invisible_duration, self._parts.config.min_invisible_time_mills_for_recv
+        invisible_ms = int(wanted.seconds * 1000 + wanted.nanos // 1_000_000)
+        if not least_ms <= invisible_ms <= INVISIBLE_MS_MOST:
+            raise Refused(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"expected an invisible duration of {least_ms} to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
+            )
+        return invisible_ms
 
     async def _await_topic(self, ask: Ask, topic: str, poll_s: float) -> float:
         """Until the topic is there, or the time is over; what is left of it. Raises Refused if none may be made."""
@@ -375,38 +405,6 @@ def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:
         "offset": str(receipt.offset),
         "extraInfo": receipt.encode(),
     }
-
-
-def _poll_s(ask: Ask) -> float:
-    """How long to wait for messages. Raises Refused."""
-    request, left_s = ask.request, ask.call.left_s
-    if request.HasField("long_polling_timeout"):
-        wanted_s = request.long_polling_timeout.seconds + request.long_polling_timeout.nanos / 1e9
-    else:
-        wanted_s = POLL_S_MOST
-    poll_s = min(max(float(wanted_s), POLL_S_LEAST), POLL_S_MOST)
-    if left_s is None or poll_s <= left_s - ANSWER_S:
-        return poll_s
-    if left_s < POLL_S_LEAST:
-        raise Refused(
-            Code.ILLEGAL_POLLING_TIME,
-            f"expected at least {POLL_S_LEAST} s for the call, found {max(0.0, left_s):.1f} s",
-        )
-    return left_s - ANSWER_S
-
-
-def _invisible_ms(request: Any) -> int:
-    """Raises Refused."""
-    if request.auto_renew:
-        return RENEWED_MS
-    wanted = request.invisible_duration
-    invisible_ms = int(wanted.seconds * 1000 + wanted.nanos // 1_000_000)
-    if not INVISIBLE_MS_LEAST <= invisible_ms <= INVISIBLE_MS_MOST:
-        raise Refused(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"expected an invisible duration of {INVISIBLE_MS_LEAST} to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
-        )
-    return invisible_ms
 
 
 def _tags(wanted: Any) -> frozenset[str] | None:
