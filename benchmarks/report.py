@@ -88,6 +88,9 @@ TARGETS: Mapping[str, Target] = {
     "client_send_vs_cpp": Target(1.0),
     "client_async_send_vs_cpp": Target(1.0),
     "client_consume_vs_cpp": Target(1.5),
+    "client_send_vs_grpc": Target(5.0),
+    "client_async_send_vs_grpc": Target(5.0),
+    "client_consume_vs_grpc": Target(5.0),
     "grpc_send_vs_proxy": Target(1.0),
     "grpc_receive_vs_proxy": Target(1.2),
     "grpc_memory_idle_proxy_vs_tiermq": Target(2.5),  # At most 0.4 of the proxy's.
