@@ -76,8 +76,9 @@ class RouteCalls:
         if not topic.perm & self._parts.config.broker_permission & PERM_READ or not topic.read_queues:
             raise Refused(Code.FORBIDDEN, "no readable queue")
         endpoints = self._endpoints(ask, request.endpoints)
-        group = self._parts.groups.get(request.group.name)
-        numbers = range(topic.read_queues) if group is not None and group.consume_message_orderly else (ANY_QUEUE,)
+        group, client = self._parts.groups.get(request.group.name), self._clients.find(ask.caller)
+        is_split = group is not None and group.consume_message_orderly and not (client is not None and client.is_lite)
+        numbers = range(topic.read_queues) if is_split else (ANY_QUEUE,)
         permission = _PERMISSIONS[True, bool(topic.perm & PERM_WRITE)]
         for number in numbers:
             self._add(answer.assignments.add().message_queue, topic.name, number, permission, endpoints, ())

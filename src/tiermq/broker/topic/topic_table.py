@@ -62,7 +62,7 @@ MESSAGE_TYPE = "message.type"
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
-    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"),
 }
 _FIXED = frozenset({"queue.type", "cleanup.policy"})
 
