@@ -138,7 +138,8 @@ class Call:
             end = at + PREFIX_BYTES + length
             if len(buffer) < end:
                 break
-            message = bytes(buffer[at + PREFIX_BYTES : end])
+            with memoryview(buffer) as view:
+                message = bytes(view[at + PREFIX_BYTES : end])
             found.append(self._decompressed(message) if buffer[at] else message)
             at = end
         if at:

@@ -235,16 +235,20 @@ def stored_body(message: Any) -> tuple[bytes, int]:
         return body, 0
     if body[:1] == b"\x78":  # Some clients say gzip and mean zlib.
         return body, 1 | ZLIB_FLAG
+    inflating, rest, total, checksum = zlib.decompressobj(wbits=31), body, 0, zlib.adler32(b"")
     try:
-        inflating = zlib.decompressobj(wbits=31)
-        plain = inflating.decompress(body, PLAIN_BYTES_MAX)
+        while not inflating.eof and total <= PLAIN_BYTES_MAX:
+            plain = inflating.decompress(rest, SHORT_BYTES_MAX)
+            rest, total, checksum = inflating.unconsumed_tail, total + len(plain), zlib.adler32(plain, checksum)
+            if not plain and not rest:
+                break
     except zlib.error as error:
         raise Refused(Code.MESSAGE_CORRUPTED, f"expected a body by gzip, found other bytes: {error}") from error
-    if not inflating.eof:
+    if not inflating.eof or total > PLAIN_BYTES_MAX:
         raise Refused(Code.MESSAGE_CORRUPTED, "expected a whole body by gzip, found a part, or one that is too long")
     start = _gzip_header_bytes(body)
     end = len(body) - len(inflating.unused_data) - 8
-    return b"\x78\x9c" + body[start:end] + zlib.adler32(plain).to_bytes(4, "big"), 1 | ZLIB_FLAG
+    return b"\x78\x9c" + body[start:end] + checksum.to_bytes(4, "big"), 1 | ZLIB_FLAG
 
 
 def _gzip_header_bytes(body: bytes) -> int:
