@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from broker.brokers import send_command
 from broker.consuming import running
 from broker.floods import FLOODS, MANY, NAME_LISTS, NAMES, Body, data_of, filter_servers, register, route
 from broker.grpc.grpc_peer import GrpcPeer
@@ -25,7 +26,9 @@ from servers.bystander import PAUSE_S, Bystander, Window
 from servers.loopback import free_ports
 from servers.serving import Serving
 from tiermq.broker.grpc.grpc_message import PLAIN_BYTES_MAX
+from tiermq.broker.send.send_processor import BATCH_ELEMENTS_MAX
 from tiermq.grpc.messages import SERVICE, Encoding, request_class
+from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
@@ -111,6 +114,14 @@ def test_a_bystander_hardly_notices_a_flood(broker_port: int, code: int, body: B
 @pytest.mark.parametrize("code", [21, 43, 201, 328])
 def test_a_bystander_hardly_notices_a_long_answer(broker_port: int, code: int) -> None:
     ratio, said = cost_to_a_bystander(broker_port, MAX_OFFSET, RemotingCommand(code))
+    assert ratio < RATIO_MAX, said
+
+
+@pytest.mark.parametrize("count", [2_000, BATCH_ELEMENTS_MAX, MANY])
+def test_a_bystander_hardly_notices_a_batch(broker_port: int, count: int) -> None:
+    body = encode_client_batch([BatchElement(0, b"x", b"")] * count)
+    flood = send_command("T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, properties="UNIQ_KEY\x01k\x02")
+    ratio, said = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
     assert ratio < RATIO_MAX, said
 
 
