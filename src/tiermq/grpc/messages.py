@@ -12,6 +12,7 @@ in protobuf's default pool, and two definitions of one name are an error there.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -169,6 +170,63 @@ def answer_class(method: str) -> Any:
     """The class of what a client gets."""
     service = POOL.FindServiceByName(f"{PACKAGE}.MessagingService")
     return message_factory.GetMessageClass(service.methods_by_name[method].output_type)
+
+
+BESIDE_BYTES_MAX = 256 * 1024
+"""Of a request, without its long fields. Parsing makes an object of every two bytes, and the loop waits for it."""
+FIELDS_MAX = 4_096
+"""Of a long request, as far as its long fields are looked for."""
+LONG_FIELDS = {"SendMessage": (1, 4), "Telemetry": (3, 2)}
+"""Where requests have what may be long: bodies of messages, a dump of threads. The others have none."""
+
+
+def bytes_beside(data: bytes, outer: int, inner: int) -> int:
+    """How many bytes of a request are not in fields `inner` of its fields `outer`, as far as `FIELDS_MAX` fields."""
+    beside, left = len(data), FIELDS_MAX
+    try:
+        for number, begin, end in _fields(data, 0, len(data)):
+            for leaf, leaf_begin, leaf_end in _fields(data, begin, end) if number == outer else ():
+                beside -= leaf_end - leaf_begin if leaf == inner else 0
+                left -= 1
+                if not left:
+                    return beside
+            left -= 1
+            if not left:
+                return beside
+    except IndexError:
+        pass  # It ends within a number: no message, as its parser will find, unless it is refused for its length.
+    return beside
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of each field; number 0 for those that have no length. Raises IndexError."""
+    while at < end:
+        tag, begin = _varint(data, at)
+        kind = tag & 7
+        if kind == 2:
+            length, begin = _varint(data, begin)
+            at = begin + length
+        elif kind in (1, 5):
+            at = begin + (8 if kind == 1 else 4)
+        elif kind == 0:
+            _, at = _varint(data, begin)
+        else:
+            return
+        if at > end:
+            return
+        yield tag >> 3 if kind == 2 else 0, begin, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends. Raises IndexError."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80 or shift > 63:
+            return value, at
+        shift += 7
 
 
 def status(code: Code, text: str = "") -> Any:

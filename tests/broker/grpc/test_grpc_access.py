@@ -31,8 +31,13 @@ accessKey = "consumer"
 secretKey = "secret-c"
 topicPerms = ["T=SUB"]
 groupPerms = ["G=SUB"]
+
+[[accounts]]
+accessKey = "other"
+secretKey = "secret-o"
+topicPerms = ["Secret=PUB"]
 """
-PRODUCER, CONSUMER = ("producer", "secret-p"), ("consumer", "secret-c")
+PRODUCER, CONSUMER, OTHER = ("producer", "secret-p"), ("consumer", "secret-c"), ("other", "secret-o")
 
 
 @pytest.fixture
@@ -92,6 +97,29 @@ def test_a_half_message_is_ended_by_an_account_that_may_publish(guarded: Broker)
         end = {"topic": {"name": "T"}, "transaction_id": entry.transaction_id, "resolution": 1}
         assert consumer.call("EndTransaction", **end).status.code == Code.FORBIDDEN
         assert producer.call("EndTransaction", **end).status.code == Code.OK
+
+
+def test_forged_handles_reach_no_record_of_a_topic_that_is_denied(guarded: Broker) -> None:
+    guarded.parts.topics.put(TopicConfig("Secret", 1, 1))
+    with (
+        peer_of(guarded, PRODUCER) as producer, peer_of(guarded, CONSUMER) as consumer, peer_of(guarded, OTHER) as other
+    ):  # fmt: skip
+        assert producer.send(producer.message("T")).status.code == Code.OK
+        assert other.send(other.message("Secret", b"secret")).status.code == Code.OK
+        half = other.send(other.message("Secret", message_type=MessageType.TRANSACTION)).entries[0]
+        guarded.parts.local.dispatch_now()
+        [secret] = guarded.parts.local.get("Secret", 0, 0, 1).messages
+        [message] = consumer.receive("T")
+        words = message.system_properties.receipt_handle.split(" ")
+        forged = " ".join([*words[:-1], str(secret.physical_offset)])
+        mine = {"group": {"name": "G"}, "topic": {"name": "T"}, "message_id": "m"}
+        answer = consumer.call("ForwardMessageToDeadLetterQueue", receipt_handle=forged, **mine)
+        assert answer.status.code == Code.FORBIDDEN
+        assert guarded.parts.topics.get("%DLQ%G") is None
+        end = {"topic": {"name": "T"}, "transaction_id": half.transaction_id, "resolution": 1}
+        assert producer.call("EndTransaction", **end).status.code != Code.OK
+        assert guarded.parts.local.max_offset("Secret", 0) == 1, "it is not committed"
+        assert other.call("EndTransaction", **{**end, "topic": {"name": "Secret"}}).status.code == Code.OK
 
 
 def test_tls_and_plain_peers_share_the_port_unless_tls_is_enforced(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ the store understands. The stream is a status, the messages, the time of deliver
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
@@ -23,7 +24,7 @@ from tiermq.broker.grpc.grpc_clients import (
     status_of,
 )
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS
-from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, fill_message, set_timestamp
+from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, are_long, fill_message, set_timestamp
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
 from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
@@ -219,8 +220,8 @@ class ReceiveCalls:
         wanted = _tags(request.filter_expression)
         found = self._parts.groups.get(group)
         most = 1 + (16 if found is None else found.retry_max_times)
-        answers: list[Any] = []
         is_lite = self._lite.is_lite(ask.caller)
+        given: list[tuple[StoredMessage, str, int]] = []
         for message, handle, attempt in popped:
             lite = message.get_property(LITE_NAME) if is_lite else None
             if wanted is not None and message.tags not in wanted:
@@ -229,15 +230,15 @@ class ReceiveCalls:
             if attempt > most:
                 await self._bury(ask, group, topic, handle, message.unique_key or message.message_id, lite)
                 continue
-            answer = ReceiveMessageResponse()
-            fill_message(answer.message, message, topic, handle=handle.encode(), attempt=attempt)
-            answers.append(answer)
-        if not answers:
+            given.append((message, handle.encode(), attempt))
+        if not given:
             self._end(call, status(Code.MESSAGE_NOT_FOUND, "no match message"))
             return
+        encode = partial(_encoded, topic, given)
+        answers = await ask.in_pool(encode) if are_long(each for each, _, _ in given) else encode()
         call.send(ReceiveMessageResponse(status=status(Code.OK)).SerializeToString())
         for answer in answers:
-            call.send(answer.SerializeToString())
+            call.send(answer)
         self._end(call, None)
 
     def _end(self, call: Call, found: Any) -> None:
@@ -284,6 +285,7 @@ class ReceiveCalls:
             )
         answer = AckMessageResponse()
         for entry in request.entries:
+            await ask.give_way()
             made = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
             try:
                 handle = Handle.decode(entry.receipt_handle)
@@ -394,6 +396,15 @@ class ReceiveCalls:
         point = self._pops.log.points.find(popped)
         if point is None or receipt.offset not in point.open:
             raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+
+
+def _encoded(topic: str, given: list[tuple[StoredMessage, str, int]]) -> list[bytes]:
+    found: list[bytes] = []
+    for message, handle, attempt in given:
+        answer = ReceiveMessageResponse()
+        fill_message(answer.message, message, topic, handle=handle, attempt=attempt)
+        found.append(answer.SerializeToString())
+    return found
 
 
 def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:

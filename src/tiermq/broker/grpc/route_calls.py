@@ -33,6 +33,8 @@ QueryAssignmentResponse = message_class("QueryAssignmentResponse")
 Endpoints = message_class("Endpoints")
 SEND_QUEUES = 4
 """Queues of a topic that a send creates, as in RocketMQ's clients."""
+ENDPOINTS_BYTES_MAX = 512
+"""Of the addresses of a client's request: each queue of the answer has them."""
 _PERMISSIONS = {
     (False, False): QueuePermission.NONE,
     (False, True): QueuePermission.WRITE,
@@ -63,6 +65,7 @@ class RouteCalls:
             can_read, can_write = number < reads, number < writes
             permission = _PERMISSIONS[can_read, can_write]
             self._add(answer.message_queues.add(), topic.name, number, permission, endpoints, types)
+            await ask.give_way()
         return answer
 
     async def query_assignment(self, ask: Ask) -> Any:
@@ -82,6 +85,7 @@ class RouteCalls:
         permission = _PERMISSIONS[True, bool(topic.perm & PERM_WRITE)]
         for number in numbers:
             self._add(answer.assignments.add().message_queue, topic.name, number, permission, endpoints, ())
+            await ask.give_way()
         return answer
 
     def _topic(self, name: str) -> TopicConfig:
@@ -109,7 +113,9 @@ class RouteCalls:
         queue.accept_message_types.extend(types)
 
     def _endpoints(self, ask: Ask, asked: Any) -> Any:
-        """What the client connected to, as it names it: right behind address translation, too."""
+        """What the client connected to, as it names it: right behind address translation, too. Raises Refused."""
+        if asked.ByteSize() > ENDPOINTS_BYTES_MAX:
+            raise Refused(Code.BAD_REQUEST, f"expected endpoints of at most {ENDPOINTS_BYTES_MAX} bytes, found more")
         if asked.addresses:
             return asked
         host, port = ask.caller.local
