@@ -150,22 +150,24 @@ def serve(security: SecurityOptions, **options: Any) -> None:
                     raise BadConfig("--console: expected one broker, found --brokers: run `tiermq console` beside them")
                 _serve_brokers(options, security, running, ending)
                 return
-            ready, reload, announce, acl = _start(options, security, running, left)
+            ready, reload, announce, acl, served = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             give_up("serve", error)
         report_settings("serve", ready["ignored"], ready["unknown"])
         say_event(as_json, _ready_line(ready), event="ready", **ready)
         announce()
-        ending.wait(on_hangup=reload, acl=acl)
+        ending.wait(on_hangup=reload, acl=acl, servers=served)
         say_event(as_json, "broker ending", event="ending")
     say_event(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
 
 
 def _start(
     options: dict[str, Any], security: SecurityOptions, running: ExitStack, left: dict[str, Any]
-) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None]:
+) -> tuple[
+    dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None, Callable[[], list[RemotingServer]]
+]:
     """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
-    is called when the ready line was printed, and the accounts.
+    is called when the ready line was printed, the accounts, and the servers that run now.
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
@@ -224,12 +226,17 @@ def _start(
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
     console = _console(options, security, acl, named_by, tier, directory, broker, running)
+
+    def served() -> list[RemotingServer]:
+        return [*servers, *_server_of(current())]
+
     reported = {**console, "ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
         {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
-        lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
+        lambda: reload_security(served(), acl, options["as_json"]),
         announce,
         acl,
+        served,
     )
 
 
@@ -308,7 +315,7 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         supervisor.hang_up()
         reload_security(servers, acl, as_json)
 
-    ending.wait(on_hangup=reload, acl=acl)
+    ending.wait(on_hangup=reload, acl=acl, servers=lambda: servers)
     say_event(as_json, "brokers ending", event="ending")
     running.close()
     left = {"messages": supervisor.messages_left, "queues": supervisor.queues_left}
