@@ -52,7 +52,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
-from tiermq.remoting.tls import KEY_PASSWORD, TlsMode
+from tiermq.remoting.tls import KEY_PASSWORD, TlsMode, TlsSettings
 from tiermq.replication.election import Decision, Election, Role
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.tier.tier_config import TierConfig
@@ -177,11 +177,7 @@ def _start(
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config))
     _check_options(options, file, config, weaker)
-    if os.path.exists(lock := f"{directory}/lock"):
-        StoreLock(lock).release()  # Who has the store says more than who has its port.
-    if tier and not options["tier_later"]:
-        reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
-        check_access(tier, TierConfig(**file.tier), config, reads=reads)
+    _check_places(options, file, config, directory, tier)
     named_by = config.namesrv_addr
     own = None if named_by else own_account()
     tls, acl = security.tls(), security.acl(also=own)
@@ -189,10 +185,7 @@ def _start(
     servers: list[RemotingServer] = []
     if own is not None:
         credentials = None if acl is None else Credentials(own.access_key, own.secret_key)
-        name_server = NameServer(_name_server_config(options, file, config, directory), tls=tls, acl=acl)
-        with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
-            name_server.start()
-        running.callback(name_server.stop)
+        name_server = _own_name_server(_name_server_config(options, file, config, directory), tls, acl, running)
         servers.append(name_server.server)
         named_by = f"{config.broker_ip1}:{name_server.port}"
         dialled = LOOPBACK if config.bind_address in ANY else config.bind_address
@@ -240,6 +233,17 @@ def _start(
     )
 
 
+def _check_places(
+    options: dict[str, Any], file: FileSettings, config: BrokerConfig, directory: str, tier: str | None
+) -> None:
+    """The store must be free, and the tier give access. Raises StoreLocked, TierError."""
+    if os.path.exists(lock := f"{directory}/lock"):
+        StoreLock(lock).release()  # Who has the store says more than who has its port.
+    if tier and not options["tier_later"]:
+        reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
+        check_access(tier, TierConfig(**file.tier), config, reads=reads)
+
+
 def _console(
     options: dict[str, Any],
     security: SecurityOptions,
@@ -284,12 +288,8 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         raise BadConfig(f"{security.accounts}: expected an administrator, as whom brokers register, found none")
     named_by, servers = config.namesrv_addr, []
     if not named_by:
-        name_server = NameServer(
-            _name_server_config(options, file, config, str(directory)), tls=security.tls(), acl=acl
-        )
-        with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
-            name_server.start()
-        running.callback(name_server.stop)
+        own = _name_server_config(options, file, config, str(directory))
+        name_server = _own_name_server(own, security.tls(), acl, running)
         servers.append(name_server.server)
         named_by = f"{LOOPBACK if config.bind_address in ANY else config.bind_address}:{name_server.port}"
     if security.key_password is not None:
@@ -546,6 +546,17 @@ def _name_server_config(
     if options["namesrv_port"] is not None:
         values["listen_port"] = options["namesrv_port"]
     return NameServerConfig(**values)
+
+
+def _own_name_server(
+    config: NameServerConfig, tls: TlsSettings, acl: AccessFile | None, running: ExitStack
+) -> NameServer:
+    """Started, and stopped by `running`."""
+    made = NameServer(config, tls=tls, acl=acl)
+    with _explained(f"name server, {config.bind_address}:{config.listen_port}"):
+        made.start()
+    running.callback(made.stop)
+    return made
 
 
 def own_account() -> Account:
