@@ -270,7 +270,7 @@ CALLED_BY_OTHERS = {
     "streamReader", "streamWriter",
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
-    "as_metrics", "born_at", "committed_offset", "count_rows", "flush_to_tier", "from_properties", "get_fragments",
+    "as_metrics", "born_at", "committed_offset", "count_rows", "from_properties", "get_fragments",
     "leave_open", "poll", "restart", "roll_back", "send_later", "send_oneway", "show_in", "simple_consumer",
     "to_pandas", "try_put", "try_put_many", "write_broker_state",
 }  # fmt: skip

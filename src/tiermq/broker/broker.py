@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from tiermq.tier.tiered_store import NotUploaded
 
 
+from tiermq.broker.admin.drain_processor import DrainProcessor
 from tiermq.broker.admin.group_admin_processor import GroupAdminProcessor
 from tiermq.broker.admin.offset_admin_processor import OffsetAdminProcessor
 from tiermq.broker.admin.relay_processor import RelayProcessor
@@ -113,6 +114,7 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     AssignmentProcessor,
     ClientProcessor,
     ColdFlowProcessor,
+    DrainProcessor,
     EndTransactionProcessor,
     GroupAdminProcessor,
     HaProcessor,

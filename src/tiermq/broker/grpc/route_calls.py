@@ -59,6 +59,8 @@ class RouteCalls:
         endpoints = self._endpoints(ask, request.endpoints)
         types = MESSAGE_TYPES.get(topic.attributes.get(MESSAGE_TYPE, "MIXED"), (0,))
         perm = topic.perm & self._parts.config.broker_permission
+        if self._parts.topics.closed_for:
+            perm &= PERM_READ
         reads = topic.read_queues if perm & PERM_READ else 0
         writes = topic.write_queues if perm & PERM_WRITE else 0
         for number in range(max(reads, writes, 1)):
