@@ -164,9 +164,8 @@ def _start(
 ) -> tuple[
     dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None, Callable[[], list[RemotingServer]]
 ]:
-    """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
-    is called when the ready line was printed, the accounts, and the servers that run now.
-    `left` receives what the tier lacks when everything has ended.
+    """Start everything; `running` stops it in reverse order, and then `left` receives what the tier lacks. Returns the
+    ready line's values, what SIGHUP calls, what is called after that line, the accounts, and the servers that run now.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     _take_options(options, file, running)
