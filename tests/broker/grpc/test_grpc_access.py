@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -112,11 +113,11 @@ def test_forged_handles_reach_no_record_of_a_topic_that_is_denied(guarded: Broke
         [message] = consumer.receive("T")
         words = message.system_properties.receipt_handle.split(" ")
         forged = " ".join([*words[:-1], str(secret.physical_offset)])
-        mine = {"group": {"name": "G"}, "topic": {"name": "T"}, "message_id": "m"}
+        mine: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": "T"}, "message_id": "m"}
         answer = consumer.call("ForwardMessageToDeadLetterQueue", receipt_handle=forged, **mine)
         assert answer.status.code == Code.FORBIDDEN
         assert guarded.parts.topics.get("%DLQ%G") is None
-        end = {"topic": {"name": "T"}, "transaction_id": half.transaction_id, "resolution": 1}
+        end: dict[str, Any] = {"topic": {"name": "T"}, "transaction_id": half.transaction_id, "resolution": 1}
         assert producer.call("EndTransaction", **end).status.code != Code.OK
         assert guarded.parts.local.max_offset("Secret", 0) == 1, "it is not committed"
         assert other.call("EndTransaction", **{**end, "topic": {"name": "Secret"}}).status.code == Code.OK
