@@ -26,9 +26,8 @@ from servers.bystander import PAUSE_S, Bystander, Window
 from servers.loopback import free_ports
 from servers.serving import Serving
 from tiermq.broker.grpc.grpc_message import PLAIN_BYTES_MAX
-from tiermq.broker.send.send_processor import BATCH_ELEMENTS_MAX
 from tiermq.grpc.messages import SERVICE, Encoding, request_class
-from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.client_batch import BATCH_ELEMENTS_MAX, BatchElement, encode_client_batch
 from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
