@@ -12,7 +12,7 @@ import pytest
 from broker.grpc import test_http2
 from broker.grpc.grpc_peer import GrpcPeer
 from tiermq.broker.broker import Broker
-from tiermq.broker.grpc import grpc_service
+from tiermq.broker.grpc import grpc_clients, grpc_service
 from tiermq.broker.grpc.grpc_message import SHORT_BYTES_MAX
 from tiermq.broker.grpc.send_calls import SENDS_MAX
 from tiermq.grpc.call import framed
@@ -107,6 +107,22 @@ def test_a_client_may_send_a_long_dump_of_its_threads_and_no_long_settings(peer:
     peer.tell(TelemetryCommand(settings=many))
     with pytest.raises(grpc.RpcError, match="beside what may be long"):
         next(peer.telemetry)
+
+
+def test_settings_of_all_clients_are_bounded_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_clients, "SETTINGS_TOTAL_BYTES_MAX", 1_500)
+    settings = {"client_type": 1, "publishing": {"topics": [{"name": "T" * 100}] * 10}}
+
+    def peer(name: str) -> GrpcPeer:
+        return GrpcPeer(broker.config.grpc_server_port, client_id=name)
+
+    with peer("one") as one, peer("two") as two:
+        for _ in range(3):  # The same client again takes its own place.
+            assert one.settle(**settings).status.code == Code.OK
+        with pytest.raises(grpc.RpcError, match="of all clients"):
+            two.settle(**settings)
+        assert one.call("NotifyClientTermination").status.code == Code.OK
+        assert two.settle(**settings).status.code == Code.OK
 
 
 def test_addresses_that_each_queue_of_a_route_would_repeat_are_few(peer: GrpcPeer) -> None:

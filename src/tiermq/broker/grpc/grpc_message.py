@@ -34,6 +34,7 @@ from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
 from tiermq.message.topic_name import lite_queue
+from tiermq.settings import LONG_MAX
 
 SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
@@ -111,6 +112,10 @@ def check_message(message: Any) -> None:
             Code.MESSAGE_BODY_TOO_LARGE, f"expected a body of at most {SENT_BODY_BYTES_MAX} bytes, found {len(body)}"
         )
     _check_properties(message)
+    if system.HasField("born_timestamp") and not 0 <= timestamp_ms(system.born_timestamp) <= LONG_MAX:
+        raise Refused(
+            Code.BAD_REQUEST, f"born_timestamp: expected milliseconds of 64 bits, found {system.born_timestamp}"
+        )
     if not system.message_id.strip() or has_control(system.message_id):
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be blank")
     if system.HasField("orphaned_transaction_recovery_duration"):
@@ -158,6 +163,11 @@ def _check_properties(message: Any) -> None:
                 f"expected a key that is not blank, without control characters, found {key[:80]!r}",
             )
         total += len(key.encode())
+    for name, text in ((BORN_HOST, system.born_host), (TRACE_CONTEXT, system.trace_context)):
+        if has_control(text):
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name}: expected no control characters, found {text[:80]!r}"
+            )
     if total > USER_BYTES_MAX:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
