@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, ScriptedFlee
 from pipeline.offload.wire_world import Waiting
 from tiermq.cli.pipeline.offload import exit_code
 from tiermq.pipeline.offload.gap_check import GAP_MESSAGES_MAX
-from tiermq.pipeline.offload.plan import OffloadTask
+from tiermq.pipeline.offload.plan import OffloadTask, Stop, cut
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.testing import MovableClock
@@ -356,6 +357,38 @@ def test_a_broker_that_ran_out_of_time_has_waves_of_its_own_until_it_is_in_time(
     assert {"b", "slow"} in runner.waves[4:]
     assert report.problems == []
     assert report.done["messages"] == 121
+
+
+@pytest.mark.parametrize(("copied", "tasks"), [(1, 1), (90, 4)], ids=["slow", "a backlog"])
+def test_a_broker_whose_backlog_takes_time_is_copied_by_all_executors_and_a_slow_one_by_one(
+    tmp_path: Path, copied: int, tasks: int
+) -> None:
+    topics = {f"t{number}": rows(100, topic=f"t{number}", tag=b"x" * 2_000) for number in range(8)}
+    stop, waves = Waiting(), list[int]()
+
+    class OutOfTime(LocalRunner):
+        """Ends each task of the first wave after `copied` messages of a queue, as if its time was over."""
+
+        parallelism = 4
+
+        def run(self, function: Any, tasks: Sequence[Any], **options: Any) -> list[Any]:
+            if not isinstance(tasks[0], OffloadTask):
+                return super().run(function, tasks, **options)
+            waves.append(len(tasks))
+            if len(waves) > 1:
+                stop.set()
+                return super().run(function, tasks, **options)
+            cut_short = [replace(task, works=tuple(cut(work, copied) for work in task.works)) for task in tasks]
+            results = super().run(function, cut_short, **options)
+            return [
+                replace(result, commits=tuple(replace(each, stop=Stop.SLOW, took_s=9.0) for each in result.commits))
+                for result in results
+            ]
+
+    with scripted_fleet(tmp_path, b=ScriptedBroker(topics)) as fleet:
+        fleet.offload(stop, trigger_s=20.0, runner=OutOfTime(), task_bytes=20_000)
+        assert [fleet.copied(topic=topic) for topic in topics] == [(0, 100, 0)] * 8
+    assert waves == [8, tasks]
 
 
 def test_more_queues_than_a_wave_takes_are_copied_by_several(tmp_path: Path) -> None:

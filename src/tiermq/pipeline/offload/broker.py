@@ -41,7 +41,7 @@ from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
-from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
+from tiermq.pipeline.offload.plan import TASK_BYTES, TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
 from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, is_manifest_behind
 from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
 from tiermq.tier.dispatch.local_source import require_same_history
@@ -105,10 +105,11 @@ class OffloadBroker:
         step: Callable[[str], None] = lambda _name: None,
         counts: Counts | None = None,
         task_s: float = TASK_S,
+        busy_bytes: int = TASK_BYTES,
         packs: bool = True,
     ) -> None:
-        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `packs`: quiet queues share
-        objects, if the tier has objects.
+        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `busy_bytes`: see `is_busy`.
+        `packs`: quiet queues share objects, if the tier has objects.
 
         `step` is called with the name of each step before it; crash tests end the process there.
         """
@@ -121,6 +122,8 @@ class OffloadBroker:
         self.is_open = False
         self.is_slow = False
         """Whether a task of the last wave ran out of time, which other brokers of the same wave waited for."""
+        self.is_busy = False
+        """Whether the last wave copied much nevertheless: it is a backlog that takes time, not the broker."""
         self.next_due_ms: int | None = None
         self._config = config
         self._driver = driver
@@ -135,6 +138,7 @@ class OffloadBroker:
         self._resting: dict[QueueName, int] = {}
         """Where queues of the tier end whose file is not open; -1 before they have a place."""
         self._task_s = task_s
+        self._busy_bytes = busy_bytes
         self.packs = packs and driver.packs_chunks
         self.directory = broker_directory(place.cluster, place.broker)
         self._not_quiet: set[QueueName] = set()
@@ -621,6 +625,7 @@ class OffloadBroker:
                 self.metadata.record_commit(commit.queue, _known(commit), commit.entries)
         self._step("committed")
         self.is_slow = any(commit.stop is Stop.SLOW for commit in commits)
+        self.is_busy = sum(commit.bytes for commit in commits) >= self._busy_bytes
         for commit in commits:
             self._settle(commit)
         if self.index is not None:
