@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait as futures_wait
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,9 @@ from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, ScriptedFlee
 from pipeline.offload.wire_world import Waiting
 from tiermq.cli.pipeline.offload import exit_code
 from tiermq.pipeline.offload.gap_check import GAP_MESSAGES_MAX
+from tiermq.pipeline.offload.job import LOOK_WAIT_S
 from tiermq.pipeline.offload.plan import OffloadTask, Stop, cut
+from tiermq.pipeline.offload.wire_fleet import FAILED_WAIT_S
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.testing import MovableClock
@@ -306,6 +309,39 @@ def test_a_slow_broker_does_not_hold_back_the_messages_of_others(tmp_path: Path)
         report = fleet.offload(stop, trigger_s=20.0, task_s=0.5)
         assert seen[0] is None or seen[0][1] < 10
         assert (report.problems, fleet.copied("slow")) == ([], (0, 10, 0))
+
+
+def test_waves_of_others_hardly_wait_for_a_broker_that_failed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, stop = threading.Event(), Waiting()
+    waits: list[tuple[int, float | None]] = []
+    state = ["up"]
+
+    def waited(futures: Any, timeout: float | None = None) -> Any:
+        waits.append((len(futures), timeout))
+        return futures_wait(futures, 0.0 if timeout == FAILED_WAIT_S else None)
+
+    def hang(_ext: dict[str, str]) -> None:
+        if state[0] == "hangs":
+            released.wait()
+
+    def look() -> None:
+        if state[0] == "hangs":
+            stop.set()
+        elif state[0] == "fails":
+            waits.clear()
+        state[0] = {"up": "fails"}.get(state[0], "hangs")
+
+    with scripted_fleet(tmp_path, b=orders(), down=orders()) as fleet:
+        answers = fleet.brokers["down"].answers
+        answers[int(RequestCode.GET_ALL_TOPIC_CONFIG)] = lambda _: (1, {}, b"") if state[0] == "fails" else None
+        answers[int(RequestCode.GET_BROKER_RUNTIME_INFO)] = hang
+        monkeypatch.setattr("tiermq.pipeline.offload.wire_fleet.wait", waited)
+        stop.happens = dict.fromkeys(range(1, 1000), look)
+        fleet.offload(stop, trigger_s=20.0)
+        released.set()
+    assert waits[:2] == [(1, LOOK_WAIT_S), (1, FAILED_WAIT_S)]
 
 
 class WatchedRunner(LocalRunner):
