@@ -430,7 +430,10 @@ def test_a_broker_whose_backlog_takes_time_is_copied_by_all_executors_and_a_slow
 def test_more_queues_than_a_wave_takes_are_copied_by_several(tmp_path: Path) -> None:
     topics = {f"t{number}": rows(3, topic=f"t{number}") for number in range(7)}
     runner = WatchedRunner()
+    looks: list[str] = []
     with scripted_fleet(tmp_path, b=ScriptedBroker(topics)) as fleet:
+        fleet.brokers["b"].answers[STATS] = lambda ext: looks.append(ext["topic"])
         report = fleet.offload(runner=runner, wave_queues=3)
+        assert sorted(looks) == sorted(2 * [*topics]), "before the first wave, and when nothing was left of that"
         assert [fleet.copied(topic=topic) for topic in topics] == [(0, 3, 0)] * 7
     assert (report.problems, report.done["messages"], len(runner.waves)) == ([], 21, 3)

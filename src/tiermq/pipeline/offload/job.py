@@ -197,6 +197,8 @@ class OffloadJob:
         self._slow_pool: ThreadPoolExecutor | None = None
         self._stack = ExitStack()
         self._was_looked = False
+        self._is_cut = False
+        """Whether the last wave had more queues than fit: the next one goes on with what brokers reported before."""
         self._failures = 0
         self._metrics = OffloadMetrics()
         say = options.say if options.trigger_s is not None else lambda _line: None
@@ -394,7 +396,7 @@ class OffloadJob:
             return
         self._take_slow_waves()
         self._fleet.busy = {broker.place for broker in self._slow_waves if isinstance(broker.place, WireBroker)}
-        if self._was_looked:  # The first look was before the checks.
+        if self._was_looked and not self._is_cut:  # The first look was before the checks.
             try:
                 self._find(self._fleet)
             except RemotingError as error:
@@ -540,7 +542,7 @@ class OffloadJob:
 
     def _wave(self, brokers: Sequence[OffloadBroker]) -> tuple[bool, bool]:
         """Whether anything was done, and whether nothing was left to do."""
-        options = self._options
+        options, self._is_cut = self._options, False
         if self._fleet is not None and options.trigger_s is not None:
             brokers = self._without_slow(brokers)
         force = options.trigger_s is None or self._fleet is not None  # Over the wire the trigger itself makes batches.
@@ -549,6 +551,7 @@ class OffloadJob:
         waved = self._copied([broker for broker in brokers if broker.is_open], works, self._edge)
         if waved is None:
             return False, True
+        self._is_cut = waved.is_progress and any(broker.is_cut for broker in brokers)
         self._count(waved)
         return waved.is_progress, False
 
