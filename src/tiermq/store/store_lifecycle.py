@@ -330,16 +330,15 @@ class StateMachine:
 
     def __init__(self) -> None:
         self.state = State.INIT
+        self.running = False
+        """Each read asks for it."""
 
     def advance(self, to: State) -> None:
         """Move forward; a move to the same or an earlier state raises and changes nothing."""
         if to <= self.state:
             raise IllegalTransition(f"a store that is {self.state.name} cannot become {to.name}")
         self.state = to
-
-    @property
-    def running(self) -> bool:
-        return self.state is State.RUNNING
+        self.running = to is State.RUNNING
 
 
 def register_metrics(registry: Registry, parts: StoreComponents) -> None:
