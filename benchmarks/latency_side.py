@@ -155,8 +155,8 @@ def plain(
 def many_topics(jars: Any, place: Path, rates: Sequence[int], amounts: Amounts) -> Iterator[Row]:
     """Every queue has got a message before the first loop; the rest is as in `plain`."""
     topics = {f"{TOPIC}-{number}": TOPIC_QUEUES for number in range(amounts.topics)}
-    for side in ("tiermq", "rocketmq"):
-        broker_side.make_topics(place / f"{side}-store", topics)
+    for name in ("tiermq", "rocketmq"):
+        broker_side.make_topics(place / f"{name}-store", topics)
     with broker_side.tiermq(jars, place) as ours, broker_side.rocketmq(jars, place, **PATIENT) as theirs:
         for side in (ours, theirs):
             warm(side, amounts)
