@@ -221,8 +221,7 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    own_store = StorePlace(directory, broker.config.broker_cluster_name, broker.config.broker_name)
-    console = _console(options, security, acl, named_by or broker.config.namesrv_addr, tier, [own_store], running)
+    console = _console(options, security, acl, named_by, tier, [_place(directory, broker.config)], running)
     reported = {**console, "ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
         {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
@@ -230,6 +229,10 @@ def _start(
         announce,
         acl,
     )
+
+
+def _place(directory: str, config: BrokerConfig) -> StorePlace:
+    return StorePlace(directory, config.broker_cluster_name, config.broker_name)
 
 
 def _console(
