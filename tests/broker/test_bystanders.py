@@ -5,20 +5,31 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
+from broker.brokers import send_command
 from broker.consuming import running
 from broker.floods import FLOODS, MANY, NAME_LISTS, NAMES, Body, data_of, filter_servers, register, route
+from broker.grpc.grpc_peer import GrpcPeer
 from servers.bystander import PAUSE_S, Bystander, Window
+from servers.loopback import free_ports
 from servers.serving import Serving
+from tiermq.broker.grpc.grpc_message import PLAIN_BYTES_MAX
+from tiermq.broker.send.send_processor import BATCH_ELEMENTS_MAX
+from tiermq.grpc.messages import SERVICE, Encoding, request_class
+from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
@@ -42,24 +53,30 @@ def cost_to_a_bystander(port: int, asked: RemotingCommand, flood: RemotingComman
 
     Floods and pauses alternate, so that a loaded machine makes both slower.
     """
+    with BlockingClient("127.0.0.1", port, timeout_s=PATIENCE_S) as client:
+        return cost_of(lambda: client.request(flood), port, asked, f"{flood.code}, {len(flood.body)} bytes")
+
+
+def cost_of(flood: Callable[[], object], port: int, asked: RemotingCommand, name: str) -> tuple[float, str]:
+    """The same of any request."""
     floods: list[Window] = []
     pauses: list[Window] = []
-    with BlockingClient("127.0.0.1", port, timeout_s=PATIENCE_S) as client, Bystander(port, asked) as bystander:
+    with Bystander(port, asked) as bystander:
         for _ in range(ROUNDS):
             pauses.append(bystander.pause())
-            floods.append(bystander.watch(lambda: _flooded(client, flood)))
+            floods.append(bystander.watch(lambda: _flooded(flood)))
     beside, alone = bystander.p99(floods), bystander.p99(pauses)
     said = f"p99 {beside * 1000:.1f} ms beside a flood, {alone * 1000:.2f} ms alone: {beside / alone:.0f} times"
-    print(f"{flood.code}, {len(flood.body)} bytes: {said}")
+    print(f"{name}: {said}")
     return beside / alone, said
 
 
-def _flooded(client: BlockingClient, flood: RemotingCommand) -> None:
+def _flooded(flood: Callable[[], object]) -> None:
     """At least one request, and as many as a bystander can notice."""
     until_s = time.perf_counter() + PAUSE_S / 2
-    client.request(flood)
+    flood()
     while time.perf_counter() < until_s:
-        client.request(flood)
+        flood()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +117,14 @@ def test_a_bystander_hardly_notices_a_long_answer(broker_port: int, code: int) -
     assert ratio < RATIO_MAX, said
 
 
+@pytest.mark.parametrize("count", [2_000, BATCH_ELEMENTS_MAX, MANY])
+def test_a_bystander_hardly_notices_a_batch(broker_port: int, count: int) -> None:
+    body = encode_client_batch([BatchElement(0, b"x", b"")] * count)
+    flood = send_command("T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, properties="UNIQ_KEY\x01k\x02")
+    ratio, said = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
+    assert ratio < RATIO_MAX, said
+
+
 @pytest.mark.parametrize(("code", "size"), [(9_991, 100), (9_992, 1_000_000)])
 def test_a_bystander_notices_a_loop_that_stands_still(tmp_path: Path, code: int, size: int) -> None:
     """What the tests above measure is there: a loop that is held for 300 ms, by a request of any size."""
@@ -117,6 +142,66 @@ def test_a_bystander_notices_a_loop_that_stands_still(tmp_path: Path, code: int,
         broker.parts.server.call_threadsafe(broker.parts.server.serve, Holding())
         ratio, said = cost_to_a_bystander(broker.port, MAX_OFFSET, RemotingCommand(code, body=bytes(size)))
         assert ratio > RATIO_MAX, said
+
+
+# gRPC
+
+
+@pytest.fixture(scope="module")
+def grpc_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """The ports of a broker that serves both protocols, with a topic of many queues."""
+    [port] = free_ports(1)
+    with Serving(tmp_path_factory.mktemp("grpc") / "store", grpc_server_port=port) as served:
+        with BlockingClient("127.0.0.1", served.port, timeout_s=PATIENCE_S) as client:
+            wide = {"topicName": "wide", "readQueueNums": TOPIC_QUEUES_MAX, "writeQueueNums": TOPIC_QUEUES_MAX}
+            _done(client, 18, {"topicConfigList": [wide, {"topicName": "T"}]})
+        yield served.port, port
+
+
+def entries(count: int) -> bytes:
+    handle = "0 1 60000 0 0 broker-a 0 0 0"
+    acks = [{"message_id": f"{each:032x}", "receipt_handle": handle} for each in range(count)]
+    made = request_class("AckMessage")(group={"name": "G"}, topic={"name": "T"}, entries=acks)
+    return bytes(made.SerializeToString())
+
+
+def sends(count: int) -> bytes:
+    one = {"topic": {"name": "T"}, "body": b"x", "system_properties": {"message_id": "m"}}
+    return bytes(request_class("SendMessage")(messages=[one] * count).SerializeToString())
+
+
+def inflated(count: int) -> bytes:
+    system = {"message_id": "m", "body_encoding": Encoding.GZIP}
+    body = gzip.compress(bytes(PLAIN_BYTES_MAX))
+    one = {"topic": {"name": "T"}, "body": body, "system_properties": system}
+    return bytes(request_class("SendMessage")(messages=[one] * count).SerializeToString())
+
+
+GRPC_FLOODS: dict[str, tuple[str, bytes]] = {
+    "acks": ("AckMessage", entries(2_500)),
+    "acks-empty": ("AckMessage", b"\x1a\0" * 131_000),
+    "acks-too-many": ("AckMessage", entries(MANY)),
+    "sends": ("SendMessage", sends(1_000)),
+    "sends-too-many": ("SendMessage", sends(MANY)),
+    "sends-empty": ("SendMessage", b"\x0a\0" * 8_000_000),
+    "sends-inflated": ("SendMessage", inflated(8)),
+    "route": ("QueryRoute", bytes(request_class("QueryRoute")(topic={"name": "wide"}).SerializeToString())),
+}
+
+
+@pytest.mark.parametrize("name", GRPC_FLOODS)
+def test_a_bystander_hardly_notices_a_call_of_grpc(grpc_ports: tuple[int, int], name: str) -> None:
+    port, grpc_port = grpc_ports
+    method, data = GRPC_FLOODS[name]
+    with GrpcPeer(grpc_port) as peer:
+        stub = peer.channel.unary_unary(SERVICE + method, bytes, bytes)
+
+        def flood() -> None:
+            with suppress(grpc.RpcError):  # Refused for its length: gRPC's own answer to it.
+                stub(data, metadata=peer.metadata, timeout=PATIENCE_S)
+
+        ratio, said = cost_of(flood, port, MAX_OFFSET, f"{method} {name}, {len(data)} bytes")
+    assert ratio < RATIO_MAX, said
 
 
 # Name servers

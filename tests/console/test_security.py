@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from cli.wire_commands import process
 from console.console_world import Browser, console, orders_broker, place_of
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace, Sources
-from tiermq.console.web.server import ConsoleServer
+from tiermq.console.web.server import CONNECTIONS_MAX, ConsoleServer
 from tiermq.errors import BadConfig
 from tiermq.remoting.permissions import AccessFile
 from tiermq.testing import LocalBroker
@@ -115,6 +117,8 @@ def test_accounts_of_the_brokers_decide_who_sees_and_changes_what(tmp_path: Path
             for _ in range(12):
                 last = at.get("/api/topic.list", Authorization=f"Basic {base64.b64encode(b'boss:x').decode()}")
             assert last.status == 429
+            other = base64.b64encode(b"reader:another long secret").decode()
+            assert at.get("/api/topic.list", Authorization=f"Basic {other}").status == 200, "guesses lock out no other"
 
 
 def test_a_log_in_is_checked_by_the_brokers_for_each_secret(tmp_path: Path) -> None:
@@ -151,6 +155,37 @@ def test_a_log_in_never_leads_to_another_site(tmp_path: Path) -> None:
         for then in ("https://evil.example", "//evil.example", "/\\evil.example"):
             done = at.submit("/login", token=at.token(), accessKey="boss", secretKey="a very long secret", then=then)
             assert done.headers["location"] == "/"
+
+
+def test_idle_peers_do_not_shut_out_a_browser(tmp_path: Path) -> None:
+    with orders_broker(tmp_path), console(place_of(tmp_path)) as at, contextlib.ExitStack() as peers:
+        for number in range(CONNECTIONS_MAX + 100):
+            peer = peers.enter_context(socket.create_connection(("127.0.0.1", at.port)))
+            if number % 2:
+                peer.sendall(b"GET /topics HTTP/1.1\r\nHost:")  # Never the rest.
+        assert at.get("/api/topic.list").status == 200
+
+
+def test_a_live_page_outlives_the_time_of_idle_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiermq.broker.http_endpoint.IDLE_S", 0.05)
+    with orders_broker(tmp_path) as broker, console(place_of(tmp_path, broker)) as at:
+        with socket.create_connection(("127.0.0.1", at.port)) as idle:
+            assert idle.recv(1) == b"", "an idle peer is closed"
+        with socket.create_connection(("127.0.0.1", at.port)) as live:
+            live.sendall(b"GET /events/page?path=/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            said = b""
+            while said.count(b": still here") + said.count(b"event: part") < 2:
+                piece = live.recv(65536)
+                assert piece, said[-500:]
+                said += piece
+
+
+def test_json_of_any_depth_is_answered_as_a_bad_request(tmp_path: Path) -> None:
+    with orders_broker(tmp_path) as broker, console(place_of(tmp_path, broker), allow_changes=True) as at:
+        deep = at.ask(
+            "POST", "/api/topic.create", b"[" * 200_000, Content_Type="application/json", Authorization="Basic eDp4"
+        )
+        assert deep.status == 400
 
 
 def test_an_address_that_others_reach_needs_accounts(tmp_path: Path) -> None:

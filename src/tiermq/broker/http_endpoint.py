@@ -10,8 +10,9 @@ where the broker does, and that is loopback unless configured otherwise.
 
 Invariants: a request head is at most 8 KiB, and a request with a body ends its connection; answers of a connection are
 written one after the other, and the next request is read once the previous answer is written to within 64 KiB; a
-connection ends 30 s after its last answer, whether its peer sends or reads anything; beyond 64 connections the one that
-was silent the longest is closed, so that idle peers do not block a new one.
+connection ends 30 s after its last answer, unless it waits for one and its peer reads; beyond 64 connections the one
+that was silent the longest is closed, so that idle peers do not block a new one. The console's connections keep the
+last two alike (`connection_class`).
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class HttpEndpoint:
         config.load()
         state = ServerState()
         self.connections = state.connections
-        connection = _connection_class()
+        connection = connection_class(CONNECTIONS_MAX)
         listening = self._socket or self._bind()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(lambda: connection(config, state, {}, loop), sock=listening)
@@ -155,7 +156,8 @@ def _report_failure(opening: Future[None]) -> None:
         _log.error("metrics and health are not served", exc_info=error)
 
 
-def _connection_class() -> Callable[..., asyncio.Protocol]:
+def connection_class(most: int) -> Any:
+    """Connections of a server that has at most so many."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
@@ -171,14 +173,21 @@ def _connection_class() -> Callable[..., asyncio.Protocol]:
             here = [
                 each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()
             ]
-            if len(here) > CONNECTIONS_MAX:
+            if len(here) > most:
                 min(here, key=lambda each: each.used_at).transport.abort()
 
         def _used(self) -> None:
             self.used_at = self.loop.time()
             if self._deadline is not None:
                 self._deadline.cancel()
-            self._deadline = self.loop.call_later(IDLE_S, self.transport.abort)
+            self._deadline = self.loop.call_later(IDLE_S, self._end_idle)
+
+        def _end_idle(self) -> None:
+            is_served = self.cycle is not None and not self.cycle.response_complete
+            if is_served and not self.flow.write_paused:
+                self._deadline = self.loop.call_later(IDLE_S, self._end_idle)  # Such as a page that is kept up to date.
+            else:
+                self.transport.abort()
 
         def on_response_complete(self) -> None:
             self._used()

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from tiermq.clock import AGE_UNITS_MS, EVER_MS, time_ms
+from tiermq.clock import EVER_MS, read_moment_ms, time_ms
 from tiermq.errors import BadConfig
 
 Location = str | os.PathLike[str]
@@ -15,7 +15,6 @@ Location = str | os.PathLike[str]
 Moment = str | int | dt.datetime | dt.timedelta
 """A time: an age ("90s", "15m", "1h", "3d", or a timedelta), an ISO text, a datetime, or milliseconds since 1970."""
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_AGE = re.compile(r"([0-9]+)\s*([smhd])")
 
 
 def tier_url(tier: Location) -> str:
@@ -29,10 +28,8 @@ def tier_url(tier: Location) -> str:
 def moment_ms(moment: Moment, now_ms: int) -> int:
     """A moment in milliseconds since 1970. Times without a zone are UTC. Raises BadConfig."""
     if isinstance(moment, str):
-        if age := _AGE.fullmatch(moment.strip()):
-            return now_ms - int(age[1]) * AGE_UNITS_MS[age[2]]
         try:
-            moment = dt.datetime.fromisoformat(moment)
+            return read_moment_ms(moment, now_ms, dt.UTC)
         except ValueError:
             raise BadConfig(
                 "a moment is an age such as 90s, 15m, 1h or 3d, a time such as 2026-01-31T12:00:00Z, a datetime, a "

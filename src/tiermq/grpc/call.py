@@ -2,8 +2,8 @@
 
     path, metadata ─► a message, or several ─► answers ─► the outcome, as trailers
 
-Invariants: a call ends once, by `end`, or by its peer (`on_cancel`); what is sent after its end is dropped. All state
-belongs to the loop's thread.
+Invariants: a call ends once, by `end`, or by its peer (`on_cancel`); what is sent after its end is dropped. Of its
+metadata it keeps what is read here (`KEPT_METADATA`). All state belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ PREFIX_BYTES = 5
 """Before each message: whether it is compressed, and its length in four bytes."""
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 TIMEOUT_DIGITS_MAX = 8
+CALL_BYTES = 1_024
+"""What a call holds without its metadata and its message."""
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""Of a request: several messages of the largest size there are."""
+INFLATED_BYTES_MAX = 1024 * 1024
+"""Of a message that is compressed as a whole: inflating takes the loop's time."""
+KEPT_METADATA = frozenset(
+    (
+        ":method", ":path", "content-type", "grpc-timeout", "grpc-encoding", "authorization", "x-mq-client-id",
+        "x-mq-date-time", "x-mq-language",
+    )
+)  # fmt: skip
 
 
 class Outcome(enum.IntEnum):
@@ -53,8 +65,10 @@ class Call:
         "connection",
         "deadline_s",
         "ended",
+        "held_bytes",
         "id",
         "is_half_closed",
+        "message_bytes_max",
         "metadata",
         "on_cancel",
         "on_half_close",
@@ -63,6 +77,7 @@ class Call:
         "out_bytes",
         "path",
         "received_bytes",
+        "served_bytes",
         "started",
         "trailers",
         "window",
@@ -72,6 +87,9 @@ class Call:
         self.connection = connection
         self.id = number
         self.metadata = metadata
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.held_bytes = CALL_BYTES + sum(map(len, metadata.values()))
+        self.served_bytes = 0
         self.path = metadata.get(":path", "")
         self.window = window
         self.buffer = bytearray()
@@ -105,9 +123,9 @@ class Call:
         """No more answers come."""
         self.connection.send_answer(self, None, outcome, text)
 
-    def messages_in(self, data: bytes, most_bytes: int) -> list[bytes]:
+    def messages_in(self, data: bytes) -> list[bytes]:
         """The messages that are whole now. Raises CallFailed."""
-        buffer = self.buffer
+        buffer, most_bytes = self.buffer, self.message_bytes_max
         buffer += data
         found: list[bytes] = []
         at = 0
@@ -120,17 +138,19 @@ class Call:
             end = at + PREFIX_BYTES + length
             if len(buffer) < end:
                 break
-            message = bytes(buffer[at + PREFIX_BYTES : end])
-            found.append(self._decompressed(message, most_bytes) if buffer[at] else message)
+            with memoryview(buffer) as view:
+                message = bytes(view[at + PREFIX_BYTES : end])
+            found.append(self._decompressed(message) if buffer[at] else message)
             at = end
         if at:
             del buffer[:at]
         return found
 
-    def _decompressed(self, message: bytes, most_bytes: int) -> bytes:
+    def _decompressed(self, message: bytes) -> bytes:
         encoding = self.metadata.get("grpc-encoding", "identity")
         if encoding != "gzip":
             raise CallFailed(Outcome.UNIMPLEMENTED, f"expected messages as they are or by gzip, found {encoding[:40]}")
+        most_bytes = min(self.message_bytes_max, INFLATED_BYTES_MAX)
         try:
             inflating = zlib.decompressobj(wbits=31)
             found = inflating.decompress(message, most_bytes)

@@ -9,6 +9,8 @@ Invariants:
   unread and of what is incomplete, TLS by the first byte.
 * Data leaves only as far as the peer's windows reach, of the stream and of the connection; what waits for them counts
   as unsent, and a peer that lets too much wait is closed.
+* What open calls hold (metadata, the message that is served, what is there of one that is not whole) counts as
+  incomplete.
 * What a peer can send without an answer (resets, pings, settings, header blocks, empty frames) is counted:
   `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
 * Header blocks are decoded in the order in which they came, also those of streams that are refused: they change the
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tiermq.errors import BadFrame, RemotingError
-from tiermq.grpc.call import Call, CallFailed, Outcome, framed
+from tiermq.grpc.call import KEPT_METADATA, Call, CallFailed, Outcome, framed
 from tiermq.grpc.header_blocks import BadBlock, HeaderDecoder
 from tiermq.remoting.connection import ACTIVE_BYTES, Connection, ConnectionOwner
 from tiermq.remoting.limits import SLICE_S
@@ -63,8 +65,6 @@ STREAMS_MAX = 4_096
 HEADER_BLOCK_BYTES_MAX = 32 * 1024
 CONTROL_FRAMES_MAX = 20_000
 CONTROL_PERIOD_S = 1.0
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""Of a request: several messages of the largest size there are."""
 TEXT_BYTES_MAX = 1_024
 """Of the text of an outcome."""
 Handle = Callable[[Call], None]
@@ -317,10 +317,13 @@ class Http2Connection(Connection):
             self._count_control()
             self._write_frame(_frame(RST_STREAM, 0, stream, REFUSED_STREAM.to_bytes(4, "big")))
             return
-        metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in fields}
+        metadata = {
+            name: value.decode("latin-1") for raw, value in fields if (name := raw.decode("latin-1")) in KEPT_METADATA
+        }
         self._calls[stream] = call = Call(self, stream, metadata, self._peer_window)
+        self._buffered_bytes += call.held_bytes
         if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
-            self._calls.pop(stream)
+            self._forget(call)
             self._write_frame(_frame(HEADERS, END_HEADERS | END_STREAM, stream, b"\x08\x03415"))
             return
         self._handle(call)
@@ -348,7 +351,7 @@ class Http2Connection(Connection):
         messages: list[bytes] = []
         failure: CallFailed | None = None
         try:
-            messages = call.messages_in(data, MESSAGE_BYTES_MAX)
+            messages = call.messages_in(data)
         except CallFailed as error:
             failure = error
         self._buffered_bytes += len(call.buffer) - before
@@ -362,9 +365,16 @@ class Http2Connection(Connection):
                 call.received_bytes = 0
         for message in messages:
             if call.on_message is not None and not call.ended:
+                self._hold(call, len(message))
                 call.on_message(call, message)
         if flags & END_STREAM:
             self._half_close(call)
+
+    def _hold(self, call: Call, message_bytes: int) -> None:
+        """A call is given a message, and has it until it ends, or until the next one."""
+        held = call.held_bytes - call.served_bytes + message_bytes
+        self._buffered_bytes += held - call.held_bytes
+        call.held_bytes, call.served_bytes = held, message_bytes
 
     def _half_close(self, call: Call) -> None:
         call.is_half_closed = True
@@ -380,12 +390,15 @@ class Http2Connection(Connection):
 
     def _forget(self, call: Call) -> None:
         call.ended = True
-        self._calls.pop(call.id, None)
+        if self._calls.pop(call.id, None) is not None:
+            self._buffered_bytes -= call.held_bytes
         self._blocked.pop(call.id, None)
         self._waiting_bytes -= call.out_bytes
         self._buffered_bytes -= len(call.buffer)
         call.out, call.out_bytes = [], 0
         call.buffer.clear()
+        if not self._in_read:
+            self._count_partial()
 
     def _end_calls(self) -> None:
         for call in tuple(self._calls.values()):
@@ -533,7 +546,7 @@ class Http2Connection(Connection):
         return super().unsent_bytes + self._waiting_bytes
 
     def _count_partial(self) -> None:
-        """What calls have sent of messages that are not whole."""
+        """What calls hold."""
         held = len(self._input) + self._buffered_bytes
         if held != self._partial_bytes:
             changed, self._partial_bytes = held - self._partial_bytes, held

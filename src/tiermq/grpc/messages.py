@@ -12,6 +12,7 @@ in protobuf's default pool, and two definitions of one name are an error there.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -45,6 +46,7 @@ class Code(enum.IntEnum):
     CLIENT_ID_REQUIRED = 40017
     ILLEGAL_POLLING_TIME = 40018
     ILLEGAL_OFFSET = 40019
+    ILLEGAL_LITE_TOPIC = 40020
     UNAUTHORIZED = 40100
     FORBIDDEN = 40300
     MESSAGE_NOT_FOUND = 40401
@@ -54,6 +56,8 @@ class Code(enum.IntEnum):
     MESSAGE_BODY_TOO_LARGE = 41301
     MESSAGE_BODY_EMPTY = 41302
     TOO_MANY_REQUESTS = 42900
+    LITE_TOPIC_QUOTA_EXCEEDED = 42901
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 42902
     MESSAGE_PROPERTIES_TOO_LARGE = 43101
     INTERNAL_SERVER_ERROR = 50001
     HA_NOT_AVAILABLE = 50002
@@ -92,6 +96,23 @@ class Encoding(enum.IntEnum):
     GZIP = 2
 
 
+class LiteAction(enum.IntEnum):
+    """What a client wants of the lite topics that it names."""
+
+    PARTIAL_ADD = 0
+    PARTIAL_REMOVE = 1
+    COMPLETE_ADD = 2
+    COMPLETE_REMOVE = 3
+
+
+class OffsetRule(enum.IntEnum):
+    """Where a subscription begins."""
+
+    LAST = 0
+    MIN = 1
+    MAX = 2
+
+
 class Resolution(enum.IntEnum):
     """How a transaction ends."""
 
@@ -109,7 +130,8 @@ class OffsetPolicy(enum.IntEnum):
 
 PUSH_CONSUMER = 2
 """A client type."""
-LITE_CONSUMERS = (5, 6)
+LITE_PUSH_CONSUMER = 5
+LITE_CONSUMERS = (LITE_PUSH_CONSUMER, 6)
 """Client types: push and simple consumers of lite topics."""
 FILTER_BY_SQL = 2
 """A filter type."""
@@ -148,6 +170,63 @@ def answer_class(method: str) -> Any:
     """The class of what a client gets."""
     service = POOL.FindServiceByName(f"{PACKAGE}.MessagingService")
     return message_factory.GetMessageClass(service.methods_by_name[method].output_type)
+
+
+BESIDE_BYTES_MAX = 256 * 1024
+"""Of a request, without its long fields. Parsing makes an object of every two bytes, and the loop waits for it."""
+FIELDS_MAX = 4_096
+"""Of a long request, as far as its long fields are looked for."""
+LONG_FIELDS = {"SendMessage": (1, 4), "Telemetry": (3, 2)}
+"""Where requests have what may be long: bodies of messages, a dump of threads. The others have none."""
+
+
+def bytes_beside(data: bytes, outer: int, inner: int) -> int:
+    """How many bytes of a request are not in fields `inner` of its fields `outer`, as far as `FIELDS_MAX` fields."""
+    beside, left = len(data), FIELDS_MAX
+    try:
+        for number, begin, end in _fields(data, 0, len(data)):
+            for leaf, leaf_begin, leaf_end in _fields(data, begin, end) if number == outer else ():
+                beside -= leaf_end - leaf_begin if leaf == inner else 0
+                left -= 1
+                if not left:
+                    return beside
+            left -= 1
+            if not left:
+                return beside
+    except IndexError:
+        pass  # It ends within a number: no message, as its parser will find, unless it is refused for its length.
+    return beside
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of each field; number 0 for those that have no length. Raises IndexError."""
+    while at < end:
+        tag, begin = _varint(data, at)
+        kind = tag & 7
+        if kind == 2:
+            length, begin = _varint(data, begin)
+            at = begin + length
+        elif kind in (1, 5):
+            at = begin + (8 if kind == 1 else 4)
+        elif kind == 0:
+            _, at = _varint(data, begin)
+        else:
+            return
+        if at > end:
+            return
+        yield tag >> 3 if kind == 2 else 0, begin, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends. Raises IndexError."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80 or shift > 63:
+            return value, at
+        shift += 7
 
 
 def status(code: Code, text: str = "") -> Any:

@@ -116,6 +116,20 @@ class _SteppedRequest:
         return is_over
 
 
+class _Resumed:
+    """Work of another kind that has given way, and goes on by a function."""
+
+    __slots__ = ("loop", "resume")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, resume: Callable[[], None]) -> None:
+        self.loop = loop
+        self.resume = resume
+
+    def take_slice(self) -> bool:
+        self.resume()
+        return True
+
+
 class RemotingServer:
     """See the module."""
 
@@ -672,6 +686,10 @@ class RemotingServer:
                 return answer
         self._stepped.add(_SteppedRequest(self, connection, command, steps))
         return None
+
+    def give_way(self, resume: Callable[[], None]) -> None:
+        """Call `resume` when it is this work's turn among all work in steps: it has used its slice of the loop."""
+        self._stepped.add(_Resumed(self.loop, resume))
 
     def run_slice(self, command: RemotingCommand, steps: Steps) -> tuple[bool, RemotingCommand | None]:
         """Whether the steps are over, and the answer to them."""

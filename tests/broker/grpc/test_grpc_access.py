@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -31,8 +32,13 @@ accessKey = "consumer"
 secretKey = "secret-c"
 topicPerms = ["T=SUB"]
 groupPerms = ["G=SUB"]
+
+[[accounts]]
+accessKey = "other"
+secretKey = "secret-o"
+topicPerms = ["Secret=PUB"]
 """
-PRODUCER, CONSUMER = ("producer", "secret-p"), ("consumer", "secret-c")
+PRODUCER, CONSUMER, OTHER = ("producer", "secret-p"), ("consumer", "secret-c"), ("other", "secret-o")
 
 
 @pytest.fixture
@@ -89,9 +95,32 @@ def test_another_account_with_the_same_client_id_takes_nothing_over(guarded: Bro
 def test_a_half_message_is_ended_by_an_account_that_may_publish(guarded: Broker) -> None:
     with peer_of(guarded, PRODUCER) as producer, peer_of(guarded, CONSUMER) as consumer:
         [entry] = producer.send(producer.message("T", message_type=MessageType.TRANSACTION)).entries
-        end = {"topic": {"name": "T"}, "transaction_id": entry.transaction_id, "resolution": 1}
+        end: dict[str, Any] = {"topic": {"name": "T"}, "transaction_id": entry.transaction_id, "resolution": 1}
         assert consumer.call("EndTransaction", **end).status.code == Code.FORBIDDEN
         assert producer.call("EndTransaction", **end).status.code == Code.OK
+
+
+def test_forged_handles_reach_no_record_of_a_topic_that_is_denied(guarded: Broker) -> None:
+    guarded.parts.topics.put(TopicConfig("Secret", 1, 1))
+    with (
+        peer_of(guarded, PRODUCER) as producer, peer_of(guarded, CONSUMER) as consumer, peer_of(guarded, OTHER) as other
+    ):  # fmt: skip
+        assert producer.send(producer.message("T")).status.code == Code.OK
+        assert other.send(other.message("Secret", b"secret")).status.code == Code.OK
+        half = other.send(other.message("Secret", message_type=MessageType.TRANSACTION)).entries[0]
+        guarded.parts.local.dispatch_now()
+        [secret] = guarded.parts.local.get("Secret", 0, 0, 1).messages
+        [message] = consumer.receive("T")
+        words = message.system_properties.receipt_handle.split(" ")
+        forged = " ".join([*words[:-1], str(secret.physical_offset)])
+        mine: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": "T"}, "message_id": "m"}
+        answer = consumer.call("ForwardMessageToDeadLetterQueue", receipt_handle=forged, **mine)
+        assert answer.status.code == Code.FORBIDDEN
+        assert guarded.parts.topics.get("%DLQ%G") is None
+        end: dict[str, Any] = {"topic": {"name": "T"}, "transaction_id": half.transaction_id, "resolution": 1}
+        assert producer.call("EndTransaction", **end).status.code != Code.OK
+        assert guarded.parts.local.max_offset("Secret", 0) == 1, "it is not committed"
+        assert other.call("EndTransaction", **{**end, "topic": {"name": "Secret"}}).status.code == Code.OK
 
 
 def test_tls_and_plain_peers_share_the_port_unless_tls_is_enforced(tmp_path: Path) -> None:

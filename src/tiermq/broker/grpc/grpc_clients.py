@@ -17,17 +17,19 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_processor import ACCOUNT
-from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, given_message
+from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, are_long, given_message
 from tiermq.broker.grpc.local_request import Caller, Pending
 from tiermq.errors import CorruptRecord, PeerGone, RequestTimedOut
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import (
     FILTER_BY_SQL,
     LITE_CONSUMERS,
+    LITE_PUSH_CONSUMER,
     PUSH_CONSUMER,
     Code,
     MessageType,
@@ -37,12 +39,20 @@ from tiermq.grpc.messages import (
 )
 from tiermq.message.properties import UNIQ_KEY
 from tiermq.message.record import decode_records
-from tiermq.message.topic_name import group_problem, is_broker_group, is_system_topic, topic_problem
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import (
+    LITE_TOPIC_CHARACTERS_MAX,
+    group_problem,
+    is_broker_group,
+    is_system_topic,
+    topic_problem,
+)
 from tiermq.remoting.codes import VERSION, Language, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import AccessCheck, Connection
 from tiermq.remoting.json_dialect import encode_body
 from tiermq.remoting.permissions import Account, Permission
+from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +63,8 @@ RECEIVE_BATCH = 32
 POLL_S = 20
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SWEEP_S = 10.0
+LITE_QUOTA = 2_000
+"""Lite topics of one client, as in RocketMQ."""
 _LANGUAGES = {
     "JAVA": Language.JAVA, "CPP": Language.CPP, "DOT_NET": Language.DOTNET, "GOLANG": Language.GO,
     "RUST": Language.RUST, "PYTHON": Language.PYTHON, "PHP": Language.PHP, "NODE_JS": Language.NODE_JS,
@@ -67,6 +79,7 @@ class GrpcClient(Connection):
     __slots__ = (
         "_answers",
         "_asked",
+        "_server",
         "account",
         "caller",
         "forgotten",
@@ -77,7 +90,7 @@ class GrpcClient(Connection):
         "topics",
     )
 
-    def __init__(self, caller: Caller, forgotten: Callable[[GrpcClient], None]) -> None:
+    def __init__(self, server: RemotingServer, caller: Caller, forgotten: Callable[[GrpcClient], None]) -> None:
         # Not the base's: there is no transport.
         self.id = 0
         self.loop = caller.loop
@@ -93,6 +106,7 @@ class GrpcClient(Connection):
         self._requests = {}
         self._next_opaque = 0
         self.account = caller.account
+        self._server = server
         self.caller = caller
         self.forgotten = forgotten
         self.settings: Any = None
@@ -106,6 +120,11 @@ class GrpcClient(Connection):
     @property
     def is_consumer(self) -> bool:
         return self.settings is not None and self.settings.HasField("subscription")
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether it consumes lite topics."""
+        return self.settings is not None and self.settings.client_type in LITE_CONSUMERS
 
     # What processors answer to the registration of this client.
 
@@ -147,14 +166,18 @@ class GrpcClient(Connection):
             _log.exception("%s: a half message cannot be decoded", self)
             return
         topic = message.properties.get("REAL_TOPIC", message.topic)
-        asked = TelemetryCommand()
-        recover = asked.recover_orphaned_transaction_command
-        recover.message.CopyFrom(given_message(message, topic))
         key = message.get_property(UNIQ_KEY) or command.ext.get("transactionId", "")
-        recover.transaction_id = transaction_id_of(
+        transaction_id = transaction_id_of(
             key, int(command.ext["commitLogOffset"]), int(command.ext["tranStateTableOffset"])
         )
-        self.tell(asked)
+
+        def ask(given: Any) -> None:
+            asked = TelemetryCommand()
+            asked.recover_orphaned_transaction_command.message.CopyFrom(given)
+            asked.recover_orphaned_transaction_command.transaction_id = transaction_id
+            self.tell(asked)
+
+        self._give(message, topic, ask)
 
     def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
         """What an operator asks of a consumer: its threads, or to consume a message."""
@@ -165,18 +188,41 @@ class GrpcClient(Connection):
         elif command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             [message] = decode_records(bytes(command.body))
             asked.verify_message_command.nonce = nonce
-            asked.verify_message_command.message.CopyFrom(given_message(message, message.topic))
         else:
             future.set_result(
                 command.respond(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "a gRPC client cannot be asked for this")
             )
             return future
-        if not self.tell(asked):
+        if self.stream is None or self.stream.ended:
             future.set_exception(PeerGone(f"{self.caller.client_id}: expected a telemetry stream, found none"))
             return future
         timer = self.loop.call_later(timeout_s, self._late, nonce, timeout_s)
         self._asked[nonce] = (future, timer, command)
+        if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            self.tell(asked)
+        else:
+
+            def ask(given: Any) -> None:
+                asked.verify_message_command.message.CopyFrom(given)
+                self.tell(asked)
+
+            self._give(message, message.topic, ask)
         return future
+
+    def _give(self, message: StoredMessage, topic: str, tell: Callable[[Any], None]) -> None:
+        """Call `tell` with a record as the client gets it; one that takes long is made in the pool."""
+        make = partial(given_message, message, topic)
+        if not are_long([message]):
+            tell(make())
+            return
+
+        def done(given: Any, failure: Exception | None) -> None:
+            if failure is not None:
+                _log.error("%s: a message cannot be given to it", self, exc_info=failure)
+            else:
+                tell(given)
+
+        self._server.run_in_pool(make, done)
 
     def _late(self, nonce: str, timeout_s: float) -> None:
         future, _, command = self._asked.pop(nonce)
@@ -261,8 +307,6 @@ class GrpcClients:
         """Raises Refused for settings that are not served."""
         if settings.ByteSize() > SETTINGS_BYTES_MAX:
             raise Refused(Code.BAD_REQUEST, f"expected settings of at most {SETTINGS_BYTES_MAX} bytes, found more")
-        if settings.client_type in LITE_CONSUMERS:
-            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: use a push or a simple consumer")
         if settings.HasField("publishing"):
             for topic in settings.publishing.topics:
                 check_topic(topic.name)
@@ -282,7 +326,7 @@ class GrpcClients:
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 raise Refused(Code.TOO_MANY_REQUESTS, f"expected at most {CLIENTS_MAX} clients, found them connected")
-            client = self._clients[caller.key] = GrpcClient(caller, self._forget)
+            client = self._clients[caller.key] = GrpcClient(self._parts.server, caller, self._forget)
         client.caller, client.peer = caller, caller.peer
         client.seen_ms = self._parts.clock.now_ms()
         client.settings = self._completed(settings)
@@ -316,6 +360,9 @@ class GrpcClients:
         subscription.long_polling_timeout.seconds = POLL_S
         backoff.Clear()
         backoff.max_attempts = 1 + (16 if group is None else group.retry_max_times)
+        if settings.client_type in LITE_CONSUMERS:
+            subscription.lite_subscription_quota = LITE_QUOTA
+            subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
         for seconds in BACKOFF_S:
             backoff.customized_backoff.next.add().seconds = seconds
         return made
@@ -346,7 +393,7 @@ class GrpcClients:
             client.settings.subscription.fifo = group is not None and group.consume_message_orderly
 
     def _consumer_data(self, client: GrpcClient) -> dict[str, Any]:
-        is_push = client.settings.client_type == PUSH_CONSUMER
+        is_push = client.settings.client_type in (PUSH_CONSUMER, LITE_PUSH_CONSUMER)
         now_ms = self._parts.clock.now_ms()
         return {
             "groupName": client.group,
@@ -458,6 +505,8 @@ MESSAGE_TYPES = {
     "FIFO": (MessageType.FIFO,),
     "DELAY": (MessageType.DELAY,),
     "TRANSACTION": (MessageType.TRANSACTION,),
+    "LITE": (MessageType.LITE,),
+    "PRIORITY": (MessageType.PRIORITY,),
     "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
 """What a topic takes, by its attribute `message.type`."""

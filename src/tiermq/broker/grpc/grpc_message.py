@@ -14,19 +14,32 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 from tiermq.errors import CorruptRecord, TierMQError
-from tiermq.grpc.messages import DIGEST_BY_MD5, Code, Encoding, Message, MessageType
+from tiermq.grpc.messages import (
+    BESIDE_BYTES_MAX,
+    DIGEST_BY_MD5,
+    LONG_FIELDS,
+    Code,
+    Encoding,
+    Message,
+    MessageType,
+    bytes_beside,
+)
 from tiermq.message import properties as names
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
+from tiermq.message.topic_name import lite_queue
 
 SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
-"""Of a body that is decompressed on the loop."""
+"""Of a body that is decompressed."""
+SHORT_BYTES_MAX = 256 * 1024
+"""Of bodies that are decompressed, digested and copied on the loop; longer ones in the pool."""
 USER_PROPERTIES_MAX = 128
 USER_BYTES_MAX = 16 * 1024
 GROUP_BYTES_MAX = 64
@@ -58,6 +71,18 @@ class Refused(TierMQError):
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+def check_length(method: str, data: bytes) -> None:
+    """Raises Refused for a request that would take too long to parse: bodies alone may be long."""
+    if len(data) <= BESIDE_BYTES_MAX:
+        return
+    beside = bytes_beside(data, *LONG_FIELDS[method])
+    if beside > BESIDE_BYTES_MAX:
+        raise Refused(
+            Code.BAD_REQUEST,
+            f"expected at most {BESIDE_BYTES_MAX} bytes beside what may be long, found {beside}: split the request",
+        )
 
 
 def consistent_queue(text: str, queues: int) -> int:
@@ -181,6 +206,8 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
         found[names.SHARDING_KEY] = system.message_group
     if system.lite_topic:
         found[LITE_NAME] = system.lite_topic
+        if type_of(message) == MessageType.LITE:
+            found[names.INNER_MULTI_DISPATCH] = lite_queue(topic, system.lite_topic)
     if system.HasField("priority"):
         found[PRIORITY_NAME] = str(system.priority)
     if system.trace_context:
@@ -191,6 +218,19 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
     return encode_properties(found)
 
 
+def is_long_gzip(message: Any) -> bool:
+    """Whether the body is by gzip, and longer than is decompressed on the loop, or damaged."""
+    body = message.body
+    if message.system_properties.body_encoding != Encoding.GZIP or body[:1] == b"\x78":
+        return False
+    inflating = zlib.decompressobj(wbits=31)
+    try:
+        inflating.decompress(body, SHORT_BYTES_MAX)
+    except zlib.error:
+        return True
+    return not inflating.eof
+
+
 def stored_body(message: Any) -> tuple[bytes, int]:
     """The body as it is stored, and its system flag. Raises Refused."""
     body: bytes = message.body
@@ -198,16 +238,20 @@ def stored_body(message: Any) -> tuple[bytes, int]:
         return body, 0
     if body[:1] == b"\x78":  # Some clients say gzip and mean zlib.
         return body, 1 | ZLIB_FLAG
+    inflating, rest, total, checksum = zlib.decompressobj(wbits=31), body, 0, zlib.adler32(b"")
     try:
-        inflating = zlib.decompressobj(wbits=31)
-        plain = inflating.decompress(body, PLAIN_BYTES_MAX)
+        while not inflating.eof and total <= PLAIN_BYTES_MAX:
+            plain = inflating.decompress(rest, SHORT_BYTES_MAX)
+            rest, total, checksum = inflating.unconsumed_tail, total + len(plain), zlib.adler32(plain, checksum)
+            if not plain and not rest:
+                break
     except zlib.error as error:
         raise Refused(Code.MESSAGE_CORRUPTED, f"expected a body by gzip, found other bytes: {error}") from error
-    if not inflating.eof:
+    if not inflating.eof or total > PLAIN_BYTES_MAX:
         raise Refused(Code.MESSAGE_CORRUPTED, "expected a whole body by gzip, found a part, or one that is too long")
     start = _gzip_header_bytes(body)
     end = len(body) - len(inflating.unused_data) - 8
-    return b"\x78\x9c" + body[start:end] + zlib.adler32(plain).to_bytes(4, "big"), 1 | ZLIB_FLAG
+    return b"\x78\x9c" + body[start:end] + checksum.to_bytes(4, "big"), 1 | ZLIB_FLAG
 
 
 def _gzip_header_bytes(body: bytes) -> int:
@@ -235,6 +279,16 @@ def given_body(message: StoredMessage) -> tuple[bytes, int]:
         return plain, Encoding.IDENTITY
     tail = zlib.crc32(plain).to_bytes(4, "little") + (len(plain) & 0xFFFFFFFF).to_bytes(4, "little")
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + message.body[2:-4] + tail, Encoding.GZIP
+
+
+def are_long(messages: Iterable[StoredMessage]) -> bool:
+    """Whether making what consumers get of these records takes too long for the loop."""
+    total = 0
+    for message in messages:
+        total += len(message.body)
+        if is_compressed(message.sys_flag) or total > SHORT_BYTES_MAX:
+            return True
+    return False
 
 
 def given_message(message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> Any:

@@ -16,12 +16,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import GrpcClients, code_of
 from tiermq.broker.grpc.grpc_leases import GrpcLeases
-from tiermq.broker.grpc.grpc_message import Refused
+from tiermq.broker.grpc.grpc_message import Refused, check_length
+from tiermq.broker.grpc.lite_calls import LiteCalls
 from tiermq.broker.grpc.local_request import Asking, Caller, Conversation, LocalRequest, Pending
 from tiermq.broker.grpc.offset_calls import OffsetCalls
 from tiermq.broker.grpc.receive_calls import ReceiveCalls
@@ -33,8 +35,18 @@ from tiermq.broker.send.send_processor import born_host_of
 from tiermq.errors import RequestRefused
 from tiermq.grpc.call import Call, CallFailed, Outcome
 from tiermq.grpc.http2 import Http2Connection
-from tiermq.grpc.messages import METHODS, SERVICE, Code, answer_class, request_class, status
+from tiermq.grpc.messages import (
+    BESIDE_BYTES_MAX,
+    LONG_FIELDS,
+    METHODS,
+    SERVICE,
+    Code,
+    answer_class,
+    request_class,
+    status,
+)
 from tiermq.grpc.signature import signature_in, signed
+from tiermq.remoting.limits import SLICE_S
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.server import remark_of
 
@@ -42,13 +54,15 @@ _log = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
 CLIENT_ID_CHARACTERS_MAX = 512
+TELEMETRY_BYTES_MAX = 1024 * 1024
+"""Of what a client sends on its stream: a dump of its threads."""
 NODE = ("cluster", "node_type", "node_id", "proxy_mode")
 
 
 class Ask:
     """What a handler gets: who calls, the request, and how to ask the broker's processors."""
 
-    __slots__ = ("_asking", "_open", "call", "caller", "request")
+    __slots__ = ("_asking", "_open", "_until_s", "call", "caller", "request")
 
     def __init__(self, call: Call, caller: Caller, request: Any, asking: Asking) -> None:
         self.call = call
@@ -56,6 +70,7 @@ class Ask:
         self.request = request
         self._asking = asking
         self._open: list[LocalRequest] = []
+        self._until_s = monotonic() + SLICE_S
 
     def broker(self, code: int, ext: dict[str, str], *, leases: bool = False) -> Pending:
         """Ask a processor. `leases`: the client has what it pops for as long as it lives."""
@@ -70,6 +85,16 @@ class Ask:
         if not request.pending.is_done:
             self._open.append(request)
         return request.pending
+
+    async def give_way(self) -> None:
+        """Between steps of long work: let others be served once this call has used its slice of the loop."""
+        if monotonic() >= self._until_s:
+            await self._asking.give_way()
+            self._until_s = monotonic() + SLICE_S
+
+    async def in_pool(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns, or raises, in a thread of the server's pool."""
+        return await self._asking.in_pool(work)
 
     def cancel(self) -> None:
         """The caller is gone."""
@@ -90,8 +115,10 @@ class GrpcService:
         self.clients = clients = GrpcClients(parts)
         self._telemetry = TelemetryCalls(clients)
         self.leases = GrpcLeases(parts, clients, pops)
-        routes, sends = RouteCalls(parts, clients), SendCalls(parts, clients)
-        receives, offsets = ReceiveCalls(parts, clients, pops), OffsetCalls(parts)
+        routes = RouteCalls(parts, clients)
+        lite = LiteCalls(parts, clients, pops)
+        sends = SendCalls(parts, clients, lite)
+        receives, offsets = ReceiveCalls(parts, clients, pops, lite), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
@@ -104,6 +131,7 @@ class GrpcService:
             "AckMessage": receives.acknowledge,
             "ChangeInvisibleDuration": receives.change_time,
             "ForwardMessageToDeadLetterQueue": receives.forward,
+            "SyncLiteSubscription": lite.sync,
             "PullMessage": offsets.pull,
             "UpdateOffset": offsets.update,
             "GetOffset": offsets.get,
@@ -132,7 +160,10 @@ class GrpcService:
     def open(self, call: Call) -> None:
         """A call has begun: its metadata is there."""
         method = call.path.removeprefix(SERVICE)
+        if method not in LONG_FIELDS:
+            call.message_bytes_max = BESIDE_BYTES_MAX
         if method == "Telemetry":
+            call.message_bytes_max = TELEMETRY_BYTES_MAX
             self._open_telemetry(call)
         elif method in self._handlers:
             call.on_message = partial(self._begin, method)
@@ -145,14 +176,15 @@ class GrpcService:
         call.on_message = None
         call.on_half_close = None
         try:
+            caller = self._caller(call)
+            check_length(method, data)
+        except (RequestRefused, Refused) as error:
+            self._failed(method, call, error)
+            return
+        try:
             request = self._requests[method].FromString(data)
         except Exception as error:  # noqa: BLE001 - protobuf's own kind differs by its implementation
             call.end(Outcome.INTERNAL, f"expected a {method} request, found other bytes: {error}"[:300])
-            return
-        try:
-            caller = self._caller(call)
-        except (RequestRefused, Refused) as error:
-            self._failed(method, call, error)
             return
         if (known := self.clients.find(caller)) is not None:
             known.seen_ms = self._parts.clock.now_ms()

@@ -142,11 +142,37 @@ class Asking:
         self.server.take_checked_send(request, send, _command_of)
         return request
 
+    def give_way(self) -> Pending:
+        """Wait until other work in steps has had its slice of the loop."""
+        pending = Pending()
+        self.server.give_way(lambda: pending.answer(_NOTHING))
+        return pending
+
+    async def in_pool(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns, or raises, in a thread of the server's pool."""
+        found: list[Any] = []
+        pending = Pending()
+
+        def done(result: Any, failure: Exception | None) -> None:
+            found.extend((result, failure))
+            pending.answer(_NOTHING)
+
+        self.server.run_in_pool(work, done)
+        await pending
+        result, failure = found
+        if failure is not None:
+            raise failure
+        return result
+
     def drop(self, request: LocalRequest) -> None:
         """The caller is gone."""
         if not request.pending.is_done:
             request.closing = True
             self.server.forget(request)
+
+
+_NOTHING = RemotingCommand(0)
+"""The answer that ends a wait for something else."""
 
 
 def _command_of(send: SendRequest) -> RemotingCommand:

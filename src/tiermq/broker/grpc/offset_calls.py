@@ -6,6 +6,7 @@ itself.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.broker_context import BrokerContext
@@ -17,11 +18,12 @@ from tiermq.broker.grpc.grpc_clients import (
     require_topic,
     status_of,
 )
-from tiermq.broker.grpc.grpc_message import Refused, fill_message, timestamp_ms
+from tiermq.broker.grpc.grpc_message import Refused, are_long, fill_message, timestamp_ms
 from tiermq.broker.pull.pull_processor import USUAL_MESSAGES_MAX
 from tiermq.errors import RequestRefused
 from tiermq.grpc.messages import FILTER_BY_SQL, Code, OffsetPolicy, message_class, status
 from tiermq.message.record import decode_records
+from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.permissions import EITHER, Permission
@@ -57,11 +59,12 @@ class OffsetCalls:
         found = answer.code == ResponseCode.SUCCESS
         following = int(answer.ext.get("nextBeginOffset", request.offset))
         if found:
+            messages = list(decode_records(bytes(answer.body)))
+            encode = partial(_encoded, messages)
+            made = await ask.in_pool(encode) if are_long(messages) else encode()
             call.send(PullMessageResponse(status=status(Code.OK)).SerializeToString())
-            for message in decode_records(bytes(answer.body)):
-                made = PullMessageResponse()
-                fill_message(made.message, message, message.topic)
-                call.send(made.SerializeToString())
+            for each in made:
+                call.send(each)
         elif answer.code in EMPTY:
             call.send(PullMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no new message")).SerializeToString())
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -139,3 +142,12 @@ class OffsetCalls:
             fields["timestamp"] = str(timestamp_ms(request.timestamp))
         answer = await ask.broker(code, fields)
         return QueryOffsetResponse(status=status_of(answer), offset=int(answer.ext.get("offset", "0")))
+
+
+def _encoded(messages: list[StoredMessage]) -> list[bytes]:
+    found: list[bytes] = []
+    for message in messages:
+        made = PullMessageResponse()
+        fill_message(made.message, message, message.topic)
+        found.append(made.SerializeToString())
+    return found

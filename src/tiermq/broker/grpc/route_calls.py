@@ -33,6 +33,8 @@ QueryAssignmentResponse = message_class("QueryAssignmentResponse")
 Endpoints = message_class("Endpoints")
 SEND_QUEUES = 4
 """Queues of a topic that a send creates, as in RocketMQ's clients."""
+ENDPOINTS_BYTES_MAX = 512
+"""Of the addresses of a client's request: each queue of the answer has them."""
 _PERMISSIONS = {
     (False, False): QueuePermission.NONE,
     (False, True): QueuePermission.WRITE,
@@ -57,12 +59,15 @@ class RouteCalls:
         endpoints = self._endpoints(ask, request.endpoints)
         types = MESSAGE_TYPES.get(topic.attributes.get(MESSAGE_TYPE, "MIXED"), (0,))
         perm = topic.perm & self._parts.config.broker_permission
+        if self._parts.topics.closed_for:
+            perm &= PERM_READ
         reads = topic.read_queues if perm & PERM_READ else 0
         writes = topic.write_queues if perm & PERM_WRITE else 0
         for number in range(max(reads, writes, 1)):
             can_read, can_write = number < reads, number < writes
             permission = _PERMISSIONS[can_read, can_write]
             self._add(answer.message_queues.add(), topic.name, number, permission, endpoints, types)
+            await ask.give_way()
         return answer
 
     async def query_assignment(self, ask: Ask) -> Any:
@@ -76,11 +81,13 @@ class RouteCalls:
         if not topic.perm & self._parts.config.broker_permission & PERM_READ or not topic.read_queues:
             raise Refused(Code.FORBIDDEN, "no readable queue")
         endpoints = self._endpoints(ask, request.endpoints)
-        group = self._parts.groups.get(request.group.name)
-        numbers = range(topic.read_queues) if group is not None and group.consume_message_orderly else (ANY_QUEUE,)
+        group, client = self._parts.groups.get(request.group.name), self._clients.find(ask.caller)
+        is_split = group is not None and group.consume_message_orderly and not (client is not None and client.is_lite)
+        numbers = range(topic.read_queues) if is_split else (ANY_QUEUE,)
         permission = _PERMISSIONS[True, bool(topic.perm & PERM_WRITE)]
         for number in numbers:
             self._add(answer.assignments.add().message_queue, topic.name, number, permission, endpoints, ())
+            await ask.give_way()
         return answer
 
     def _topic(self, name: str) -> TopicConfig:
@@ -108,7 +115,9 @@ class RouteCalls:
         queue.accept_message_types.extend(types)
 
     def _endpoints(self, ask: Ask, asked: Any) -> Any:
-        """What the client connected to, as it names it: right behind address translation, too."""
+        """What the client connected to, as it names it: right behind address translation, too. Raises Refused."""
+        if asked.ByteSize() > ENDPOINTS_BYTES_MAX:
+            raise Refused(Code.BAD_REQUEST, f"expected endpoints of at most {ENDPOINTS_BYTES_MAX} bytes, found more")
         if asked.addresses:
             return asked
         host, port = ask.caller.local

@@ -11,6 +11,7 @@ A transaction id holds where the half message is: nothing is kept between a send
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.broker_context import BrokerContext
@@ -28,11 +29,14 @@ from tiermq.broker.grpc.grpc_message import (
     Refused,
     check_message,
     consistent_queue,
+    is_long_gzip,
     properties_of,
     stored_body,
     timestamp_ms,
     type_of,
 )
+from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
+from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.grpc.route_calls import SEND_QUEUES
 from tiermq.broker.send.send_checks import SYS_FLAG_TRANSACTION
 from tiermq.broker.send.send_processor import PLACE_CHARACTERS
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
 SendMessageResponse = message_class("SendMessageResponse")
 EndTransactionResponse = message_class("EndTransactionResponse")
 RecallMessageResponse = message_class("RecallMessageResponse")
+SENDS_MAX = 1_024
+"""Messages of one call."""
 _OUTCOMES = {Resolution.COMMIT: TransactionType.COMMIT, Resolution.ROLLBACK: TransactionType.ROLLBACK}
 _STORED = frozenset((Code.OK, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT, Code.HA_NOT_AVAILABLE))
 assert SYS_FLAG_TRANSACTION & TransactionType.PREPARED
@@ -59,9 +65,10 @@ assert SYS_FLAG_TRANSACTION & TransactionType.PREPARED
 class SendCalls:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, clients: GrpcClients) -> None:
+    def __init__(self, parts: BrokerContext, clients: GrpcClients, lite: LiteCalls) -> None:
         self._parts = parts
         self._clients = clients
+        self._lite = lite
         self._turn = itertools.count()
 
     async def send(self, ask: Ask) -> Any:
@@ -69,6 +76,8 @@ class SendCalls:
         messages = ask.request.messages
         if not messages:
             raise Refused(Code.MESSAGE_CORRUPTED, "expected at least one message, found none")
+        if len(messages) > SENDS_MAX:
+            raise Refused(Code.BAD_REQUEST, f"expected at most {SENDS_MAX} messages, found {len(messages)}")
         topic = messages[0].topic.name
         check_topic(topic)
         require_topic(ask.caller, topic, Permission.PUB)
@@ -79,24 +88,44 @@ class SendCalls:
                     Code.MESSAGE_CORRUPTED, f"expected messages of {topic}, found one of {message.topic.name[:80]!r}"
                 )
             check_message(message)
+            await ask.give_way()
         kinds = [type_of(message) for message in messages]
         if MessageType.LITE in kinds:
-            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: send the message without lite_topic")
+            self._require_lite(topic, messages)
         queue = self._queue(topic, messages)
         peer = "{}:{}".format(*ask.caller.peer)
-        sends = [self._send_of(each, topic, queue, peer, now_ms) for each in messages]
+        sends: list[SendRequest] = []
+        for message in messages:
+            is_long = is_long_gzip(message)
+            stored = await ask.in_pool(partial(stored_body, message)) if is_long else stored_body(message)
+            sends.append(self._send_of(message, topic, queue, peer, now_ms, *stored))
+            await ask.give_way()
         if MessageType.TRANSACTION in kinds:
             self._clients.sends_to(ask.caller, topic)
-        pending = [ask.send(each) for each in sends]
+        pending: list[Pending] = []
+        for send in sends:
+            pending.append(ask.send(send))
+            await ask.give_way()
         answer = SendMessageResponse()
         for message, kind, waiting in zip(messages, kinds, pending, strict=True):
             _add_entry(answer.entries.add(), message, kind, await waiting)
+            await ask.give_way()
         codes = {each.status.code for each in answer.entries}
         if len(codes) == 1:
             answer.status.CopyFrom(answer.entries[0].status)
         else:
             answer.status.CopyFrom(status(Code.MULTIPLE_RESULTS))
         return answer
+
+    def _require_lite(self, topic: str, messages: Any) -> None:
+        """Raises Refused unless each light queue is there, or may begin."""
+        self._lite.require_parent(topic)
+        for name in {light_queue(topic, each.system_properties.lite_topic) for each in messages}:
+            if not self._parts.local.may_begin_queue(name, 0):
+                raise Refused(
+                    Code.LITE_TOPIC_QUOTA_EXCEEDED,
+                    "the next start could not map one more queue (vm.max_map_count): use a lite topic that is there",
+                )
 
     def _queue(self, topic: str, messages: Any) -> int:
         """The queue for all of them. Raises Refused for a message of a kind that the topic does not take."""
@@ -115,13 +144,16 @@ class SendCalls:
         first = messages[0].system_properties
         if first.message_group:
             return consistent_queue(first.message_group, max(1, queues))
+        if first.lite_topic:
+            return consistent_queue(first.lite_topic, max(1, queues))
         if type_of(messages[0]) == MessageType.PRIORITY:
             return max(0, min(int(first.priority), queues - 1))
         return next(self._turn) % max(1, queues)
 
-    def _send_of(self, message: Any, topic: str, queue: int, peer: str, now_ms: int) -> SendRequest:
+    def _send_of(
+        self, message: Any, topic: str, queue: int, peer: str, now_ms: int, body: bytes, sys_flag: int
+    ) -> SendRequest:
         system = message.system_properties
-        body, sys_flag = stored_body(message)
         if system.message_type == MessageType.TRANSACTION:
             sys_flag |= TransactionType.PREPARED
         return SendRequest(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.grpc.grpc_clients import GrpcClient, GrpcClients, check_group, require_group
-from tiermq.broker.grpc.grpc_message import Refused
+from tiermq.broker.grpc.grpc_message import Refused, check_length
 from tiermq.broker.grpc.local_request import Caller, Conversation
 from tiermq.errors import RequestRefused
 from tiermq.grpc.call import Call, Outcome
@@ -40,6 +40,11 @@ class TelemetryCalls:
         call.on_cancel = partial(self._gone, call, caller)
 
     def _take(self, caller: Caller, call: Call, data: bytes) -> None:
+        try:
+            check_length("Telemetry", data)
+        except Refused as error:
+            call.end(Outcome.INVALID_ARGUMENT, str(error))
+            return
         try:
             command = TelemetryCommand.FromString(data)
         except Exception as error:  # noqa: BLE001 - protobuf's own kind differs by its implementation

@@ -38,6 +38,8 @@ SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 1_000
 FAILURES_MAX = 10
 FAILURES_S = 60.0
+FAILED_MAX = 10_000
+"""Accounts with failures that are remembered."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -87,7 +89,7 @@ class Gate:
         self._key = secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._failures: list[float] = []
+        self._failures: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
         self._needs_log_in: bool | None = True if accounts is not None else None if sources.has_wire else False
 
     @property
@@ -149,18 +151,25 @@ class Gate:
 
     # Accounts
 
-    def log_in(self, access_key: str, secret_key: str) -> tuple[Credentials, bool]:
-        """The credentials, and whether the account is an administrator. Raises Refused."""
+    def log_in(self, request: Request, access_key: str, secret_key: str) -> tuple[Credentials, bool]:
+        """The credentials, and whether the account is an administrator. Raises Refused.
+
+        Failures count by account and address: strangers who guess lock out no other visitor.
+        """
         now_s = self._sources.clock.monotonic()
+        who = _address_of(request), access_key
         with self._lock:
-            self._failures = [at for at in self._failures if now_s - at < FAILURES_S]
-            if len(self._failures) >= FAILURES_MAX:
-                raise Refused(429, "too many failed log-ins; try again in a minute")
+            failures = [at for at in self._failures.get(who, ()) if now_s - at < FAILURES_S]
+            if len(failures) >= FAILURES_MAX:
+                raise Refused(429, "too many failed log-ins of this account; try again in a minute")
         try:
             return self._checked(access_key, secret_key)
         except Refused:
             with self._lock:
-                self._failures.append(now_s)
+                self._failures[who] = [*failures, now_s]
+                self._failures.move_to_end(who)
+                while len(self._failures) > FAILED_MAX:
+                    self._failures.popitem(last=False)
             raise
 
     def _checked(self, access_key: str, secret_key: str) -> tuple[Credentials, bool]:
@@ -181,7 +190,7 @@ class Gate:
 
     def visit(self, request: Request, session: Session | None) -> Visit:
         """Who asks. Raises Refused with 401 before a log-in."""
-        actor = request.client.host if request.client is not None else "unknown"
+        actor = _address_of(request)
         credentials, is_administrator = self._basic(request)
         if credentials is None and session is not None:
             credentials, is_administrator = session.credentials, session.is_administrator
@@ -209,7 +218,11 @@ class Gate:
             raise Refused(400, "expected Authorization: Basic with an access key and a secret key")
         if not self.needs_log_in:
             return None, False
-        return self.log_in(access_key, secret_key)
+        return self.log_in(request, access_key, secret_key)
+
+
+def _address_of(request: Request) -> str:
+    return request.client.host if request.client is not None else "unknown"
 
 
 async def _look(client: ClusterClient) -> None:

@@ -1,6 +1,6 @@
 """ConsoleServer: the site on a port, in a thread and a loop of its own, so that a slow page blocks no broker.
 
-Loopback unless configured otherwise. It can be stopped while live pages are open.
+Loopback unless configured otherwise. It can be stopped while live pages are open. Idle peers do not block new ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 from concurrent.futures import Future, wait
 from typing import Any
 
+from tiermq.broker.http_endpoint import connection_class
 from tiermq.console.sources import Sources
 from tiermq.console.web.security import Gate
 from tiermq.errors import BadConfig
@@ -78,9 +79,9 @@ class ConsoleServer:
         listening = socket.create_server((self.host, self.port), family=family)
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
-            self._site.application(), loop="none", http="h11", ws="none", lifespan="off", log_config=None,
-            access_log=False, proxy_headers=False, server_header=False, timeout_keep_alive=30,
-            timeout_graceful_shutdown=CLOSE_S, limit_concurrency=CONNECTIONS_MAX,
+            self._site.application(), loop="none", http=connection_class(CONNECTIONS_MAX), ws="none", lifespan="off",
+            log_config=None, access_log=False, proxy_headers=False, server_header=False, timeout_keep_alive=30,
+            timeout_graceful_shutdown=CLOSE_S,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = LoopThread("console-loop")

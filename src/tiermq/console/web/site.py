@@ -167,7 +167,9 @@ class Site:
         then = _local(form.get("then", "/"))
         try:
             self._gate.check_token(cookie, form.get(TOKEN_FIELD, ""))
-            credentials, is_administrator = self._gate.log_in(form.get("accessKey", ""), form.get("secretKey", ""))
+            credentials, is_administrator = self._gate.log_in(
+                request, form.get("accessKey", ""), form.get("secretKey", "")
+            )
         except (Refused, TierMQError) as error:
             status, text = _status_of(error)
             return self._render(request, "login.html", status, then=then, problem=text)
@@ -395,7 +397,7 @@ async def _json(request: Request) -> dict[str, Any]:
         raise Refused(415, f"expected application/json, found {kind[:60]!r}")
     try:
         found = json.loads(await _body(request) or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(400, f"expected JSON, found: {error}") from error
     if not isinstance(found, dict) or not all(
         isinstance(each, str | int | float | bool | None) for each in found.values()
