@@ -215,8 +215,7 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    own_store = StorePlace(directory, broker.config.broker_cluster_name, broker.config.broker_name)
-    console = _console(options, security, acl, named_by or broker.config.namesrv_addr, tier, [own_store], running)
+    console = _console(options, security, acl, named_by, tier, [_place(directory, broker.config)], running)
 
     def served() -> list[RemotingServer]:
         return [*servers, *_server_of(current())]
@@ -240,6 +239,10 @@ def _check_places(
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
         check_access(tier, TierConfig(**file.tier), config, reads=reads)
+
+
+def _place(directory: str, config: BrokerConfig) -> StorePlace:
+    return StorePlace(directory, config.broker_cluster_name, config.broker_name)
 
 
 def _console(
