@@ -40,7 +40,7 @@ def broker() -> None:
       tiermq broker status orders-a
       tiermq broker demote orders-a              hand over before maintenance
       tiermq broker promote 10.0.0.12:10911      make this replica the master
-      tiermq broker drain orders-a               before this broker is taken away for good
+      tiermq broker drain orders-a               before it is taken away for good
     """
 
 
