@@ -30,10 +30,17 @@ def drained(world: World | Shell, *words: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
+def left_by(world: World | Shell, name: str) -> dict[str, Any]:
+    """What a drain is waiting for when all copies are compared."""
+    while (found := drained(world, name, "--timeout", "0", code=1))["notProven"]:
+        pass
+    return found
+
+
 def test_everything_of_a_drained_broker_comes_back_without_its_disk(world: World) -> None:
     with world.serving():
         world.fill()
-        found = drained(world, "b1", "--timeout", "0", code=1)
+        found = left_by(world, "b1")
         assert found["left"] == ["not consumed: 1 messages of orders by audit"]
         assert found["notUploaded"] == {"queues": 0, "messages": 0, "stopped": 0}
         shown = world.run("broker", "drain", "b1", "--timeout", "0", code=1)
@@ -74,7 +81,7 @@ def test_a_drain_waits_for_what_the_broker_delivers_later_and_takes_it_along(tmp
     with shell(tmp_path, tier=(tmp_path / "tier").as_uri()) as at:
         at.broker.send("orders", b"delayed", properties={"DELAY": "18"})
         at.broker.send("orders", b"timed", properties={"TIMER_DELAY_SEC": "3600"})
-        found = drained(at, "broker-a", "--timeout", "0", code=1)
+        found = left_by(at, "broker-a")
         assert found["left"] == ["delayed messages: 1", "timers: 1"]
         at.broker.advance(hours=3)
         until(lambda: len(at.broker.messages("orders")) == 2)
@@ -105,7 +112,7 @@ def test_messages_that_are_never_uploaded_keep_a_broker_until_they_are_left(tmp_
     with shell(tmp_path, tier=(tmp_path / "tier").as_uri()) as at:
         at.broker.send("orders", b"kept")
         at.broker.send("RMQ_SYS_TRACE_TOPIC", b"a trace")
-        found = drained(at, "broker-a", "--timeout", "0", code=1)
+        found = left_by(at, "broker-a")
         assert found["localOnly"] == {"RMQ_SYS_TRACE_TOPIC": 1}
         assert found["left"] == ["only on the disk, since it is never uploaded: 1 messages of RMQ_SYS_TRACE_TOPIC"]
         assert drained(at, "broker-a", "--leave", "RMQ_SYS_*")["left"] == []
