@@ -57,6 +57,16 @@ def test_a_topic_that_a_send_may_create_has_a_route(broker: Broker, peer: GrpcPe
     assert broker.parts.topics.queue_count("New") == 4
 
 
+def test_a_drained_broker_has_routes_to_read_only_and_refuses_sends(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    broker.parts.topics.close("it is being drained")
+    answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints={"scheme": 1})
+    assert {queue.permission for queue in answer.message_queues} == {QueuePermission.READ}
+    assert peer.send(peer.message("T")).status.code != Code.OK
+    broker.parts.topics.close("")
+    assert peer.send(peer.message("T")).status.code == Code.OK
+
+
 def test_a_route_shows_the_address_that_the_client_uses(peer: GrpcPeer) -> None:
     endpoints = {"scheme": 3, "addresses": [{"host": "queues.example", "port": 443}]}
     answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints=endpoints)
