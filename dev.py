@@ -11,9 +11,12 @@
   python3 dev.py lint            only ruff and mypy;  lint --fix repairs what can be repaired
   python3 dev.py prove           try to break it: simulated lives, power cuts, kills, bad disks and networks, fuzzing
   python3 dev.py bench put       a benchmark: put, get, dispatch, recover, index, tier, coldread, spark, …
+  python3 dev.py docs            the documentation site, in build/site
+  python3 dev.py wheels          sdist, wheel and bill of materials, in dist/
+  python3 dev.py matrix          a wheel for each Python that is here, installed and tried; matrix 3.11 3.14: for these
 
-The first run makes .venv and installs the pinned versions of constraints.txt (about half a minute). Later runs start
-at once, and install again only when pyproject.toml, constraints.txt, setup.py or native/ have changed.
+The first run makes .venv and installs the pinned versions of constraints.txt, of what the command needs. Later runs
+start at once, and install again only when pyproject.toml, constraints.txt, setup.py or native/ have changed.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "tiermq-installed"
+# What a command needs, an extra of pyproject.toml; all others need `test`, which has these, too.
+EXTRAS = {"demo": "demo", "docs": "docs", "wheels": "release", "matrix": "release"}
 # What runs once more, over the pure kernel. Of tests/kernel only what does not take both forms by name: such tests have
 # compared them in the first pass.
 PURE_TESTS = (
@@ -52,7 +57,7 @@ AGAIN_TURNS = 3
 
 def main(arguments: list[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
-    if command not in ("demo", "test", "lint", "bench", "prove"):
+    if command not in ("demo", "test", "lint", "bench", "prove", "docs", "wheels", "matrix"):
         print(__doc__)
         if command in ("-h", "--help", "help"):
             return 0
@@ -62,7 +67,7 @@ def main(arguments: list[str]) -> int:
         print(f"dev.py: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
     os.chdir(HERE)
-    prepare()
+    prepare(EXTRAS.get(command, "test"))
     if command == "test":
         return report(lint_steps([]) + chosen_tests(rest) if rest else everything())
     if command == "lint":
@@ -72,18 +77,23 @@ def main(arguments: list[str]) -> int:
     # From here on this process is the command: signals and the exit code are its own.
     if command == "bench":
         return os.execv(PYTHON, [str(PYTHON), "-m", "benchmarks", *rest])
+    if command == "docs":
+        return os.execv(PYTHON, [str(PYTHON), "-m", "mkdocs", "build", "--strict", *rest])
+    if command in ("wheels", "matrix"):
+        return os.execv(PYTHON, [str(PYTHON), "-m", "release.wheels", command, *rest])
     return os.execv(PYTHON, [str(PYTHON), "-m", "tiermq.cli", command, *rest])
 
 
-def prepare() -> None:
-    """Make .venv and install into it, unless that has been done for these very build files."""
+def prepare(extra: str = "test") -> None:
+    """Make .venv and install an extra into it, unless that has been done for these very build files."""
     if not PYTHON.exists():
         print("dev.py: making .venv", flush=True)
         venv.create(VENV, with_pip=importlib.util.find_spec("ensurepip") is not None)
     for packages in VENV.glob("lib/python*/site-packages"):
         # Tests, campaign and benchmarks share helpers, also in child processes and in Spark's workers.
         (packages / "tiermq-checkout.pth").write_text(f"{HERE}\n{HERE / 'tests'}\n")
-    if STAMP.exists() and STAMP.read_text() == build_hash():
+    stamp = STAMP if extra == "test" else STAMP.with_name(f"{STAMP.name}-{extra}")
+    if any(each.exists() and each.read_text() == build_hash() for each in (STAMP, stamp)):
         return
     print("dev.py: installing (this happens again only when the build files change)", flush=True)
     own_pip = subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
@@ -93,8 +103,8 @@ def prepare() -> None:
     subprocess.run([*install, "setuptools", "Cython"], check=True)
     for stale in HERE.glob("src/tiermq/kernel/compiled*.so"):
         stale.unlink()  # A kernel of older sources must not survive a build that fails.
-    subprocess.run([*install, "--no-build-isolation", "-e", ".[test]"], check=True)
-    STAMP.write_text(build_hash())
+    subprocess.run([*install, "--no-build-isolation", "-e", f".[{extra}]"], check=True)
+    stamp.write_text(build_hash())
 
 
 def build_hash() -> str:

@@ -22,9 +22,11 @@ NAMES = (
     "wire",
     "broker",
     "client",
+    "grpc",
     "delivery",
     "topics",
     "replication",
+    "latency",
     "compare",
 )
 
@@ -36,7 +38,7 @@ NAMES = (
 @click.pass_context
 def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[str, ...]) -> None:
     """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark,
-    offload, wire, broker, client, delivery, topics, replication or compare.
+    offload, wire, broker, client, grpc, delivery, topics, replication, latency or compare.
 
     Results are ratios first: against Java reference loops and against what the machine can do at all, measured in the
     same run. `compare` runs everything beside the real RocketMQ and writes a report with pictures. More arguments go to

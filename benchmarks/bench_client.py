@@ -1,8 +1,11 @@
-"""Our Python client beside the package `rocketmq`, which wraps RocketMQ's C++ client: send and consume, on one broker.
+"""Our Python client beside two others, send and consume, on one broker.
 
-1 KiB, 64 in flight: futures here, 64 threads there, since that client has no other way. Each round is a process, which
+They are `rocketmq`, which wraps RocketMQ's C++ client, and `rocketmq-python-client`, the official one by gRPC.
+
+1 KiB, 64 in flight: futures here, 64 threads there, since those clients are used so. Each round is a process, which
 warms up before it measures; client and broker share the machine's cores. The broker is `tiermq serve`, or with
-`--rocketmq` the real one. `cpu_ratios` compare the clients' own processor time.
+`--rocketmq` the real one, within RocketMQ's proxy in local mode. A round of the gRPC client has a fifth of the
+messages. `cpu_ratios` compare the clients' own processor time.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from typing import Any
 
 import tiermq
 from benchmarks import harness, store_side
+from benchmarks.bench_grpc import their_proxy
 from benchmarks.harness import JavaBench, Side
 from benchmarks.report import Report, Round
-from clients.environments import CLIENTS, ForeignClient, Unavailable
-from interop.rocketmq import Cluster, fetch_servers
+from clients.environments import CLIENTS, GRPC_CLIENTS, Unavailable
+from servers.loopback import free_ports
 from servers.serving import Serving
 
 NAME = "client"
@@ -33,35 +37,35 @@ IN_FLIGHT = 64
 QUEUES = 8
 WARM = 2_000
 TRIES = 3
+GRPC_SHARE = 5
+OTHERS = {"cpp": CLIENTS[0], "grpc": GRPC_CLIENTS[0]}
 BROKER = {"mapped_file_size_commit_log": 256 << 20}
 _groups = itertools.count()
 
 
 @contextlib.contextmanager
-def broker(directory: Path, *, is_rocketmq: bool) -> Iterator[str]:
-    """The address of a name server."""
+def broker(directory: Path, *, is_rocketmq: bool) -> Iterator[tuple[str, str]]:
+    """The address of a name server, and endpoints of gRPC."""
     if is_rocketmq:
-        settings = {"mappedFileSizeCommitLog": 256 << 20, "waitTimeMillsInSendQueue": 60_000}
-        with Cluster(fetch_servers("5.3.3"), directory / "store", directory / "home", settings) as cluster:
-            cluster.await_registered()
-            yield cluster.name_server
+        with their_proxy(directory) as proxy:
+            yield proxy.name_server, proxy.endpoints
     else:
-        with Serving(directory / "store", **BROKER) as served:
-            yield served.name_server
+        [port] = free_ports(1)
+        with Serving(directory / "store", "--grpc-port", str(port), **BROKER) as served:
+            yield served.name_server, str(served.ready["grpc"])
 
 
 class Sides:
     """Runs one round of one client."""
 
-    def __init__(self, name_server: str, messages: int, cpp: ForeignClient | None, scratch: Path) -> None:
+    def __init__(self, name_server: str, endpoints: str, messages: int, scratch: Path) -> None:
         self._messages = messages
         self._job: dict[str, Any] = {
             "nameServer": name_server,
-            "messages": messages,
+            "endpoints": endpoints,
             "bytes": BYTES,
             "inFlight": IN_FLIGHT,
         }
-        self._cpp = cpp
         self._scratch = scratch
 
     def round(self, client: str, work: str) -> Round:
@@ -74,22 +78,23 @@ class Sides:
 
     def _once(self, client: str, work: str) -> Round | None:
         topic = "BenchSend" if work == "send" else "BenchConsume"
-        job = self._job | {"client": client, "work": work, "topic": topic, "group": f"bench-{next(_groups)}"}
+        messages = self._messages // GRPC_SHARE if client == "grpc" else self._messages
+        job = self._job | {"client": client, "work": work, "topic": topic, "messages": messages}
+        job["group"] = f"bench-{next(_groups)}"
         environment = {**os.environ, "HOME": str(self._scratch)}
-        if client == "cpp":
-            assert self._cpp is not None
-            environment["PYTHONPATH"] = str(self._cpp.home)
+        if client in OTHERS:
+            environment["PYTHONPATH"] = str(OTHERS[client].home)
         command = [sys.executable, str(SIDE), json.dumps(job)]
-        # The wrapper of the C++ client may not end by itself: it is ended when it has said how long it took.
+        # Those of others may not end by themselves: they are ended when they have said how long it took.
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             line = next((line for line in process.stdout if line.startswith("{")), None)
-            if client == "cpp":
+            if client in OTHERS:
                 process.kill()
         if line is None:
             return None
         told = json.loads(line)
-        return Round(self._messages, self._messages * BYTES, told["seconds"], told["cpuSeconds"])
+        return Round(messages, messages * BYTES, told["seconds"], told["cpuSeconds"])
 
 
 def fill(name_server: str, messages: int) -> None:
@@ -109,30 +114,33 @@ def run(argv: list[str]) -> dict[str, Any]:
     arguments = parser.parse_args(argv)
     options = harness.options_of(arguments)
     messages = arguments.messages or (5_000 if options.quick else 50_000)
-    cpp: ForeignClient | None = CLIENTS[0]
     made = Report(NAME)
     made.environment |= {"messages": messages, "bytes": BYTES, "in_flight": IN_FLIGHT, "rocketmq": arguments.rocketmq}
-    try:
-        CLIENTS[0].prepare()
-    except Unavailable as reason:
-        cpp, made.environment["cpp"] = None, str(reason)
+    others = []
+    for name, client in OTHERS.items():
+        try:
+            client.prepare()
+        except Unavailable as reason:
+            made.environment[name] = str(reason)
+        else:
+            others.append(name)
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
-        broker(Path(scratch), is_rocketmq=arguments.rocketmq) as name_server,
+        broker(Path(scratch), is_rocketmq=arguments.rocketmq) as (name_server, endpoints),
     ):
         fill(name_server, messages + WARM + 1_000)
-        sides = Sides(name_server, messages, cpp, Path(scratch))
+        sides = Sides(name_server, endpoints, messages, Path(scratch))
         works: dict[str, Side] = {}
-        for client, work in (("tiermq", "send"), ("tiermq-async", "send"), ("tiermq", "consume")):
-            works[f"{client}_{work}"] = lambda client=client, work=work: sides.round(client, work)  # type: ignore[misc]
-        if cpp is not None:
-            works |= {f"cpp_{work}": lambda work=work: sides.round("cpp", work) for work in ("send", "consume")}  # type: ignore[misc]
+        wanted = [("tiermq", "send"), ("tiermq-async", "send"), ("tiermq", "consume")]
+        wanted += [(name, work) for name in others for work in ("send", "consume")]
+        for side, work in wanted:
+            works[f"{side}_{work}"] = lambda side=side, work=work: sides.round(side, work)  # type: ignore[misc]
         measured = harness.alternate(works, options.rounds, options.warmup)
         made.add(measured)
-        if cpp is not None:
-            made.compare("client_send_vs_cpp", measured["tiermq_send"], measured["cpp_send"])
-            made.compare("client_async_send_vs_cpp", measured["tiermq-async_send"], measured["cpp_send"])
-            made.compare("client_consume_vs_cpp", measured["tiermq_consume"], measured["cpp_consume"])
+        for name in others:
+            made.compare(f"client_send_vs_{name}", measured["tiermq_send"], measured[f"{name}_send"])
+            made.compare(f"client_async_send_vs_{name}", measured["tiermq-async_send"], measured[f"{name}_send"])
+            made.compare(f"client_consume_vs_{name}", measured["tiermq_consume"], measured[f"{name}_consume"])
         return harness.finish(made, options, Path(scratch), JavaBench(wanted=False), store_side.kernel())
 
 

@@ -106,7 +106,8 @@ class Measured(Cluster):
 def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]:
     """`settings` are RocketMQ's, by its names."""
     store = directory / "rocketmq-store"
-    make_topics(store)
+    if not store.exists():
+        make_topics(store)
     with (
         Measured(jars, store, directory / "rocketmq", {"flushDiskType": "ASYNC_FLUSH", **settings}) as cluster,
         official_load.loading(jars, cluster.name_server, cluster.port, QUEUES, directory) as load,

@@ -2,8 +2,9 @@
 
     python client_side.py '{"client": "tiermq", "work": "send", "nameServer": …, "topic": …, "messages": …, …}'
 
-Clients: `tiermq` (for threads), `tiermq-async`, `cpp` (the package `rocketmq`, which wraps the C++
-client; it runs where only that is installed, so nothing of ours is imported before it is needed). Each warms up first:
+Clients: `tiermq` (for threads), `tiermq-async`, `cpp` (the package `rocketmq`, which wraps the C++ client), `grpc`
+(`rocketmq-python-client`); the last two run where only they are installed, so nothing of ours is imported before it is
+needed. Each warms up first:
 connections, routes and code paths are not what is measured.
 """
 
@@ -154,12 +155,70 @@ def cpp_consume(job: Job) -> None:
     tell(began, cpu)
 
 
+def grpc_send(job: Job) -> None:
+    from rocketmq import ClientConfiguration, Credentials, Message, Producer
+
+    producer = Producer(ClientConfiguration(job["endpoints"], Credentials(), request_timeout=30), (job["topic"],))
+    producer.startup()
+    body, threads = bytes(job["bytes"]), job["inFlight"]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def some(count: int) -> None:
+            for _ in range(count):
+                message = Message()
+                message.topic, message.body = job["topic"], body
+                producer.send(message)
+
+        def send(count: int) -> None:
+            share, rest = divmod(count, threads)
+            list(pool.map(some, [share + (number < rest) for number in range(threads)]))
+
+        timed_send(job, send)
+    producer.shutdown()
+
+
+def grpc_consume(job: Job) -> None:
+    from rocketmq import (
+        ClientConfiguration,
+        ConsumeResult,
+        Credentials,
+        FilterExpression,
+        MessageListener,
+        PushConsumer,
+    )
+
+    warm, done = threading.Event(), threading.Event()
+    lock, seen = threading.Lock(), 0
+
+    class Taking(MessageListener):  # type: ignore[misc]
+        def consume(self, message: Any) -> Any:
+            nonlocal seen
+            assert message.body
+            with lock:
+                seen += 1
+                if seen == WARM_MESSAGES:
+                    warm.set()
+                elif seen == WARM_MESSAGES + job["messages"]:
+                    done.set()
+            return ConsumeResult.SUCCESS
+
+    config = ClientConfiguration(job["endpoints"], Credentials(), request_timeout=30)
+    consumer = PushConsumer(config, job["group"], Taking(), {job["topic"]: FilterExpression()})
+    consumer.startup()
+    warm.wait()
+    began, cpu = time.perf_counter(), time.process_time()
+    done.wait()
+    tell(began, cpu)
+
+
 WORKS = {
     ("tiermq", "send"): tiermq_send,
     ("tiermq-async", "send"): tiermq_async_send,
     ("tiermq", "consume"): tiermq_consume,
     ("cpp", "send"): cpp_send,
     ("cpp", "consume"): cpp_consume,
+    ("grpc", "send"): grpc_send,
+    ("grpc", "consume"): grpc_consume,
 }
 
 

@@ -5,8 +5,8 @@
     consume  Consumer        a group of its own, from the beginning of the topic
 
 Where they cannot be fetched, `tests/interop/java/Load.java` does the same with the same client. It also does what they
-do not: sends with a delay level or a delivery time, transactions that are all committed, the lag of deliveries. Both
-tell {"messages", "failed", "seconds"}; seconds are from the first message to the last one.
+do not: sends with a delay level or a delivery time, transactions that are all committed, the lag of deliveries, open
+loops. Both tell {"messages", "failed", "seconds"}; seconds are from the first message to the last one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from interop.java_client import JavaClient
 from interop.official import PROGRAMS_VERSION, Official
 
 Load = Callable[..., dict[str, Any]]
-OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag", "pop"})
+OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag", "open", "pop"})
 """Kinds and fields of jobs that no official program does."""
 
 

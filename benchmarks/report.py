@@ -88,6 +88,13 @@ TARGETS: Mapping[str, Target] = {
     "client_send_vs_cpp": Target(1.0),
     "client_async_send_vs_cpp": Target(1.0),
     "client_consume_vs_cpp": Target(1.5),
+    "client_send_vs_grpc": Target(5.0),
+    "client_async_send_vs_grpc": Target(5.0),
+    "client_consume_vs_grpc": Target(5.0),
+    "grpc_send_vs_proxy": Target(1.0),
+    "grpc_receive_vs_proxy": Target(1.2),
+    "grpc_memory_idle_proxy_vs_tiermq": Target(2.5),  # At most 0.4 of the proxy's.
+    "grpc_memory_load_proxy_vs_tiermq": Target(2.5),
     "idle_connections_vs_10000": Target(1.0),
     "hot_with_cold_vs_alone": Target(0.9),
     "timer_memory_1x_vs_16x": Target(0.8),

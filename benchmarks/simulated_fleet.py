@@ -27,6 +27,7 @@ CLUSTER = "simulated"
 BODY = b"x" * 200
 STORED_MS = time.time_ns() // 1_000_000
 """Of the first message: not so old that retention would be a danger."""
+RUNTIME = {"bootTimestamp": "1", "earliestMessageTimeStamp": str(STORED_MS)}
 Answer = Callable[[RemotingCommand], RemotingCommand]
 
 
@@ -42,7 +43,7 @@ class SimulatedBroker:
         self._table = json.dumps({"topicConfigTable": table}).encode()
         self.server = RemotingServer()
         answers: dict[RequestCode, Answer] = {
-            RequestCode.GET_BROKER_RUNTIME_INFO: lambda asked: _with_body(asked, {"table": {"bootTimestamp": "1"}}),
+            RequestCode.GET_BROKER_RUNTIME_INFO: lambda asked: _with_body(asked, {"table": RUNTIME}),
             RequestCode.GET_BROKER_CONFIG: lambda asked: _with_body(asked, b"fileReservedTime=72\n"),
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda asked: _with_body(asked, self._table),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda asked: _with_body(asked, {}),

@@ -27,7 +27,6 @@ class TransferLimits:
         self.checked_below = 0
 
 
-@cython.final
 @cython.cclass
 class GetPage:
     """Result of one get. `data` is the records as stored, concatenated; `messages` decodes them on first use."""
@@ -35,7 +34,7 @@ class GetPage:
     status = cython.declare(object, visibility="readonly")
     data = cython.declare(bytes, visibility="readonly")
     next_offset = cython.declare(int64_t, visibility="readonly")
-    min_offset = cython.declare(int64_t, visibility="readonly")
+    min_offset = cython.declare(int64_t, visibility="public")
     max_offset = cython.declare(int64_t, visibility="readonly")
     count = cython.declare(int64_t, visibility="readonly")
     suggest_slave = cython.declare(cython.bint, visibility="readonly")
@@ -69,7 +68,7 @@ class GetPage:
         return self.messages[at]
 
     def __repr__(self):
-        return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
+        return f"{type(self).__name__}(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
 
 
 @cython.cfunc

@@ -3,49 +3,18 @@
 
 @cython.final
 @cython.cclass
-class TierPage:
+class TierPage(GetPage):
     """Result of one get from a tier: as GetPage, but the CRC property of records is not verified.
 
-    A caller with an older message in another store may lower `min_offset`.
+    A caller with an older message in another store may lower `min_offset`. `suggest_slave` is never set: a tier has no
+    slave.
     """
-
-    status = cython.declare(object, visibility="readonly")
-    data = cython.declare(bytes, visibility="readonly")
-    next_offset = cython.declare(int64_t, visibility="readonly")
-    min_offset = cython.declare(int64_t, visibility="public")
-    max_offset = cython.declare(int64_t, visibility="readonly")
-    count = cython.declare(int64_t, visibility="readonly")
-    suggest_slave = cython.declare(cython.bint, visibility="readonly")
-    decoded: object
-
-    def __init__(self, status, next_offset, min_offset=0, max_offset=0, data=b"", count=0):
-        self.status = status
-        self.next_offset = next_offset
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-        self.data = data
-        self.count = count
 
     @property
     def messages(self):
         if self.decoded is None:
             self.decoded = list(decode_records(self.data, crc_property=IGNORE_CRC_PROPERTY))
         return self.decoded
-
-    def __len__(self):
-        return self.count
-
-    def __bool__(self):
-        return True  # An empty page is a page: it has a status and the next offset.
-
-    def __iter__(self):
-        return iter(self.messages)
-
-    def __getitem__(self, at):
-        return self.messages[at]
-
-    def __repr__(self):
-        return f"TierPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
 
 
 @cython.final

@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 from types import ModuleType
@@ -114,6 +115,34 @@ def test_tests_of_one_group_run_in_one_process(dev: ModuleType) -> None:
     ran = [path.name.partition("-")[0] for path in dev.HERE.glob("gw*-*")]
     assert len(ran) == 8
     assert len(set(ran)) == 1
+
+
+def test_a_command_installs_what_it_needs_and_a_test_run_completes_it(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for build_file in ("constraints.txt", "setup.py"):
+        shutil.copy(ROOT / build_file, dev.HERE)
+    venv.create(dev.VENV, with_pip=False)
+    installed: list[str] = []
+
+    def run(command: list[str | Path], **_: object) -> subprocess.CompletedProcess[str]:
+        installed.extend(str(word) for word in command if str(word).startswith(".["))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    for extra in ("demo", "demo", "docs", "test", "demo", "docs", "test"):
+        dev.prepare(extra)
+    assert installed == [".[demo]", ".[docs]", ".[test]"]
+    (dev.HERE / "setup.py").write_text("# changed\n")
+    dev.prepare("demo")
+    dev.prepare("test")
+    assert installed[3:] == [".[demo]", ".[test]"]
+
+
+def test_each_command_needs_an_extra_that_exists(dev: ModuleType) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {"test", *dev.EXTRAS.values()} <= set(extras)
+    assert extras["demo"] == ["tiermq[spark,java]"]  # The demo needs no test tools.
 
 
 def test_a_child_process_finds_the_helpers_of_the_checkout_from_any_directory(

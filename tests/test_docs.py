@@ -83,3 +83,14 @@ def test_the_changelog_begins_with_what_is_not_released_and_the_version_of_the_p
     assert headings[0] == "[Unreleased]"
     assert headings[1:2] in ([], [f"[{__version__}]"])
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_changelog_has_the_sections_of_keep_a_changelog() -> None:
+    versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    assert versions
+    for version in versions:
+        found = re.findall(r"^### (.*)$", version, re.MULTILINE)
+        assert found == [kind for kind in kinds if kind in found], version.splitlines()[0]
+        for section in re.split(r"^### ", version, flags=re.MULTILINE)[1:]:
+            assert re.search(r"^\* ", section, re.MULTILINE), section.splitlines()[0]

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from release.wheels import SUPPORTED
+
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCHEMAS = [
     *(("github-workflows", path) for path in WORKFLOWS),
@@ -49,7 +52,7 @@ def test_the_unit_is_one_that_systemd_takes() -> None:
 
 def test_workflows_run_commands_that_exist() -> None:
     commands = {word for path in WORKFLOWS for word in re.findall(r"python3 dev\.py (\w+)", path.read_text())}
-    assert commands == {"lint", "test", "prove"}
+    assert commands == {"lint", "test", "prove", "docs", "wheels", "matrix"}
     for command in commands:
         assert f'"{command}"' in (ROOT / "dev.py").read_text(encoding="utf-8")
 
@@ -57,9 +60,12 @@ def test_workflows_run_commands_that_exist() -> None:
 def test_the_tested_versions_of_python_are_those_of_the_wheels() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     tested = {version.replace(".", "") for version in jobs["test"]["strategy"]["matrix"]["python"]}
-    build = re.search(r'^build = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    build = re.search(r'^build = "(.*)"$', PROJECT, re.MULTILINE)
     assert build is not None
-    assert set(re.findall(r"cp(\d+)-", build[1])) == tested
+    assert set(re.findall(r"cp(\d+)-", build[1])) == tested == {version.replace(".", "") for version in SUPPORTED}
+    assert {f"Python :: {version}" for version in SUPPORTED} <= set(re.findall(r"Python :: 3\.\d+", PROJECT))
+    [command] = [step["run"] for step in jobs["matrix"]["steps"] if "run" in step]
+    assert command == f"python3 dev.py matrix {' '.join(SUPPORTED)}"
 
 
 def test_what_the_image_copies_is_not_ignored_and_all_that_a_build_needs() -> None:

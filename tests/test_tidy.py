@@ -188,6 +188,15 @@ def test_imports_point_one_way_inside_the_tier() -> None:
     assert wrong == []
 
 
+def test_units_and_end_marks_of_a_tier_are_read_in_one_package_alone() -> None:
+    reading = re.compile(r"\bUNIT\.(?:iter_)?unpack|\bMAGIC_BLANK\b|\bqiq\b")
+    assert [
+        shown(path)
+        for path in python_files("src/tiermq/tier", "src/tiermq/history", "src/tiermq/pipeline", "src/tiermq/spark")
+        if SOURCE / "tier" / "queue" not in path.parents and reading.search(path.read_text(encoding="utf-8"))
+    ] == []
+
+
 @pytest.mark.parametrize("top", ["src", "tests", "benchmarks", "campaign"])
 def test_functions_fit_a_screen(top: str) -> None:
     long = {}
@@ -261,7 +270,7 @@ CALLED_BY_OTHERS = {
     "streamReader", "streamWriter",
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
-    "as_metrics", "born_at", "committed_offset", "count_rows", "flush_to_tier", "from_properties", "get_fragments",
+    "as_metrics", "born_at", "committed_offset", "count_rows", "from_properties", "get_fragments",
     "leave_open", "poll", "restart", "roll_back", "send_later", "send_oneway", "show_in", "simple_consumer",
     "to_pandas", "try_put", "try_put_many", "write_broker_state",
 }  # fmt: skip

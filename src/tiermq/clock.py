@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
 HOUR_MS = 3_600_000
@@ -39,17 +39,25 @@ class SystemClock:
 MOMENT = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or an age such as 90s, 15m, 2h or 3d"
 
 
-def read_moment_ms(text: str, now_ms: int) -> int:
-    """The time in ms since 1970. Raises ValueError, which names the expected forms."""
+def read_moment_ms(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
+    """The time in ms since 1970, in `zone` if the text has none. Raises ValueError, which names the expected forms."""
     text = text.strip()
     if re.fullmatch(r"[0-9]+", text):
         return int(text)
-    if age := re.fullmatch(r"([0-9]+)([smhd])", text):
+    if age := re.fullmatch(r"([0-9]+)\s*([smhd])", text):
         return now_ms - int(age[1]) * AGE_UNITS_MS[age[2]]
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"expected {MOMENT}, found {text!r}") from None
+    if moment.tzinfo is None and zone is not None:
+        moment = moment.replace(tzinfo=zone)
     if moment.tzinfo is None:
         raise ValueError(f"expected a time with its zone, such as {text}Z or {text}+02:00, found none")
     return round(moment.timestamp() * 1000)
+
+
+def time_ms(moment: datetime) -> int:
+    """A moment in whole ms since 1970, without a detour over floating point."""
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000

@@ -57,7 +57,11 @@ def without_a_reader(words: list[str]) -> tuple[int, str]:
         ["store", "stat", "STORE"],
         ["dump", "STORE/commitlog"],
         ["pipeline", "sql", "select body from t", "--store", "STORE", "--dry-run"],
-        ["pipeline", "sql", "select count(*) from t", "--store", "STORE", "--format", "csv"],
+        ["sql", "select count(*) from t", "--store", "STORE", "--format", "csv"],
+        pytest.param(
+            ["pipeline", "sql", "select count(*) from t", "--store", "STORE", "--format", "csv"],
+            marks=pytest.mark.slow,  # With a JVM of its own.
+        ),
         ["--help"],
     ],
 )

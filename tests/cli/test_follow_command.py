@@ -32,6 +32,12 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tier_view import view_tier
 from waiting import until
 
+SOON = {
+    "tiermq.cli.follow.GUARD_MS": 1_500,
+    "tiermq.cli.follow.GUARD_MORE_MS": 500,
+    "tiermq.store.wiring.CLEAN_DELAY_MS": 0,
+}
+"""When a message counts as settled, and when files are first cleaned: half a minute and a minute otherwise."""
 LOG_BYTES = int(SMALL["mapped_file_size_commit_log"])
 
 
@@ -70,13 +76,18 @@ def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkey
         s3 = SeaweedFS(tmp_path)
     except Unavailable as reason:
         pytest.skip(f"no real S3 server here: {reason}")
-    with s3, running(tmp_path / "master", config=broker_config(ha_listen_port=0, in_sync_replicas=1)) as master:
+    quick = {
+        "sync_flush_timeout": 1_000,
+        "slave_timeout": 1_000,
+    }  # For so long a sender may wait, and its message stays.
+    config = broker_config(ha_listen_port=0, in_sync_replicas=1)
+    with s3, running(tmp_path / "master", config=config, **quick) as master:
         s3.create_bucket("history")
         for name, value in s3.environment.items():
             monkeypatch.setenv(name, value)
         words = ("--master", master.replication.ha_address, "--master-address", master.address)
         send(master, 0, 2_500)
-        with Following(tmp_path / "shadow", *words, "--tier", "s3://history/x") as shadow:
+        with Following(tmp_path / "shadow", *words, "--tier", "s3://history/x", constants=SOON) as shadow:
             shadow.progress(all_there(master))
             shadow.kill()
             send(master, 2_500, 500)

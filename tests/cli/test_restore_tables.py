@@ -39,6 +39,7 @@ from waiting import until
 HOME = ("DefaultCluster", "b1")
 SETTINGS = {
     **SMALL,
+    "tier_dispatch_interval": 100,
     "tier_manifest_interval": 1,
     "tiered_store_delete_file_interval": 100,
     "tiered_store_group_commit_timeout": 100,
@@ -175,7 +176,8 @@ def test_consumers_continue_after_the_disk_of_a_broker_was_lost(world: World, en
 def test_a_job_copies_the_tables_of_a_store_directory_too(world: World) -> None:
     with world.serving(tier=False):
         world.fill()
-    done = world.run("pipeline", "offload", "--store", f"{world.store}={'/'.join(HOME)}", "--tier", world.tier)
+    store = f"{world.store}={'/'.join(HOME)}"
+    done = world.run("pipeline", "offload", "--store", store, "--tier", world.tier, "--master", "here")
     assert done.exit_code == 0
     world.lose_disk()
     world.restore()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from console.console_world import Browser
 from servers.serving import ServerProcess
 from tiermq.cli.main import cli
 from tiermq.errors import StoreLocked
@@ -57,9 +58,27 @@ def test_topics_spread_over_brokers_that_are_started_again_when_they_die(tmp_pat
         until(lambda: all(map(is_free, stores)))
 
 
+def test_one_console_shows_all_brokers_their_stores_and_their_tier(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    words = ["--brokers", "2", *FREE, "--tier", tier, "--console", "--console-port", "0"]
+    with ServerProcess("serve", tmp_path / "stores", {"broker_name": "b"}, words) as served:
+        home = served.ready["nameServer"]
+        run(home, "topic", "create", "T", "--queues", "2")
+        (lines := tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(40)))
+        run(home, "produce", "T", "--file", str(lines))
+        browser = Browser(int(served.ready["console"].rsplit(":", 1)[1].rstrip("/")))
+        until(lambda: [row["messages"] for row in browser.api("topic.list")["topics"]] == [40])
+        shown = browser.api("topic.show", topic="T")
+        assert {queue["broker"] for queue in shown["queues"]} == {"b-0", "b-1"}
+        for broker in ("b-0", "b-1"):
+            assert broker in browser.get("/").text
+            assert browser.api("message.show", topic="T", broker=broker, queue=0, offset=0)["topic"] == "T"
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (("--allow-changes",), "expected --console beside it"),
         (("--standby",), "expected no --standby, which is of one broker"),
         (("--read-only",), "expected no --read-only, which is of one broker"),
         (("--broker-id", "1"), "expected no --broker-id, which is of one broker"),

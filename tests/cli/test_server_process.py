@@ -10,11 +10,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tiermq.cli.server_process import NUMBERS, EndSignals, notify_manager
+from cli.test_serve_command import FREE
+from tiermq.cli.server_process import NUMBERS, EndSignals, Watchdog, notify_manager
+from tiermq.testing import LocalBroker
+from waiting import until
 
 CHILD = """
 import ctypes, sys, threading
@@ -187,6 +193,71 @@ def test_a_service_manager_is_notified_when_a_server_is_ready_and_when_it_stops(
             process.terminate()
             assert manager.recv(100) == b"STOPPING=1"
     assert process.returncode == 0
+
+
+@contextmanager
+def watched(path: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], bytes]]]:
+    """A server under a service manager, and the manager's next message that is no beat."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path / "notify"))
+        environment = {**os.environ, "HOME": str(path), "NOTIFY_SOCKET": str(path / "notify"), **variables}
+        command = [sys.executable, "-m", "tiermq.cli", *words, "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                yield process, lambda: manager.recv(200)
+            finally:
+                process.kill()
+
+
+def test_a_service_manager_is_notified_of_a_reload_and_of_its_end(tmp_path: Path) -> None:
+    with watched(tmp_path, "serve", str(tmp_path / "store"), *FREE) as (process, next_message):
+        assert next_message() == b"READY=1"
+        process.send_signal(signal.SIGHUP)
+        began = re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=(\d+)", next_message())
+        assert began is not None
+        assert 0 < int(began[1]) <= time.monotonic_ns() // 1000
+        assert next_message() == b"READY=1"
+        process.terminate()
+        assert next_message() == b"STOPPING=1"
+        assert process.wait() == 0
+
+
+def test_a_broker_that_is_watched_notifies_again_and_again(tmp_path: Path) -> None:
+    words = ("serve", str(tmp_path / "store"), *FREE)
+    with watched(tmp_path, *words, WATCHDOG_USEC="30000") as (_process, next_message):
+        assert next_message() == b"READY=1"
+        assert [next_message() for _ in range(3)] == [b"WATCHDOG=1"] * 3
+
+
+def test_a_loop_that_hangs_sends_no_beat_until_it_runs_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    beats: list[str] = []
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    monkeypatch.setattr("tiermq.cli.server_process.notify_manager", beats.append)
+    with LocalBroker(tmp_path / "store") as hangs, LocalBroker(tmp_path / "other") as runs:
+        servers = [each.broker.parts.server for each in (hangs, runs)]
+        entered, go_on, ran = threading.Event(), threading.Event(), threading.Event()
+
+        def hang() -> None:
+            entered.set()
+            go_on.wait()
+
+        servers[0].call_threadsafe(hang)
+        entered.wait()
+        Watchdog(lambda: servers).look()
+        servers[1].call_threadsafe(ran.set)
+        ran.wait()
+        assert beats == []
+        go_on.set()
+        until(lambda: beats == ["WATCHDOG=1"])
+
+
+def test_a_process_that_is_not_the_watched_one_sends_no_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "3000000")
+    assert Watchdog(lambda: ()).period_s == 1.0
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid() + 1))
+    assert Watchdog(lambda: ()).period_s is None
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    assert Watchdog(lambda: ()).period_s == 1.0
 
 
 def test_a_service_manager_that_is_gone_keeps_no_server_from_serving(

@@ -27,7 +27,7 @@ def run(*words: str | Path) -> Result:
 def test_a_query_is_answered_without_spark(store: Path) -> None:
     found = run("select queueId, count(*) as n from orders group by queueId order by 1", "--store", store)
     assert found.exit_code == 0, found.output
-    assert "│ 0       │ 15 │" in found.stdout
+    assert found.stdout == "queueId  n\n0        15\n1        15\n"
     assert "30 messages read" in found.stderr or "2 rows" in found.stderr
     rows = run("select decode(body) b from orders", "--store", store, "--key", "k7", "--format", "csv").stdout
     assert rows == "b\n7\n"

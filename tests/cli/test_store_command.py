@@ -79,7 +79,7 @@ def test_progress_is_shown_only_where_somebody_watches(monkeypatch: pytest.Monke
         asked.append(options.get("progress") is not None)
         return check_store(*arguments, **options)
 
-    monkeypatch.setattr("tiermq.cli.store._is_watched", lambda: watched)
+    monkeypatch.setattr("tiermq.cli.store.is_watched", lambda: watched)
     monkeypatch.setattr("tiermq.cli.store.check_store", spying)
     result = CliRunner().invoke(cli, ["store", "check", str(STORE)])
     assert result.exit_code == 0

@@ -12,7 +12,8 @@ from broker.brokers import lagging_dispatch
 from client.wire_world import EACH, filled
 from tiermq import Message
 from tiermq.broker.pull.pull_processor import PullProcessor
-from tiermq.client.queue_access import HOLD_MS, QueueAccess, find_by_key, patiently
+from tiermq.client.cluster_client import Access, BlockingCluster
+from tiermq.client.queue_access import HOLD_MS, Pulled, QueueAccess, find_by_key, patiently
 from tiermq.errors import PeerGone, RequestRefused
 from tiermq.message.record import decode_records
 from tiermq.remoting.codes import ResponseCode
@@ -67,6 +68,76 @@ def test_a_broker_that_starts_again_is_waited_for(tmp_path: Path) -> None:
         assert cluster.run(queue.bounds()) == (0, EACH)
         broker.restart()
         assert cluster.run(queue.bounds()) == (0, EACH)
+
+
+def soon(cluster: BlockingCluster, queue: QueueAccess, offset: int, most: int) -> Pulled:
+    """The answer of a pull that was sent without a task."""
+
+    async def pull() -> Pulled:
+        sent = queue.pull_soon(offset, most)
+        assert sent is not None
+        return await queue.answer_of(sent, offset, most)
+
+    return cluster.run(pull())
+
+
+def test_pulls_that_are_sent_soon_have_the_answers_of_others(tmp_path: Path) -> None:
+    with filled(tmp_path) as (_, cluster):
+        place = cluster.run(cluster.client.route("orders")).readable[1]
+        queue = QueueAccess(cluster.client, "orders", place)
+        assert queue.pull_soon(0, 4) is None, "nothing is connected yet"
+        for offset, most in ((0, 4), (10, 1), (EACH - 3, 32), (EACH, 32)):
+            other = cluster.run(queue.pull(offset, most=most))
+            assert soon(cluster, queue, offset, most) == other
+            assert len(list(decode_records(other.records))) == min(most, EACH - offset)
+
+
+def test_a_pull_that_was_sent_soon_is_done_again_when_its_connection_ends(tmp_path: Path) -> None:
+    with filled(tmp_path) as (_, cluster):
+        place = cluster.run(cluster.client.route("orders")).readable[1]
+        queue = QueueAccess(cluster.client, "orders", place)
+        before = cluster.run(queue.pull(5, most=2))
+        client = cluster.client.connected(place.address)
+        assert client is not None
+
+        async def cut() -> Pulled:
+            sent = queue.pull_soon(5, 2)
+            assert sent is not None
+            assert client.connection is not None
+            client.connection.abort()
+            return await queue.answer_of(sent, 5, 2)
+
+        assert cluster.run(cut()) == before
+        assert cluster.client.connected(place.address) not in (None, client)
+
+
+def test_a_pull_that_was_sent_soon_and_is_not_answered_in_time_is_sent_by_another_connection(tmp_path: Path) -> None:
+    with filled(tmp_path) as (_, cluster):
+        place = cluster.run(cluster.client.route("orders")).readable[1]
+        queue = QueueAccess(cluster.client, "orders", place)
+        before = cluster.run(queue.pull(5, most=2))
+        client = cluster.client.connected(place.address)
+        assert client is not None
+
+        async def late() -> Pulled:
+            queue.timeout_s = 0.0  # Its timer comes before its answer is read.
+            sent = queue.pull_soon(5, 2)
+            del queue.timeout_s
+            assert sent is not None
+            return await queue.answer_of(sent, 5, 2)
+
+        assert cluster.run(late()) == before
+        assert cluster.client.connected(place.address) not in (None, client)
+        assert not client.is_open, "no request of the old connection is left"
+
+
+def test_requests_that_must_be_signed_are_not_sent_soon(tmp_path: Path) -> None:
+    with filled(tmp_path) as (broker, _), BlockingCluster(Access(broker.name_server, "key", "secret")) as cluster:
+        place = cluster.run(cluster.client.route("orders")).readable[1]
+        queue = QueueAccess(cluster.client, "orders", place)
+        assert cluster.run(queue.pull(0, most=1)).code == ResponseCode.SUCCESS
+        assert cluster.client.connected(place.address) is not None
+        assert queue.pull_soon(0, 1) is None
 
 
 async def _answers(codes: list[int]) -> str:

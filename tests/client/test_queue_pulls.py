@@ -24,6 +24,9 @@ class Queue:
         self.asked: list[tuple[int, int]] = []
         self.in_flight = self.in_flight_max = 0
 
+    def pull_soon(self, _offset: int, _most: int) -> None:
+        """As without a connection: each pull is a task of its own."""
+
     async def pull(self, offset: int, _expression: str = "*", most: int = 32) -> Pulled:
         self.asked.append((offset, most))
         self.in_flight += 1

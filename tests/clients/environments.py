@@ -37,11 +37,13 @@ class ForeignClient:
     install: Callable[[tuple[str, ...], Path], list[str]]
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables; `{home}` is the directory of its packages."""
+    lacks: frozenset[str] = frozenset()
+    """What a job may ask for that this client cannot do."""
 
     @property
     def home(self) -> Path:
         cache = Path(os.environ.get("TIERMQ_CACHE") or Path.home() / ".cache" / "tiermq")
-        return cache / "clients" / "+".join(self.packages).replace("=", "-").replace("@", "-").replace(":", "-")
+        return cache / "clients" / "+".join(self.packages).translate(str.maketrans("=@:/", "----"))
 
     def prepare(self) -> None:
         """Install it, unless it was. Raises Unavailable."""
@@ -85,10 +87,15 @@ class ForeignClient:
         """The same in the background."""
         self.prepare()
         program = PROGRAMS / self.program
-        interpreters = {".py": [sys.executable], ".js": ["node"], ".java": ["java", "-cp", f"{self.home}/*"]}
+        command = {
+            ".py": [sys.executable, str(program)],
+            ".js": ["node", str(program)],
+            ".java": ["java", "-cp", f"{self.home}/*", str(program)],
+            ".go": [str(self.home / "client")],
+        }[program.suffix]
         variables = {name: value.format(home=self.home) for name, value in self.variables.items()}
         return subprocess.Popen(
-            [*interpreters[program.suffix], str(program), json.dumps(job)],
+            [*command, json.dumps(job)],
             cwd=scratch,
             env={**os.environ, "HOME": str(scratch), **variables},  # They keep logs below the user's home.
             stdin=subprocess.DEVNULL,
@@ -131,6 +138,15 @@ def _by_maven(packages: tuple[str, ...], target: Path) -> list[str]:
     return ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={target}"]
 
 
+def _by_go(packages: tuple[str, ...], target: Path) -> list[str]:
+    """A compiled client: its program is built with its packages, and is what is kept."""
+    if shutil.which("go") is None:
+        raise Unavailable("go is not installed")
+    shutil.copy(PROGRAMS / "grpc_rocketmq.go", target / "main.go")
+    steps = ["go mod init job", *(f"go get {each}" for each in packages), "go mod tidy", "go build -o client ."]
+    return ["sh", "-ec", f"cd '{target}'; {'; '.join(steps)}"]
+
+
 CLIENTS = (
     ForeignClient("rocketmq", ("rocketmq==0.4.4",), "cpp_rocketmq.py", _by_pip, {"PYTHONPATH": "{home}"}),
     ForeignClient("ali-ons", ("ali-ons@3.12.0",), "ali_ons.js", _by_npm, {"NODE_PATH": "{home}/node_modules"}),
@@ -164,3 +180,11 @@ GRPC_JAVA = ForeignClient(
     "rocketmq-client-java", ("org.apache.rocketmq:rocketmq-client-java:5.1.0",), "GrpcRocketmq.java", _by_maven
 )
 """The same in Java."""
+GRPC_GO = ForeignClient(
+    "rocketmq-clients-go",
+    ("github.com/apache/rocketmq-clients/golang/v5@v5.1.3",),
+    "grpc_rocketmq.go",
+    _by_go,
+    lacks=frozenset({"recall"}),
+)
+"""The same in Go, compiled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from files.conftest import World
-from simulation.simulated_files import set_modified_ms
+from simulation.simulated_files import SimulatedFileAccess, set_modified_ms
 from tiermq.errors import ReadOnlyStore, StoreClosed, StoreDamaged, StoreLocked
 
 
@@ -251,3 +251,13 @@ def test_a_store_has_one_holder_even_within_one_process(world: World) -> None:
     again = world.access.lock(path)
     again.release()
     assert world.access.read_bytes(path) == b"lock"
+
+
+def test_everything_below_can_be_synced_by_one_call_for_a_file_system(world: World) -> None:
+    region = world.access.create_unsynced(f"{world.root}/a/file", 4096)
+    region.write(0, b"written")
+    region.close()
+    assert world.access.sync_all([world.root, f"{world.root}/a/file"]) is True
+    if isinstance(world.access, SimulatedFileAccess):
+        after = world.access.crash(lambda _path, _page: False)
+        assert after.read_bytes(f"{world.root}/a/file")[:7] == b"written"

@@ -32,6 +32,21 @@ def test_an_error_of_the_kernel_is_raised_and_not_taken_for_a_missing_feature() 
         system_calls.punch_hole(-1, 0, 4096)
 
 
+def test_a_file_system_is_synced_only_where_its_errors_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        monkeypatch.setattr(system_calls, "_release", lambda: (5, 7))
+        assert system_calls.sync_file_system(descriptor) is False
+        monkeypatch.setattr(system_calls, "_release", lambda: (5, 8))
+        assert system_calls.sync_file_system(descriptor) is True
+    finally:
+        os.close(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        system_calls.sync_file_system(-1)
+
+
 def test_a_refusal_is_an_answer_and_the_map_can_be_closed_afterwards() -> None:
     memory = mmap.mmap(-1, 8192)
     assert system_calls.advise(memory, 0, 8192, 12345) is False

@@ -25,12 +25,14 @@ from types import TracebackType
 from typing import Self
 
 from interop.rocketmq import JAVA_OPENINGS, Unavailable, cache_directory, copy_jars, pom_of
-from servers.loopback import stop
+from servers.certificate import loopback_certificate
+from servers.loopback import free_ports, stop
 from servers.serving import Serving
 
 VERSION = "5.5.0"
 """The oldest release whose tests are published compiled."""
 PACKAGE = "org.apache.rocketmq.test."
+OWN_PACKAGE = "tiermq.peer."
 BROKERS = 3
 JAVA_SOURCES = Path(__file__).parent / "java"
 # What the tests were compiled with; their jar does not say.
@@ -45,6 +47,8 @@ DEPENDENCIES = (
 SETTINGS = {
     "recall_message_enable": True,
     "transaction_check_interval": 1_000,
+    "min_invisible_time_mills_for_recv": 3,
+    "grpc_client_consumer_min_long_polling_timeout_millis": 0,
     "enable_property_filter": True,
     "max_transfer_count_on_message_in_memory": 1_024,
     "max_transfer_count_on_message_in_disk": 1_024,
@@ -126,15 +130,20 @@ class PeerSuite:
     def __init__(self, jars: Jars, scratch: Path) -> None:
         self._jars = jars
         self._scratch = scratch
+        [self._grpc_port] = free_ports(1)
         self._running = ExitStack()
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             brokers: list[Serving] = []
+            certificate = self._scratch / "server.pem"
+            certificate.write_text("".join(loopback_certificate()))
             for number in range(1, BROKERS + 1):
-                words = ("--namesrv", brokers[0].name_server) if brokers else ()
+                words: tuple[str, ...] = ("--namesrv", brokers[0].name_server) if brokers else ()
                 store = self._scratch / f"broker-{number}"
+                if not brokers:
+                    words = ("--grpc-port", str(self._grpc_port), "--tls", "permissive", "--tls-cert", str(certificate))
                 served = Serving(store, *words, broker_name=f"TestBrokerName_{number}", **SETTINGS)
                 brokers.append(undo.enter_context(served))
             self._process = self._start_java(brokers)
@@ -154,6 +163,7 @@ class PeerSuite:
             f"-Djava.io.tmpdir={self._scratch}",
             f"-Dpeer.nameServer={brokers[0].name_server}",
             f"-Dpeer.brokers={places}",
+            f"-Dpeer.grpcPort={self._grpc_port}",
             "-cp",
             os.pathsep.join([str(self._jars.classes), f"{self._jars.lib}/*"]),
             "tiermq.peer.PeerRun",
@@ -169,7 +179,8 @@ class PeerSuite:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(" ".join([PACKAGE + test_class, *without]) + "\n")
+        name = test_class if test_class.startswith(OWN_PACKAGE) else PACKAGE + test_class
+        process.stdin.write(" ".join([name, *without]) + "\n")
         process.stdin.flush()
         outcome = Outcome()
         for line in process.stdout:

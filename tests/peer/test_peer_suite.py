@@ -81,11 +81,12 @@ CLASSES = (
     "tls.TlsMixIT",
 )
 """Those that ask brokers over the wire."""
-PRIORITY = "priority topics came after RocketMQ 5.3, whose protocol this broker speaks"
+OWN_CLASSES = ("tiermq.peer.BrokerGrpcIT",)
+"""Ours: RocketMQ's tests of a proxy in local mode, LocalGrpcIT, against the gRPC port of a broker."""
 CONTAINER = "runs RocketMQ's broker container, with replicas, in the process of the test"
 NOT_APPLICABLE = {
     "autoswitchrole.AutoSwitchRoleIntegrationTest": "RocketMQ's controller switches roles of brokers in the process",
-    "client.consumer.pop.PopPriorityIT": PRIORITY,
+    "client.consumer.pop.PopPriorityIT": "changes settings inside the broker's process before each test",
     **{
         f"container.{name}": CONTAINER
         for name in (
@@ -108,14 +109,13 @@ NOT_APPLICABLE = {
     },
     "dledger.DLedgerProduceAndConsumeIT": "a broker with DLedger in the process of the test",
     "grpc.v2.GrpcBaseIT": "holds no tests: the base of the two others",
-    "grpc.v2.LocalGrpcIT": "a proxy in local mode, which is part of RocketMQ's broker process",
+    "grpc.v2.LocalGrpcIT": "starts a proxy in the process of the test; tiermq.peer.BrokerGrpcIT runs its tests",
     "offset.OffsetNotFoundIT": "changes requests by a hook inside the broker's process",
     "schema.SchemaTest": "compares Java classes with a file, and asks no broker",
     "statictopic.StaticTopicIT": "static topics: docs/decisions/019-static-topics.md",
 }
 WITHOUT: dict[str, dict[str, str]] = {
     "route.CreateAndUpdateTopicIT": {"testStaticTopicNotAffected": "docs/decisions/019-static-topics.md"},
-    "grpc.v2.ClusterGrpcIT": {"testSimpleConsumerSendAndRecvPriorityMessage": PRIORITY},
     "offset.OffsetResetForPopIT": dict.fromkeys(
         ("testResetOffsetThenAckOldForPopOrderly", "testRestOffsetToSkipMsgForPopOrderly"),
         "looks up whether a queue is blocked inside the broker's process",
@@ -143,10 +143,10 @@ def suite(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer
 
 def test_every_class_of_the_suite_is_run_or_has_a_reason(jars: Jars) -> None:
     assert jars.test_classes() == set(CLASSES) | NOT_APPLICABLE.keys()
-    assert WITHOUT.keys() <= set(CLASSES)
+    assert WITHOUT.keys() <= {*CLASSES, *OWN_CLASSES}
 
 
-@pytest.mark.parametrize("test_class", [*CLASSES, *NOT_APPLICABLE])
+@pytest.mark.parametrize("test_class", [*CLASSES, *OWN_CLASSES, *NOT_APPLICABLE])
 def test_passes_against_our_brokers(suite: PeerSuite, test_class: str) -> None:
     if (reason := NOT_APPLICABLE.get(test_class)) is not None:
         _sums["classes not applicable"] += 1

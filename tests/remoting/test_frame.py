@@ -13,6 +13,7 @@ from tiermq.kernel import Frame, FrameReader, SendRequest
 from tiermq.remoting.codes import Language, RequestCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.frame import (
+    RequestTemplate,
     command_of,
     command_of_send,
     decode_binary_header,
@@ -49,6 +50,16 @@ NAMED = {"producerGroup": "g", "topic": "T", "defaultTopic": "TBW102", "defaultT
 def test_a_frame_reads_back_as_it_was(command: RemotingCommand) -> None:
     command.body = memoryview(bytes(command.body))
     assert decode_frame(encode_frame(command)) == command
+
+
+@given(st.integers(0, 0x7FFFFFFF), st.integers(0, 1 << 62), st.integers(1, 1024), st.text(max_size=20))
+def test_a_template_makes_the_frames_that_the_codec_makes(opaque: int, offset: int, most: int, topic: str) -> None:
+    template = RequestTemplate(
+        RequestCode.PULL_MESSAGE, {"topic": topic, "queueId": "3"}, ("queueOffset", "maxMsgNums")
+    )
+    ext = {"topic": topic, "queueId": "3", "queueOffset": str(offset), "maxMsgNums": str(most)}
+    command = RemotingCommand(RequestCode.PULL_MESSAGE, opaque=opaque, ext=ext, header_type=HeaderType.ROCKETMQ)
+    assert template.encode(opaque, offset, most) == encode_frame(command)
 
 
 def test_a_binary_route_request_has_the_bytes_of_rocketmq() -> None:

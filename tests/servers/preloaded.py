@@ -42,13 +42,18 @@ class Preloaded:
         stderr: IO[bytes] | int | None = None,
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        constants: Mapping[str, int] | None = None,
     ) -> None:
-        """stdout is a pipe. stderr is this process's, a file, or with `PIPE` one for no more than a pipe holds."""
+        """stdout is a pipe. stderr is this process's, a file, or with `PIPE` one for no more than a pipe holds.
+
+        `constants`: other values of constants, by module and name: times that no setting has and no test can wait for.
+        """
         pipes = [os.pipe() for _ in range(3 if stderr == subprocess.PIPE else 2)]
         request = {
             "arguments": list(arguments),
             "environment": dict(environment or os.environ),
             "directory": str(directory or Path.cwd()),
+            "constants": dict(constants or {}),
         }
         (_, out), (_, reported), *more = pipes
         errors = more[0][1] if more else 2 if stderr is None or isinstance(stderr, int) else stderr.fileno()
@@ -167,7 +172,7 @@ def _report_ended(reports: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, object], descriptors: list[int]) -> None:
-    """In the fork: the command's own arguments, environment, directory and files."""
+    """In the fork: the command's own arguments, environment, directory, files and constants."""
     os.dup2(descriptors[0], 1)
     os.dup2(descriptors[1], 2)
     for each in descriptors:
@@ -175,6 +180,10 @@ def _become(request: dict[str, object], descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(cast("dict[str, str]", request["environment"]))
     os.chdir(cast("str", request["directory"]))
+    for name, value in cast("dict[str, int]", request["constants"]).items():
+        module, _, constant = name.rpartition(".")
+        assert isinstance(getattr(sys.modules[module], constant), int)
+        setattr(sys.modules[module], constant, value)
     sys.argv = ["tiermq", *cast("list[str]", request["arguments"])]
 
 

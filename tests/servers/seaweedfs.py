@@ -105,7 +105,15 @@ class SeaweedFS:
     def start(self) -> None:
         master, volume, filer, s3 = self._ports
         command = [self._program, "server", f"-dir={self._directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-        command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=50", "-filer", "-s3"]
+        # One master elects itself: what it waits for another one is waited for nothing, at each start from old data.
+        command += [
+            "-master.telemetry=false",
+            "-master.electionTimeout=1s",
+            "-master.volumeSizeLimitMB=64",
+            "-volume.max=50",
+            "-filer",
+            "-s3",
+        ]
         command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
         command += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={self._directory / 's3.json'}"]
         with (self._directory / "weed.log").open("ab") as log:

@@ -28,6 +28,7 @@ SIZES: dict[str, Any] = {
 QUICK: dict[str, Any] = {
     "tiered_store_group_commit_timeout": 100,
     "tier_dispatch_interval": 100,
+    "clean_resource_interval": 200,
     "master_sync_interval": 200,
 }
 """Of an observer."""
@@ -36,8 +37,16 @@ QUICK: dict[str, Any] = {
 class ServerProcess:
     """One server command with a store. Used by one thread."""
 
-    def __init__(self, command: str, store: Path, settings: dict[str, Any], words: list[str]) -> None:
+    def __init__(
+        self,
+        command: str,
+        store: Path,
+        settings: dict[str, Any],
+        words: list[str],
+        constants: dict[str, int] | None = None,
+    ) -> None:
         self.store = store
+        self._constants = constants
         self.errors = store.with_name(f"{store.name}.errors")
         config = store.with_name(f"{store.name}.toml")
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
@@ -48,7 +57,7 @@ class ServerProcess:
     def start(self) -> None:
         """Returns when it serves. Raises AssertionError with its log when it cannot."""
         with self.errors.open("ab") as errors:
-            self.process = Preloaded(self._command, stderr=errors)
+            self.process = Preloaded(self._command, stderr=errors, constants=self._constants)
         self.ready = self.event()
         assert self.ready["event"] == "ready", f"expected the ready line, found {self.ready}"
 
@@ -125,8 +134,9 @@ class Serving(ServerProcess):
 class Following(ServerProcess):
     """`tiermq follow`: one observer, and its progress."""
 
-    def __init__(self, store: Path, *words: str, **settings: object) -> None:
-        super().__init__("follow", store, {**QUICK, **settings}, ["--progress-every", "0.5", *words])
+    def __init__(self, store: Path, *words: str, constants: dict[str, int] | None = None, **settings: object) -> None:
+        """`constants`: see `Preloaded`."""
+        super().__init__("follow", store, {**QUICK, **settings}, ["--progress-every", "0.5", *words], constants)
         self._last: dict[str, Any] = {}
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -317,6 +317,17 @@ class SimulatedFileAccess:
                 else:
                     rest.append(step)
             self._steps = rest
+
+    def sync_all(self, paths: Collection[str]) -> bool:
+        assert paths, "expected paths of the file systems to sync"
+        self.fault("sync_all", "/")
+        with self._lock:
+            for step in self._steps:
+                _apply(self._durable, step)
+            self._steps = []
+            for path in self._entries:
+                SimulatedRegion(self, path, self._entries[path], writable=False).sync()
+        return True
 
     def exists(self, path: str) -> bool:
         return _clean(path) in self._entries or _clean(path) in self._directories

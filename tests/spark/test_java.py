@@ -64,7 +64,8 @@ def test_without_any_java_the_error_names_everything_that_was_looked_at(
 ) -> None:
     fake_java(tmp_path / "a", "11")
     monkeypatch.setattr(java_module, "carried_java", lambda: None)
-    with pytest.raises(JavaMissing, match=r"version 17 or newer.*: .*gone.*does not run.*PATH: .*is version 11"):
+    looked_at = r"version 17 or newer.*: .*gone.*does not run.*PATH: .*is version 11"
+    with pytest.raises(JavaMissing, match=looked_at + r".*pip install 'tiermq\[java\]'"):
         find_java(environment(tmp_path / "gone", tmp_path / "a"))
 
 

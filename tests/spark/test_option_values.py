@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.pipeline.scan.scan_spec import time_ms
+from tiermq.clock import time_ms
 from tiermq.spark import option_values as values
 
 

@@ -26,6 +26,7 @@ from small_store import (
 )
 from tiermq import Message
 from tiermq.errors import StoreDamaged
+from tiermq.store import recovery
 from tiermq.store.checkpoint import CHECKPOINT
 from tiermq.store.dispatch import Dispatch
 
@@ -249,6 +250,31 @@ def test_a_killed_process_that_had_dispatched_nothing_loses_nothing() -> None:
         for queue_id in range(3):
             assert bodies(after, "T", queue_id) == numbered(200)[queue_id::3]
         assert len(after.query("T", "k199").messages) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("synced_at_once_min", [1, 1_000])
+def test_queues_that_a_recovery_rebuilt_are_on_disk_when_it_is_done(
+    monkeypatch: pytest.MonkeyPatch, synced_at_once_min: int
+) -> None:
+    """Each by a call of its own, or all by one for the file system."""
+    monkeypatch.setattr(recovery, "SYNCED_AT_ONCE_MIN", synced_at_once_min)
+    access, calls = SimulatedFileAccess(), []
+    store = on_simulation(access)
+    for number in range(200):
+        store.put(Message("T", b"%d" % number, number % 3))
+    disk = killed(access)
+    disk.on_call = lambda operation, _path: calls.append(operation)
+    after = on_simulation(disk)
+    queues = {path: data for path, data in contents(disk).items() if "/consumequeue/" in path}
+    assert len(queues) == 6
+    assert all(any(data) for data in queues.values())
+    assert queues.items() <= contents(power_cut(disk)).items()
+    assert ("sync_all" in calls) is (synced_at_once_min == 1)
+    calls.clear()
+    after.flush_queues()
+    assert "sync" not in calls
+    after.close()
     store.close()
 
 

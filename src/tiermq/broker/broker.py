@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from tiermq.tier.tiered_store import NotUploaded
 
 
+from tiermq.broker.admin.drain_processor import DrainProcessor
 from tiermq.broker.admin.group_admin_processor import GroupAdminProcessor
 from tiermq.broker.admin.offset_admin_processor import OffsetAdminProcessor
 from tiermq.broker.admin.relay_processor import RelayProcessor
@@ -113,6 +114,7 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
     AssignmentProcessor,
     ClientProcessor,
     ColdFlowProcessor,
+    DrainProcessor,
     EndTransactionProcessor,
     GroupAdminProcessor,
     HaProcessor,
@@ -669,6 +671,7 @@ class Broker:
         if self._endpoint is not None:
             self._endpoint.stop()
         thread.run(self._close(drain_s))
+        self._upload_when_settled()  # The close uploads the rest, also of a master that ends before the next look.
         self.replication.stop()  # Behind the drain: open sends may wait for slaves.
         thread.stop()
         self._hooks.stop()

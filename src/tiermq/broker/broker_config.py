@@ -88,6 +88,10 @@ class BrokerConfig(Configuration):
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default: clients of other machines must reach it.
     grpc_server_port: int = whole(0, high=65_535)
     """Where RocketMQ 5's clients connect by gRPC; 0: nowhere."""
+    min_invisible_time_mills_for_recv: int = whole(10_000, low=1, high=12 * 3_600_000)
+    """The shortest invisible time that a gRPC client may ask for, as `rmq-proxy.json` names it."""
+    grpc_client_consumer_min_long_polling_timeout_millis: int = whole(5_000, high=20_000)
+    """The shortest time that a receive by gRPC waits, as `rmq-proxy.json` names it."""
     namesrv_addr: str = ""
     register_name_server_period: int = whole(30_000, low=1)
     region_id: str = "DefaultRegion"

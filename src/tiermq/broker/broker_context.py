@@ -58,6 +58,7 @@ class BrokerHooks:
         self._stops: list[Callable[[], None]] = []
         self._busy: list[Callable[[], bool]] = []
         self._given: list[Callable[[], GivenCounts]] = []
+        self._held: dict[str, Callable[[], int]] = {}
 
     def every(self, period_s: float, call: Callable[[], None]) -> None:
         """Call it on the loop, again and again."""
@@ -80,7 +81,17 @@ class BrokerHooks:
         """A source of the number of delivered messages."""
         self._given.append(read)
 
+    def holds(self, kind: str, count: Callable[[], int]) -> None:
+        """How many messages of that kind wait in the broker's own log for something to happen: no consumer sees them
+        yet, and they are not uploaded.
+        """
+        self._held[kind] = count
+
     # For the broker, and for the processors that report.
+
+    def held(self) -> dict[str, int]:
+        """The kinds of which there are some."""
+        return {kind: found for kind, count in self._held.items() if (found := count())}
 
     def start_services(self) -> None:
         """On the loop. Running ones continue."""

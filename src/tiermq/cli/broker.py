@@ -1,10 +1,12 @@
-"""`tiermq broker`: roles of the replicas of a broker: status, promote, demote."""
+"""`tiermq broker`: roles of the replicas of a broker: status, promote, demote; drain, before a broker is taken away."""
 
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import json
 import time
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -22,11 +24,13 @@ _TIMEOUT = click.option(
 )
 ROLE_LOOK_S = 0.05
 ASK_S = 3.0
+DRAIN_LOOK_S = 0.5
+DRAIN_ASK_S = 60.0
 
 
 @click.group(cls=SuggestingGroup)
 def broker() -> None:
-    """Show and change the roles of the replicas of a broker.
+    """Show and change the roles of the replicas of a broker; empty a broker into its tier.
 
     Replicas are started with `tiermq serve --standby`. A lease in the tier, or in a shared directory, decides which
     of them is the master. When a master dies, a replica in sync takes over by itself.
@@ -36,6 +40,7 @@ def broker() -> None:
       tiermq broker status orders-a
       tiermq broker demote orders-a              hand over before maintenance
       tiermq broker promote 10.0.0.12:10911      make this replica the master
+      tiermq broker drain orders-a               before this broker is taken away for good
     """
 
 
@@ -110,6 +115,93 @@ def demote(access: Access, name: str, successor: int | None, timeout_s: float, a
         return await _wait_for_role(cluster, address, "slave", timeout_s)
 
     _change(access, change, as_json)
+
+
+@broker.command()
+@click.argument("name", metavar="NAME|HOST:PORT")
+@cluster_options
+@click.option("--unread", is_flag=True, help="Do not wait for consumers: they read the rest from the tier.")
+@click.option(
+    "--leave", "left_topics", metavar="PATTERN", multiple=True,
+    help="Do not wait for these topics, which are never uploaded: their messages are lost with the disk.",
+)  # fmt: skip
+@click.option("--cancel", is_flag=True, help="Let the broker take messages again.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds.")
+@_JSON
+def drain(
+    access: Access, name: str, unread: bool, left_topics: tuple[str, ...], cancel: bool, timeout_s: float, as_json: bool
+) -> None:
+    """Empty the broker NAME into its tier, so that it can be taken away with its disk.
+
+    Its master refuses sends from then on, and name servers show its topics as readable only, so that producers go to
+    other brokers. Deliveries, retries and reads go on. The command waits until consumers have everything, nothing
+    waits in the broker's own log (delayed messages, timers, open transactions, popped messages), and every message is
+    in the tier, compared byte for byte. Then stop the process (SIGTERM writes the last tables), and delete its disk.
+    Sends are refused until the process ends, or --cancel.
+
+    Exit code: 0 if nothing is left, 1 otherwise; what is left is printed.
+    """
+    found = access.run(lambda cluster: _drain(cluster, name, unread, left_topics, cancel, timeout_s))
+    left = _left(found, unread, left_topics)
+    is_done = bool(cancel or (found["closed"] and not left))
+    if as_json:
+        click.echo(json.dumps({**found, "left": left, "drained": is_done and not cancel}))
+    elif cancel:
+        click.echo(f"{found['broker']}: takes messages again")
+    elif is_done:
+        click.echo(
+            f"{found['broker']}: drained: {found['tier']} has every message, compared byte for byte; stop it now"
+        )
+    else:
+        click.echo("\n".join([f"{found['broker']}: not drained:", *(f"  {each}" for each in left)]))
+    raise SystemExit(0 if is_done else 1)
+
+
+async def _drain(
+    cluster: ClusterClient, name: str, unread: bool, left_topics: Collection[str], cancel: bool, timeout_s: float
+) -> dict[str, Any]:
+    """Ask until nothing is left, or the time is over; the last answer. A new master is closed, too."""
+    deadline_s = time.monotonic() + timeout_s
+    said: list[str] = []
+    while True:
+        address = name if _is_address(name) else (await cluster.masters()).get(name)
+        if address is None:
+            raise RemotingError(f"expected a master of broker {name} at the name server, found none")
+        close = "false" if cancel else "true"
+        answer = await cluster.ask(address, RequestCode.DRAIN_BROKER, timeout_s=DRAIN_ASK_S, close=close)
+        found = decode_object(answer.body)
+        left = _left(found, unread, left_topics)
+        if cancel or not left or time.monotonic() >= deadline_s:
+            return found
+        if left != said:
+            click.echo(f"waiting: {'; '.join(left)}", err=True)
+            said = left
+        await asyncio.sleep(DRAIN_LOOK_S)
+
+
+def _left(found: dict[str, Any], unread: bool, left_topics: Collection[str]) -> list[str]:
+    """What keeps a broker from being taken away, as lines."""
+    lines = [f"{kind}: {count:,}" for kind, count in found["held"].items()]
+    missing = found["notUploaded"]
+    if missing["messages"]:
+        lines.append(f"not in the tier: {missing['messages']:,} messages of {missing['queues']:,} queues")
+    if missing["stopped"]:
+        lines.append(
+            f"of these, {missing['stopped']:,} are never uploaded: the tier has other messages under their numbers"
+        )
+    if found["notProven"] and not missing["messages"]:
+        lines.append(f"not compared with the tier's copy: {found['notProven']}")
+    if found["trouble"]:
+        lines.append(f"the tier: {found['trouble']}")
+    for topic, count in found["localOnly"].items():
+        if not any(fnmatch.fnmatchcase(topic, pattern) for pattern in left_topics):
+            lines.append(f"only on the disk, since it is never uploaded: {count:,} messages of {topic}")
+    if not unread:
+        lines += [
+            f"not consumed: {each['messages']:,} messages of {each['topic']} by {each['group']}"
+            for each in found["behind"]
+        ]
+    return lines
 
 
 def _change(access: Access, change: Any, as_json: bool) -> None:

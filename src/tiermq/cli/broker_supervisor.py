@@ -166,8 +166,15 @@ class _BrokerProcess(Service):
             if self._owner.is_ending:
                 return 0.0
             # Not the terminal's Ctrl-C, which the supervisor gets; and never without the supervisor.
+            # The service manager is notified by the supervisor alone.
+            environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
             self._process = process = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_die_with_parent
+                self._command,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                env=environment,
             )
         assert process.stdout is not None
         with process.stdout as lines:

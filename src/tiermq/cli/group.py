@@ -10,7 +10,8 @@ import click
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.completion import group_names, topic_names
 from tiermq.cli.conventions import SuggestingGroup
-from tiermq.cli.source_options import as_visitor, every_page, print_table, source_options
+from tiermq.cli.source_options import as_visitor, every_page, source_options
+from tiermq.cli.terminal import print_table
 from tiermq.client.cluster_client import Access
 from tiermq.console.operations.groups import goal_of
 from tiermq.console.sources import Visit

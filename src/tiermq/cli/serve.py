@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
-from tiermq.remoting.tls import KEY_PASSWORD, TlsMode
+from tiermq.remoting.tls import KEY_PASSWORD, TlsMode, TlsSettings
 from tiermq.replication.election import Decision, Election, Role
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.tier.tier_config import TierConfig
@@ -146,26 +146,26 @@ def serve(security: SecurityOptions, **options: Any) -> None:
             running.callback(handler.removeFilter, rare)
         try:
             if options["brokers"] > 1:
-                if options["with_console"]:
-                    raise BadConfig("--console: expected one broker, found --brokers: run `tiermq console` beside them")
                 _serve_brokers(options, security, running, ending)
                 return
-            ready, reload, announce, acl = _start(options, security, running, left)
+            ready, reload, announce, acl, served = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             give_up("serve", error)
         report_settings("serve", ready["ignored"], ready["unknown"])
         say_event(as_json, _ready_line(ready), event="ready", **ready)
         announce()
-        ending.wait(on_hangup=reload, acl=acl)
+        ending.wait(on_hangup=reload, acl=acl, servers=served)
         say_event(as_json, "broker ending", event="ending")
     say_event(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
 
 
 def _start(
     options: dict[str, Any], security: SecurityOptions, running: ExitStack, left: dict[str, Any]
-) -> tuple[dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None]:
+) -> tuple[
+    dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None, Callable[[], list[RemotingServer]]
+]:
     """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
-    is called when the ready line was printed, and the accounts.
+    is called when the ready line was printed, the accounts, and the servers that run now.
     `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
@@ -175,11 +175,7 @@ def _start(
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config))
     _check_options(options, file, config, weaker)
-    if os.path.exists(lock := f"{directory}/lock"):
-        StoreLock(lock).release()  # Who has the store says more than who has its port.
-    if tier and not options["tier_later"]:
-        reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
-        check_access(tier, TierConfig(**file.tier), config, reads=reads)
+    _check_places(options, file, config, directory, tier)
     named_by = config.namesrv_addr
     own = None if named_by else own_account()
     tls, acl = security.tls(), security.acl(also=own)
@@ -187,10 +183,7 @@ def _start(
     servers: list[RemotingServer] = []
     if own is not None:
         credentials = None if acl is None else Credentials(own.access_key, own.secret_key)
-        name_server = NameServer(_name_server_config(options, file, config, directory), tls=tls, acl=acl)
-        with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
-            name_server.start()
-        running.callback(name_server.stop)
+        name_server = _own_name_server(_name_server_config(options, file, config, directory), tls, acl, running)
         servers.append(name_server.server)
         named_by = f"{config.broker_ip1}:{name_server.port}"
         dialled = LOOPBACK if config.bind_address in ANY else config.bind_address
@@ -223,27 +216,43 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    console = _console(options, security, acl, named_by, tier, directory, broker, running)
+    own_store = StorePlace(directory, broker.config.broker_cluster_name, broker.config.broker_name)
+    console = _console(options, security, acl, named_by or broker.config.namesrv_addr, tier, [own_store], running)
+
+    def served() -> list[RemotingServer]:
+        return [*servers, *_server_of(current())]
+
     reported = {**console, "ignored": list(file.ignored), "unknown": list(file.unknown), "weaker": weaker}
     return (
         {**_ready(broker, tier, security), "nameServer": named_by, "store": directory, **reported},
-        lambda: reload_security([*servers, *_server_of(current())], acl, options["as_json"]),
+        lambda: reload_security(served(), acl, options["as_json"]),
         announce,
         acl,
+        served,
     )
+
+
+def _check_places(
+    options: dict[str, Any], file: FileSettings, config: BrokerConfig, directory: str, tier: str | None
+) -> None:
+    """The store must be free, and the tier give access. Raises StoreLocked, TierError."""
+    if os.path.exists(lock := f"{directory}/lock"):
+        StoreLock(lock).release()  # Who has the store says more than who has its port.
+    if tier and not options["tier_later"]:
+        reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
+        check_access(tier, TierConfig(**file.tier), config, reads=reads)
 
 
 def _console(
     options: dict[str, Any],
     security: SecurityOptions,
     acl: AccessFile | None,
-    name_server: str | None,
+    name_server: str,
     tier: str | None,
-    directory: str,
-    broker: Broker,
+    stores: Sequence[StorePlace],
     running: ExitStack,
 ) -> dict[str, Any]:
-    """The console of this broker, and its address for the ready line; nothing unless it is asked for."""
+    """The console of these brokers, and its address for the ready line; nothing unless it is asked for."""
     if not options["with_console"]:
         if options["allow_changes"]:
             raise BadConfig("--allow-changes: expected --console beside it, found none")
@@ -251,11 +260,9 @@ def _console(
     from tiermq.console.sources import SourcePlace, Sources
     from tiermq.console.web.server import ConsoleServer
 
-    config = broker.config
-    access = Access(name_server or config.namesrv_addr, tls=security.tls().mode is TlsMode.ENFORCING)
-    store = StorePlace(directory, config.broker_cluster_name, config.broker_name)
+    access = Access(name_server, tls=security.tls().mode is TlsMode.ENFORCING)
     server = ConsoleServer(
-        Sources(SourcePlace(access, tier, (store,))), port=options["console_port"], accounts=acl,
+        Sources(SourcePlace(access, tier, tuple(stores))), port=options["console_port"], accounts=acl,
         allow_changes=options["allow_changes"],
     )  # fmt: skip
     running.callback(server.stop)
@@ -277,12 +284,8 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         raise BadConfig(f"{security.accounts}: expected an administrator, as whom brokers register, found none")
     named_by, servers = config.namesrv_addr, []
     if not named_by:
-        name_server = NameServer(
-            _name_server_config(options, file, config, str(directory)), tls=security.tls(), acl=acl
-        )
-        with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
-            name_server.start()
-        running.callback(name_server.stop)
+        own = _name_server_config(options, file, config, str(directory))
+        name_server = _own_name_server(own, security.tls(), acl, running)
         servers.append(name_server.server)
         named_by = f"{LOOPBACK if config.bind_address in ANY else config.bind_address}:{name_server.port}"
     if security.key_password is not None:
@@ -291,24 +294,30 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     supervisor = BrokerSupervisor(commands, lambda words, values: say_event(as_json, words, **values))
     running.callback(supervisor.stop)
     brokers = supervisor.start()
+    tier = brokers[0]["tier"]
+    stores = [StorePlace(each["store"], config.broker_cluster_name, each["name"]) for each in brokers]
+    console = _console(options, security, acl, named_by, tier, stores, running)
     words = ", ".join(f"{each['name']} at {each['address']}" for each in brokers)
     is_open = security.is_open(config.bind_address)
     say_event(
         as_json,
         f"{len(brokers)} brokers ready: {words}, name server {named_by}, stores {directory}/0 to {len(brokers) - 1}, "
-        f"tier {brokers[0]['tier'] or 'none'}" + (f", {OPEN}" if is_open else ""),
+        f"tier {tier or 'none'}"
+        + (f", console {console['console']}" if console else "")
+        + (f", {OPEN}" if is_open else ""),
         event="ready",
         brokers=brokers,
         nameServer=named_by,
         store=str(directory),
         open=is_open,
+        **console,
     )
 
     def reload() -> None:
         supervisor.hang_up()
         reload_security(servers, acl, as_json)
 
-    ending.wait(on_hangup=reload, acl=acl)
+    ending.wait(on_hangup=reload, acl=acl, servers=lambda: servers)
     say_event(as_json, "brokers ending", event="ending")
     running.close()
     left = {"messages": supervisor.messages_left, "queues": supervisor.queues_left}
@@ -539,6 +548,17 @@ def _name_server_config(
     if options["namesrv_port"] is not None:
         values["listen_port"] = options["namesrv_port"]
     return NameServerConfig(**values)
+
+
+def _own_name_server(
+    config: NameServerConfig, tls: TlsSettings, acl: AccessFile | None, running: ExitStack
+) -> NameServer:
+    """Started, and stopped by `running`."""
+    made = NameServer(config, tls=tls, acl=acl)
+    with _explained(f"name server, {config.bind_address}:{config.listen_port}"):
+        made.start()
+    running.callback(made.stop)
+    return made
 
 
 def own_account() -> Account:

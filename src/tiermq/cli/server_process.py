@@ -61,6 +61,43 @@ def notify_manager(state: str) -> None:
         _log.warning("the service manager at %s was not notified of %s: %s", address, state, error)
 
 
+class Watchdog:
+    """Notifies the service manager again and again while the servers' loops run (systemd's WatchdogSec).
+
+    A beat is sent when every loop has run a call that was queued for it: a loop that hangs sends none, and the manager
+    ends the process. A server that was stopped meanwhile (a change of roles) is left out from the next beat on.
+    """
+
+    def __init__(self, servers: Callable[[], Sequence[RemotingServer]]) -> None:
+        self._servers = servers
+        wanted_us, of = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+        is_wanted = wanted_us.isdigit() and int(wanted_us) > 0 and of in ("", str(os.getpid()))
+        self.period_s = int(wanted_us) / 3e6 if is_wanted else None
+        """None: nobody watches."""
+        self._next_s = time.monotonic()
+
+    def look(self) -> None:
+        """Begin a beat if it is time."""
+        if self.period_s is None or (now_s := time.monotonic()) < self._next_s:
+            return
+        self._next_s = now_s + self.period_s
+        servers = self._servers()
+        answered = [0]  # Of this beat; each loop counts on its own thread, one increment after the other.
+        lock = threading.Lock()
+
+        def count() -> None:
+            with lock:
+                answered[0] += 1
+                is_last = answered[0] == len(servers)
+            if is_last:
+                notify_manager("WATCHDOG=1")
+
+        for server in servers:
+            server.call_threadsafe(count)
+        if not servers:
+            notify_manager("WATCHDOG=1")
+
+
 class EndSignals:
     """SIGTERM, SIGINT and SIGHUP for a server command to wait for.
 
@@ -101,23 +138,34 @@ class EndSignals:
         if number in NUMBERS:
             self._has_ended = True
 
-    def wait(self, on_hangup: Callable[[], None], acl: AccessFile | None = None) -> None:
+    def wait(
+        self,
+        on_hangup: Callable[[], None],
+        acl: AccessFile | None = None,
+        servers: Callable[[], Sequence[RemotingServer]] = lambda: (),
+    ) -> None:
         """Wait for an end signal. Other signals that have handlers are ignored.
 
         Meanwhile `acl` looks for a changed file: without that a broken one would be reported at the next request only.
+        The service manager is notified when this begins and ends, of reloads, and that the loops of `servers` run.
         """
         notify_manager("READY=1")
-        self._mine.settimeout(None if acl is None else RELOAD_S)
-        while not set(came := self._signals(acl)) & set(NUMBERS) and not self._has_ended:
+        watchdog = Watchdog(servers)
+        rests_s = [each for each in (None if acl is None else RELOAD_S, watchdog.period_s) if each is not None]
+        self._mine.settimeout(min(rests_s, default=None))
+        while not set(came := self._signals(acl, watchdog)) & set(NUMBERS) and not self._has_ended:
             if signal.SIGHUP in came:
+                notify_manager(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 on_hangup()
+                notify_manager("READY=1")
         self._mine.settimeout(None)
         self._listener = threading.Thread(target=self._end_at_once, args=(time.monotonic(),), daemon=True)
         self._listener.start()
         notify_manager("STOPPING=1")
 
-    def _signals(self, acl: AccessFile | None) -> bytes:
+    def _signals(self, acl: AccessFile | None, watchdog: Watchdog) -> bytes:
         while True:
+            watchdog.look()
             try:
                 return self._mine.recv(64)
             except TimeoutError:
@@ -387,7 +435,11 @@ def run_server(
                 open=is_open,
                 **values,
             )
-            ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json), acl=acl)
+            ending.wait(
+                on_hangup=lambda: reload_security([server.server], acl, as_json),
+                acl=acl,
+                servers=lambda: [server.server],
+            )
         say_event(as_json, f"{kind.NAME} ended", event="ended")
 
 

@@ -1,4 +1,4 @@
-"""Options of commands that run an operation of the catalogue: --namesrv, --tier and --store; and tables of 80 columns.
+"""Options of commands that run an operation of the catalogue: --namesrv, --tier and --store.
 
 @click.command()
 @source_options
@@ -9,14 +9,11 @@ def command(visit: Visit, ...) -> None:
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
 from tiermq.client.cluster_client import Access
@@ -25,7 +22,6 @@ from tiermq.console.sources import SourcePlace, Sources, Visit
 from tiermq.history.scan_values import StorePlace
 
 F = TypeVar("F", bound=Callable[..., Any])
-WIDTH = 80
 ROWS = 1_000
 
 
@@ -84,21 +80,3 @@ def given(values: dict[str, object]) -> dict[str, object]:
     return {
         name: str(each).lower() if isinstance(each, bool) else each for name, each in values.items() if each is not None
     }
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> None:
-    """A table that fits a terminal: the first `texts` columns fold, figures are never cut."""
-    width = None if sys.stdout.isatty() else max(WIDTH, sum(_widest(columns, rows)) + 2 * len(columns))
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for index, name in enumerate(columns):
-        if index < texts:
-            table.add_column(name, overflow="fold")
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=width, highlight=False, markup=False).print(table)
-
-
-def _widest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max([len(name), *(len(row[index]) for row in rows)]) for index, name in enumerate(columns)]

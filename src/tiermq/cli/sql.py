@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from tiermq.cli.pipeline.options import source_arguments, source_options
-from tiermq.cli.pipeline.sql import show_rows
+from tiermq.cli.pipeline.sql import query_arguments, query_options, show_result
 from tiermq.clock import SystemClock
 
 
 @click.command()
-@click.argument("query")
-@source_options
-@click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; repeatable.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True)
-@click.option(
-    "--limit", type=click.IntRange(0), default=1000, show_default=True, help="Maximum number of rows; 0: all."
-)
-@click.option("--explain", is_flag=True, help="Print what the scan planned, skipped and read, on stderr.")
+@query_options
 @click.option("--dry-run", is_flag=True, help="Print what would be read; read no message.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report, with its rows, as one JSON object.")
 def sql(
@@ -72,23 +62,11 @@ def sql(
     from tiermq.embedded.locations import moment_ms, tier_url
     from tiermq.pipeline.scan.scan_spec import scan_spec
 
-    arguments = source_arguments(**source)
-    arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
+    arguments = query_arguments(keys, tags, **source)
     now_ms = SystemClock().now_ms()
     for name in {"since", "until"} & arguments.keys():
-        text = arguments[name]
-        arguments[name] = int(text) if text.isdigit() else moment_ms(text, now_ms)
+        arguments[name] = moment_ms(arguments[name], now_ms)
     if "tier" in arguments:
         arguments["tier"] = tier_url(arguments["tier"])
     report = query_history(query, scan_spec(**arguments), limit=limit, explain=explain, dry_run=dry_run)
-    for note in report.details["notes"]:
-        click.echo(f"note: {note}", err=True)
-    if as_json:
-        click.echo(json.dumps(report.as_dict()))
-        return
-    for view, lines in report.details.get("scan", {}).items():
-        click.echo(f"{view}:", err=not dry_run)
-        for line in lines:
-            click.echo(f"  {line}", err=not dry_run)
-    if not dry_run:
-        show_rows(report, form)
+    show_result(report, form, dry_run=dry_run, as_json=as_json)

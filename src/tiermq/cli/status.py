@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from tiermq.cli.source_options import print_table, source_options
+from tiermq.cli.source_options import source_options
+from tiermq.cli.terminal import print_table
 from tiermq.console.catalogue import run
 from tiermq.console.sources import Visit
 from tiermq.console.web.figures import moment, number, percent, size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_PROBLEMS, FINDINGS_SHOWN_MAX, SuggestingGroup
+from tiermq.cli.terminal import bar, is_watched, print_table
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreError
@@ -115,25 +115,16 @@ def _no_store(error: StoreError) -> NoReturn:
 
 def _checked(directory: Path, logs: tuple[Path, ...], slots: int | None, *, quiet: bool) -> CheckReport:
     """The check, with a progress bar on a terminal."""
-    if quiet or not _is_watched() or not is_store(directory):
+    if quiet or not is_watched() or not is_store(directory):
         return check_store(directory, commit_log_paths=logs, slot_count=slots)
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     from tiermq.store.readonly.directory import FileKind, list_store
 
     walked = (FileKind.COMMIT_LOG, FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE)
     total = sum(file.path.stat().st_size for file in list_store(directory, logs) if file.kind in walked)
-    columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("check", total=total)
+    with bar("checking", in_bytes=True, adds=True) as progress:
         return check_store(
-            directory, commit_log_paths=logs, slot_count=slots, progress=lambda done: progress.advance(task, done)
+            directory, commit_log_paths=logs, slot_count=slots, progress=lambda done: progress(done, total)
         )
-
-
-def _is_watched() -> bool:
-    return sys.stderr.isatty()
 
 
 def _show_report(report: CheckReport) -> None:
@@ -174,35 +165,29 @@ def _waiting_lines(waiting: dict[str, Any]) -> Iterator[str]:
 
 
 def _show_stat(found: StoreStat, open_transactions: int, waiting: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
     span = found.log_max_offset - found.log_min_offset
-    console.print(f"[bold]{found.directory}[/bold]", highlight=False)
-    console.print(f"  closed      {'in order' if found.ended_cleanly else 'no: it crashed, or is in use'}")
-    console.print(
+    click.echo(str(found.directory))
+    click.echo(f"  closed      {'in order' if found.ended_cleanly else 'no: it crashed, or is in use'}")
+    click.echo(
         f"  commit log  {found.log_min_offset:,} to {found.log_max_offset:,} ({span:,} bytes), "
         f"{counted_noun(found.log_files, 'file')}"
     )
-    console.print(f"  index       {found.index_entries:,} entries in {counted_noun(found.index_files, 'file')}")
+    click.echo(f"  index       {found.index_entries:,} entries in {counted_noun(found.index_files, 'file')}")
     for name, value in found.checkpoint.items():
         shown = _moment(value) if name.endswith("_ms") else f"{value:,}"
-        console.print(f"  checkpoint  {name.removesuffix('_ms')} {shown}")
+        click.echo(f"  checkpoint  {name.removesuffix('_ms')} {shown}")
     if open_transactions:
-        console.print(f"  transactions  {open_transactions:,} open, see `tiermq transaction ls`")
+        click.echo(f"  transactions  {open_transactions:,} open, see `tiermq transaction ls`")
     for line in _waiting_lines(waiting):
-        console.print(line, highlight=False)
-    console.print(f"  disk        {sum(found.disk_bytes.values()):,} bytes")
-    table = Table("topic", "queues", "messages", "smallest", "largest")
-    for column in table.columns[1:]:
-        column.justify = "right"
+        click.echo(line)
+    click.echo(f"  disk        {sum(found.disk_bytes.values()):,} bytes")
     topics: dict[str, list[int]] = {}
     for queue in found.queues:
         topics.setdefault(queue.topic, []).append(queue.messages)
-    for topic, messages in topics.items():
-        table.add_row(topic, str(len(messages)), f"{sum(messages):,}", f"{min(messages):,}", f"{max(messages):,}")
-    console.print(table)
+    rows = [
+        [topic, str(len(each)), f"{sum(each):,}", f"{min(each):,}", f"{max(each):,}"] for topic, each in topics.items()
+    ]
+    print_table(["topic", "queues", "messages", "smallest", "largest"], rows)
 
 
 def _moment(timestamp_ms: int) -> str:

@@ -11,7 +11,8 @@ from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import SuggestingGroup
 from tiermq.cli.option_values import parse_bytes, parse_hours
-from tiermq.cli.source_options import as_visitor, every_page, print_table, source_options
+from tiermq.cli.source_options import as_visitor, every_page, source_options
+from tiermq.cli.terminal import print_table
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import Visit
 from tiermq.console.web.figures import number, size

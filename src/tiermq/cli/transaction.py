@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
 from tiermq.cli.tier.output import moment
 from tiermq.delivery.transactions.open_halves import open_halves
-from tiermq.delivery.transactions.transaction_fate import TransactionFate, transaction_fate
 from tiermq.errors import StoreError, TierMQError
-from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, StorePlace
+
+if TYPE_CHECKING:
+    from tiermq.delivery.transactions.transaction_fate import TransactionFate
 
 
 @click.group(cls=SuggestingGroup)
@@ -102,6 +104,10 @@ def show(
       tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 \\
           --tier s3://history --json | jq -r .fate
     """
+    # They need the extra `sql`, unlike the list.
+    from tiermq.delivery.transactions.transaction_fate import transaction_fate
+    from tiermq.history.open_history import open_history
+
     if tier is None and directory is None:
         raise click.UsageError("expected --tier URL, --store DIR, or both, found neither")
     stores = () if directory is None else (StorePlace(str(directory), cluster, broker),)

@@ -219,13 +219,11 @@ class ClusterClient:
         try:
             answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
         except RequestTimedOut:
-            self._retire(address, client)
+            self.retire(address, client)
             raise
         finally:
-            if client in self._retired and not client.open_requests:
-                self._retired.discard(client)
-                if client.connection is not None:
-                    client.connection.abort()
+            if client in self._retired:
+                self._end_retired()
         if answer.code not in expected:
             text = f"{address} refuses: {answer.remark or 'no reason given'}"
             if answer.code == ResponseCode.NO_PERMISSION and self._credentials is None:
@@ -233,11 +231,24 @@ class ClusterClient:
             raise RequestRefused(text, answer.code)
         return answer
 
-    def _retire(self, address: str, client: RemotingClient) -> None:
+    def connected(self, address: str) -> RemotingClient | None:
+        """The connection to an address, if there is one."""
+        client = self._clients.get(address)
+        return client if client is not None and client.is_open else None
+
+    def retire(self, address: str, client: RemotingClient) -> None:
         """The next request to the address makes a connection of its own; this one ends with its last request."""
         if self._clients.get(address) is client:
             del self._clients[address]
             self._retired.add(client)
+            self._end_retired()
+            asyncio.get_running_loop().call_later(TIMEOUT_S, self._end_retired)  # Its last one may be given up.
+
+    def _end_retired(self) -> None:
+        for client in [each for each in self._retired if not each.open_requests]:
+            self._retired.discard(client)
+            if client.connection is not None:
+                client.connection.abort()
 
     async def ask_name_server(
         self, code: RequestCode, *, expected: tuple[int, ...] = (ResponseCode.SUCCESS,), **fields: Any

@@ -19,8 +19,10 @@ from tiermq.message.properties import UNIQ_KEY, get_property
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TOOLS_GROUP
+from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
+from tiermq.remoting.frame import RequestTemplate
 
 PULL_MESSAGES = 32
 HOLD_MS = 15_000
@@ -37,6 +39,7 @@ PULLED = (
 BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL})
 T = TypeVar("T")
 MOST = 32
+PULL_FIELDS = {"consumerGroup": TOOLS_GROUP, "commitOffset": "0", "subVersion": "0", "expressionType": "TAG"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,14 @@ class Pulled:
     code: int
     next_offset: int
     records: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SentPull:
+    """A pull in flight, and the connection that it was sent by."""
+
+    client: RemotingClient
+    answer: asyncio.Future[RemotingCommand]
 
 
 async def patiently(work: Callable[[], Coroutine[Any, Any, T]], tries: int = TRIES) -> T:
@@ -75,6 +86,7 @@ class QueueAccess:
         self.client = client
         self.topic = topic
         self.place = place
+        self._template: RequestTemplate | None = None
 
     async def bounds(self) -> tuple[int, int]:
         """Its messages [min, max), hot and cold; max as `end` returns it."""
@@ -112,21 +124,48 @@ class QueueAccess:
             lambda: self._ask(
                 RequestCode.PULL_MESSAGE,
                 PULLED,
-                consumerGroup=TOOLS_GROUP,
                 queueOffset=offset,
                 maxMsgNums=most,
                 timeout_s=self.timeout_s + 3 * hold_ms / 1000,
+                **PULL_FIELDS,
                 sysFlag=SUBSCRIPTION_FLAG | (SUSPEND_FLAG if hold_ms else 0),
-                commitOffset=0,
                 suspendTimeoutMillis=hold_ms,
                 subscription=expression,
-                subVersion=0,
-                expressionType="TAG",
             ),
             tries,
         )
-        found = answer.body if answer.code == ResponseCode.SUCCESS else b""
-        return Pulled(answer.code, _offset(answer, "nextBeginOffset"), bytes(found))
+        return _pulled(answer)
+
+    def pull_soon(self, offset: int, most: int) -> SentPull | None:
+        """The same of all messages, sent with everything that this loop iteration sends, and without a task.
+
+        For pulls by the thousand, one of which costs a fifth of `pull`. None: it must be done by `pull`, since no
+        connection is open, or requests are signed.
+        """
+        client = self.client.connected(self.place.address)
+        if client is None or client.credentials is not None:
+            return None
+        if self._template is None:
+            fields = {"topic": self.topic, "queueId": str(self.place.queue_id), **PULL_FIELDS, "subscription": "*"}
+            fields |= {"sysFlag": str(SUBSCRIPTION_FLAG), "suspendTimeoutMillis": "0"}
+            self._template = RequestTemplate(RequestCode.PULL_MESSAGE, fields, ("queueOffset", "maxMsgNums"))
+        encode = self._template.encode
+        code = int(RequestCode.PULL_MESSAGE)
+        return SentPull(
+            client, client.request_encoded(lambda opaque: (encode(opaque, offset, most),), self.timeout_s, code)
+        )
+
+    async def answer_of(self, sent: SentPull, offset: int, most: int) -> Pulled:
+        """The answer of a pull that was sent; one that failed is done again by `pull`. Raises as that does."""
+        try:
+            answer = await sent.answer
+            if answer.code in PULLED:
+                return _pulled(answer)
+        except RequestTimedOut:
+            self.client.retire(self.place.address, sent.client)
+        except PeerGone:
+            pass  # As below.
+        return await self.pull(offset, most=most)
 
     async def _number(self, code: RequestCode, **fields: Any) -> int:
         answer = await patiently(lambda: self._ask(code, (ResponseCode.SUCCESS,), **fields))
@@ -135,6 +174,11 @@ class QueueAccess:
     def _ask(self, code: RequestCode, expected: tuple[int, ...], **fields: Any) -> Coroutine[Any, Any, RemotingCommand]:
         queue: dict[str, Any] = {"topic": self.topic, "queueId": self.place.queue_id, **fields}
         return self.client.ask(self.place.address, code, expected=expected, **queue)
+
+
+def _pulled(answer: RemotingCommand) -> Pulled:
+    found = answer.body if answer.code == ResponseCode.SUCCESS else b""
+    return Pulled(answer.code, _offset(answer, "nextBeginOffset"), bytes(found))
 
 
 def _offset(answer: RemotingCommand, field: str) -> int:

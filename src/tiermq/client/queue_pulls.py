@@ -8,7 +8,8 @@ asked for is thrown away, unless the queue itself jumps.
     answered   [ 0..11 ]                                    the broker's limit in bytes: asks 12..31 next, and for 12 at
                                                             a time from now on
 
-A filter makes guesses useless: then one pull is in flight. Belongs to the client's loop.
+New pulls are sent when half of them are answered, in one write. A filter makes guesses useless: then one pull is in
+flight. Belongs to the client's loop.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
-from tiermq.client.queue_access import PULL_MESSAGES, Pulled, QueueAccess
+from tiermq.client.queue_access import PULL_MESSAGES, Pulled, QueueAccess, SentPull
 from tiermq.remoting.codes import ResponseCode
 
 GROW_AFTER = 32
@@ -30,7 +32,10 @@ class _Asked:
 
     offset: int
     most: int
-    answer: asyncio.Task[Pulled]
+    answer: SentPull | asyncio.Task[Pulled]
+
+    def forget(self) -> None:
+        (self.answer.answer if isinstance(self.answer, SentPull) else self.answer).cancel()
 
 
 class QueuePulls:
@@ -52,17 +57,21 @@ class QueuePulls:
     async def take(self, at: int) -> Pulled:
         """The answer for `at`, which must be below the end. Raises what a pull raises."""
         while self._asked and self._asked[0].offset < at:
-            self._asked.popleft().answer.cancel()
+            self._asked.popleft().forget()
         if not self._asked or self._asked[0].offset > at:
             room = self._asked[0].offset - at if self._asked else self._step or self._most
             self._asked.appendleft(self._ask(at, min(room, self._most)))
-        place = self._asked[-1].offset + self._asked[-1].most
-        while self._step and len(self._asked) < self._ahead and place < self._end:
-            asked = self._ask(place, self._range())
-            self._asked.append(asked)
-            place += asked.most
+        if self._step and len(self._asked) <= self._ahead // 2:
+            place = self._asked[-1].offset + self._asked[-1].most
+            while len(self._asked) < self._ahead and place < self._end:
+                asked = self._ask(place, self._range())
+                self._asked.append(asked)
+                place += asked.most
         first = self._asked.popleft()
-        pulled = await first.answer
+        if isinstance(first.answer, SentPull):
+            pulled = await self._queue.answer_of(first.answer, first.offset, first.most)
+        else:
+            pulled = await first.answer
         self._learn(first, pulled)
         return pulled
 
@@ -76,8 +85,11 @@ class QueuePulls:
 
     def _ask(self, offset: int, most: int) -> _Asked:
         most = max(1, min(most, self._end - offset))
-        pull = self._queue.pull(offset, self._expression, most)
-        answer = asyncio.get_running_loop().create_task(pull)
+        sent = self._queue.pull_soon(offset, most) if self._expression == "*" else None
+        if sent is not None:
+            sent.answer.add_done_callback(_seen)
+            return _Asked(offset, most, sent)
+        answer = asyncio.get_running_loop().create_task(self._queue.pull(offset, self._expression, most))
         answer.add_done_callback(_seen)
         return _Asked(offset, most, answer)
 
@@ -97,11 +109,11 @@ class QueuePulls:
     def forget(self) -> None:
         """Give up what is in flight."""
         for asked in self._asked:
-            asked.answer.cancel()
+            asked.forget()
         self._asked.clear()
 
 
-def _seen(answer: asyncio.Task[Pulled]) -> None:
+def _seen(answer: asyncio.Future[Any]) -> None:
     """An error of a pull that was given up concerns no caller."""
     if not answer.cancelled():
         answer.exception()

@@ -24,7 +24,7 @@ from tiermq.message.client_batch import inner_num, with_inner_base
 from tiermq.message.layout import TOPIC_BYTES_MAX_V1
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, with_property
 from tiermq.message.system_flag import is_inner_batch
-from tiermq.message.topic_name import is_light_queue, may_multi_dispatch, topic_problem
+from tiermq.message.topic_name import is_light_queue, may_multi_dispatch, queue_problem
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class CommitLog:
         """Let a queue be put to: PUT_OK, or why it cannot be."""
         if self.appender.handle(topic, queue_id) is not None:
             return PutStatus.PUT_OK
-        if topic_problem(topic) is not None or self._needs_missing_version(topic):
+        if queue_problem(topic) is not None or self._needs_missing_version(topic):
             return PutStatus.MESSAGE_ILLEGAL
         if not self._may_begin(topic, queue_id):
             return PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
@@ -163,7 +163,7 @@ class CommitLog:
         handle = self.appender.handle(topic, queue_id)
         if handle is not None:
             return handle
-        if topic_problem(topic) is not None or self._needs_missing_version(topic):
+        if queue_problem(topic) is not None or self._needs_missing_version(topic):
             return None
         with self._bind_lock:
             handle = self.appender.handle(topic, queue_id)

@@ -388,8 +388,7 @@ class ConsumeQueue:
         if found is None or found[1].physical_offset < min_physical_offset:
             low = first_not_below(low, self.max_offset, min_physical_offset, self._units.probe_physical)
         self.min_logic_offset = low * UNIT_BYTES
-        unit = self._units.at(low)
-        if self.ext is not None and unit is not None:
+        if self.ext is not None and (unit := self._units.at(low)) is not None:
             self.ext.truncate_by_min(unit.tags_code)
 
     def delete_expired(self, min_physical_offset: int) -> int:

@@ -27,12 +27,12 @@ from tiermq.config import FlushDiskType
 from tiermq.embedded.consumer import Consumer
 from tiermq.embedded.local_store import LocalStore
 from tiermq.embedded.locations import Location, Moment
-from tiermq.embedded.message_store import MessageStore, Page
+from tiermq.embedded.message_store import MessageStore
 from tiermq.embedded.message_stream import MessageStream
 from tiermq.embedded.put_refusal import check_all
 from tiermq.embedded.tiered_store import TieredStore
 from tiermq.errors import StoreClosed
-from tiermq.kernel import Message, PutResult, PutResults
+from tiermq.kernel import GetPage, Message, PutResult, PutResults
 from tiermq.kernel.columns import TIME_MAX_MS
 from tiermq.status import PutStatus
 from tiermq.store.reader import QueryPage
@@ -158,11 +158,11 @@ class AsyncStore:
         *,
         tags: str = "*",
         wait_s: float = 0.0,
-    ) -> Page:
+    ) -> GetPage:
         """A page of messages of one queue, as `LocalStore.get`."""
         call = partial(self.store.get, topic, queue_id, offset, max_messages, tags=tags)
 
-        async def look() -> Page | None:
+        async def look() -> GetPage | None:
             page = await self._read(call)
             return page if page.count else None
 

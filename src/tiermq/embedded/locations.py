@@ -7,16 +7,14 @@ import os
 import re
 from pathlib import Path
 
-from tiermq.clock import AGE_UNITS_MS, EVER_MS
+from tiermq.clock import EVER_MS, read_moment_ms, time_ms
 from tiermq.errors import BadConfig
-from tiermq.pipeline.scan.scan_spec import time_ms
 
 Location = str | os.PathLike[str]
 """A directory, or (of a tier) a URL."""
 Moment = str | int | dt.datetime | dt.timedelta
 """A time: an age ("90s", "15m", "1h", "3d", or a timedelta), an ISO text, a datetime, or milliseconds since 1970."""
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_AGE = re.compile(r"([0-9]+)\s*([smhd])")
 
 
 def tier_url(tier: Location) -> str:
@@ -30,10 +28,8 @@ def tier_url(tier: Location) -> str:
 def moment_ms(moment: Moment, now_ms: int) -> int:
     """A moment in milliseconds since 1970. Times without a zone are UTC. Raises BadConfig."""
     if isinstance(moment, str):
-        if age := _AGE.fullmatch(moment.strip()):
-            return now_ms - int(age[1]) * AGE_UNITS_MS[age[2]]
         try:
-            moment = dt.datetime.fromisoformat(moment)
+            return read_moment_ms(moment, now_ms, dt.UTC)
         except ValueError:
             raise BadConfig(
                 "a moment is an age such as 90s, 15m, 1h or 3d, a time such as 2026-01-31T12:00:00Z, a datetime, a "

@@ -24,7 +24,7 @@ from tiermq.embedded.locations import Moment, moment_ms
 from tiermq.embedded.message_stream import MessageStream, QueueReader
 from tiermq.embedded.put_refusal import check_all, refusal
 from tiermq.errors import BadConfig, IllegalMessage, StoreClosed
-from tiermq.kernel import GetPage, Message, PutResult, PutResults, TierPage
+from tiermq.kernel import GetPage, Message, PutResult, PutResults
 from tiermq.kernel.columns import TIME_MAX_MS
 from tiermq.message.message_filter import MessageFilter, TagFilter
 from tiermq.message.stored_message import StoredMessage
@@ -38,7 +38,6 @@ from tiermq.store.reader import PULL_BYTES_MAX, QueryPage
 if TYPE_CHECKING:
     from tiermq.tier.tiered_store import TieredStore as TieredEngine
 
-Page = GetPage | TierPage
 _Engine = "LocalEngine | TieredEngine"
 
 
@@ -114,7 +113,7 @@ class MessageStore:
         tags: str = "*",
         wait_s: float = 0.0,
         fresh: bool = True,
-    ) -> Page:
+    ) -> GetPage:
         """A page of messages of one queue, from `offset` on: iterable, with a length, a status and the next offset.
 
         tags: only messages with one of them (`"paid || sent"`). wait_s: if there is none, wait for one so long.
@@ -316,7 +315,7 @@ class MessageStore:
         max_bytes: int = PULL_BYTES_MAX,
         *,
         fresh: bool = True,
-    ) -> Page:
+    ) -> GetPage:
         sees_all = (
             not fresh or self._local.is_caught_up
         )  # Asked before: what is dispatched meanwhile is not in the page.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -142,6 +142,12 @@ class FileAccess(Protocol):
     def sync_directory(self, path: str) -> None:
         """Make durable every creation, removal and rename in `path`."""
 
+    def sync_all(self, paths: Collection[str]) -> bool:
+        """Make durable everything on the file systems that hold `paths`, names included: one call for many files.
+
+        False, and nothing promised, where the system cannot, or would not report errors: sync each file then.
+        """
+
     def exists(self, path: str) -> bool: ...
 
     def read_bytes(self, path: str) -> bytes:
@@ -205,6 +211,11 @@ class DirectorySync:
         """The name of a file may not be durable: the next `sync` of it makes it so."""
         with self._lock:
             self._changed.update(self._directories(path))
+
+    def synced(self, directories: Collection[str]) -> None:
+        """The file system was synced as a whole after these, and no others, were `changed`."""
+        with self._lock:
+            self._changed.difference_update(directories)
 
     def sync(self, path: str) -> None:
         """Make the name of a file durable. Its region must sync bytes and length before."""

@@ -473,6 +473,11 @@ class MappedFile:
         if self.tail.limit == 0:
             self._region.close_descriptor()
 
+    def note_synced(self) -> None:
+        """The file system was synced as a whole, and nothing was written since."""
+        self.flushed_position = max(self.flushed_position, self.read_position)
+        self.name_is_due = False
+
     def _sync(self) -> None:
         self._region.sync()
         if self.name_is_due and self._names is not None:

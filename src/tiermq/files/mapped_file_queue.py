@@ -375,6 +375,13 @@ class MappedFileQueue:
             self.store_timestamp_ms = timestamp_ms
         return unmoved
 
+    def note_synced(self) -> None:
+        """The file system was synced as a whole, and nothing was written since: all bytes and names are durable."""
+        for file in self.files:
+            file.note_synced()
+            self.store_timestamp_ms = file.store_timestamp_ms
+        self.flushed_where = max(self.flushed_where, self.max_offset)
+
     def commit(self, least_pages: int) -> bool:
         """Commit the file that holds `committed_where`; True when nothing moved."""
         file = self._file_at(self.committed_where)

@@ -16,7 +16,7 @@ import mmap
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import TypeVar
@@ -79,8 +79,10 @@ class OsRegion:
         "size",
     )
 
-    def __init__(self, path: str, descriptor: int, size: int, writable: bool) -> None:
-        """Takes ownership of `descriptor`, also when it raises."""
+    def __init__(
+        self, path: str, descriptor: int, size: int, writable: bool, status: os.stat_result | None = None
+    ) -> None:
+        """Takes ownership of `descriptor`, also when it raises. `status`: of the file, if known."""
         self.path = path
         self.size = size
         self._writable = writable
@@ -91,7 +93,7 @@ class OsRegion:
         self._lock = threading.Lock()
         self._sync_failure: OSError | None = None
         try:
-            self._identity = _identity_of(os.fstat(descriptor))
+            self._identity = _identity_of(os.fstat(descriptor) if status is None else status)
             # The compiled kernel accepts writable buffers only. A private map is one, and accidental writes to it never
             # reach the file.
             self.buffer: mmap.mmap | None = system_calls.map_file(descriptor, size, shared=writable)
@@ -343,19 +345,19 @@ class OsFileAccess:
                 descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 raise StoreDamaged(f"{path}: expected a file of {size} bytes, found none.") from error
-            found = os.fstat(descriptor).st_size
-            if found != size:
+            status = os.fstat(descriptor)
+            if status.st_size != size:
                 os.close(descriptor)
                 raise StoreDamaged(
-                    f"{path}: expected a file of {size} bytes, found {found}. "
+                    f"{path}: expected a file of {size} bytes, found {status.st_size}. "
                     "Either the configured file size changed or the file is not ours."
                 )
             try:
-                _refuse_deadly_holes(descriptor)
+                _refuse_deadly_holes(descriptor, status)
             except BaseException:
                 os.close(descriptor)
                 raise
-            return OsRegion(path, descriptor, size, writable)
+            return OsRegion(path, descriptor, size, writable, status)
 
     def list_files(self, directory: str) -> list[FileInfo]:
         with translated("list a directory", directory):
@@ -437,6 +439,18 @@ class OsFileAccess:
             finally:
                 os.close(descriptor)
 
+    def sync_all(self, paths: Collection[str]) -> bool:
+        of_devices = {os.stat(path).st_dev: path for path in paths}
+        for path in of_devices.values():
+            with translated("sync a file system", path):
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    if not system_calls.sync_file_system(descriptor):
+                        return False
+                finally:
+                    os.close(descriptor)
+        return True
+
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
@@ -493,9 +507,8 @@ def _info_of(name: str, status: os.stat_result) -> FileInfo:
 _name_of = attrgetter("name")
 
 
-def _refuse_deadly_holes(descriptor: int) -> None:
+def _refuse_deadly_holes(descriptor: int, status: os.stat_result) -> None:
     """On a full tmpfs a read of a hole kills the process, and recovery reads behind the end of data: raise instead."""
-    status = os.fstat(descriptor)
     holes = status.st_size - status.st_blocks * 512
     if holes > 0 and system_calls.is_tmpfs(descriptor, status.st_dev):
         disk = os.fstatvfs(descriptor)

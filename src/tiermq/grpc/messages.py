@@ -46,6 +46,7 @@ class Code(enum.IntEnum):
     CLIENT_ID_REQUIRED = 40017
     ILLEGAL_POLLING_TIME = 40018
     ILLEGAL_OFFSET = 40019
+    ILLEGAL_LITE_TOPIC = 40020
     UNAUTHORIZED = 40100
     FORBIDDEN = 40300
     MESSAGE_NOT_FOUND = 40401
@@ -55,6 +56,8 @@ class Code(enum.IntEnum):
     MESSAGE_BODY_TOO_LARGE = 41301
     MESSAGE_BODY_EMPTY = 41302
     TOO_MANY_REQUESTS = 42900
+    LITE_TOPIC_QUOTA_EXCEEDED = 42901
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 42902
     MESSAGE_PROPERTIES_TOO_LARGE = 43101
     INTERNAL_SERVER_ERROR = 50001
     HA_NOT_AVAILABLE = 50002
@@ -93,6 +96,23 @@ class Encoding(enum.IntEnum):
     GZIP = 2
 
 
+class LiteAction(enum.IntEnum):
+    """What a client wants of the lite topics that it names."""
+
+    PARTIAL_ADD = 0
+    PARTIAL_REMOVE = 1
+    COMPLETE_ADD = 2
+    COMPLETE_REMOVE = 3
+
+
+class OffsetRule(enum.IntEnum):
+    """Where a subscription begins."""
+
+    LAST = 0
+    MIN = 1
+    MAX = 2
+
+
 class Resolution(enum.IntEnum):
     """How a transaction ends."""
 
@@ -110,7 +130,8 @@ class OffsetPolicy(enum.IntEnum):
 
 PUSH_CONSUMER = 2
 """A client type."""
-LITE_CONSUMERS = (5, 6)
+LITE_PUSH_CONSUMER = 5
+LITE_CONSUMERS = (LITE_PUSH_CONSUMER, 6)
 """Client types: push and simple consumers of lite topics."""
 FILTER_BY_SQL = 2
 """A filter type."""

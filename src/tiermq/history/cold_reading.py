@@ -11,7 +11,6 @@ tails are read without their blocks.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -25,10 +24,9 @@ import numpy as np
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.scan_values import Loss, RecordRun, ScanCounters, ScanTask, SegmentSpan, Side, corrupt
-from tiermq.message.layout import FIXED_SIZES, SHAPE_MASK, SHAPE_SHIFT, SYS_FLAG_LOW_BYTE_AT
 from tiermq.tier.block_sums import bad_block_words
 from tiermq.tier.names import SegmentKey, SegmentType
-from tiermq.tier.queue.records import CODA_BYTES, PEEK_BYTES, behind_coda
+from tiermq.tier.queue.records import CODA_BYTES, PEEK_BYTES, behind_body
 from tiermq.tier.queue.unit_array import (
     Bools,
     Int64s,
@@ -36,6 +34,7 @@ from tiermq.tier.queue.unit_array import (
     claimed_offsets,
     decode_units,
     locate,
+    segments_of,
     units_of_locations,
     wanted_by_tags,
 )
@@ -43,8 +42,6 @@ from tiermq.tier.queue.units import chunks_of
 
 Read = Callable[[int, int], memoryview]
 """(position in the segment, length) -> bytes."""
-
-_BODY_BYTES = struct.Struct(">i")
 
 
 def read_around_bodies(read: Read, units: UnitArray, begin: int, end: int, base: int) -> memoryview:
@@ -62,24 +59,12 @@ def read_around_bodies(read: Read, units: UnitArray, begin: int, end: int, base:
         length = min(PEEK_BYTES, end - log_offset)
         head = read(log_offset - base, length)
         view[log_offset - begin : log_offset - begin + length] = head
-        behind = _behind_body(head, size)
+        behind = behind_body(head, size)
         if behind is not None:
             tail_at, tail_end = log_offset + behind[0], log_offset + behind[1]
             if tail_at < tail_end <= end:
                 view[tail_at - begin : tail_end - begin] = read(tail_at - base, tail_end - tail_at)
     return view.toreadonly()
-
-
-def _behind_body(head: memoryview, size: int) -> tuple[int, int] | None:
-    """The end of a record's body, and its own end, relative to its unit's offset; None: invalid."""
-    at = behind_coda(head) if len(head) >= PEEK_BYTES else 0
-    fixed = FIXED_SIZES[(head[at + SYS_FLAG_LOW_BYTE_AT] & SHAPE_MASK) >> SHAPE_SHIFT]
-    if len(head) < at + fixed:
-        return None
-    body_bytes = _BODY_BYTES.unpack_from(head, at + fixed - 4)[0]
-    if body_bytes < 0 or fixed + body_bytes > size:
-        return None
-    return at + fixed + body_bytes, at + size
 
 
 SCAN_RUN_BYTES = 4 << 20
@@ -123,6 +108,7 @@ class ColdReader:
         self._unit_spans = sorted(unit_spans, key=lambda span: span.base)
         self._log_spans = sorted(log_spans, key=lambda span: span.base)
         self._log_bases = [span.base for span in self._log_spans]
+        self._log_ends = [span.end for span in self._log_spans]
         self._counting = threading.Lock()  # The thread that reads ahead counts too.
         self.next_offset = task.from_offset
         self.next_log_offset = 0
@@ -177,17 +163,13 @@ class ColdReader:
 
     def _in_segments(self, units: UnitArray) -> tuple[UnitArray, Int64s]:
         """The units whose records are within a segment, and the numbers of those segments; the rest is damaged."""
-        span_ends = np.array([span.end for span in self._log_spans] or [0], dtype=np.int64)
-        numbers: Int64s = (
-            np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.log_offsets, side="right") - 1
-        )
-        outside = (numbers < 0) | (units.ends > span_ends[np.maximum(numbers, 0)])
-        self._lose_units(units, outside, "the unit points out of the log's segments")
+        numbers, inside = segments_of(units, self._log_bases, self._log_ends)
+        self._lose_units(units, ~inside, "the unit points out of the log's segments")
         # A size of gigabytes is not read when the next unit shows that it is wrong.
         huge: Bools = np.zeros(len(units), dtype=bool)
-        huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > SCAN_RUN_BYTES) & (units.ends[:-1] > units.log_offsets[1:])
+        huge[:-1] = inside[:-1] & (units.sizes[:-1] > SCAN_RUN_BYTES) & (units.ends[:-1] > units.log_offsets[1:])
         self._lose_units(units, huge, "the unit reaches into the next record")
-        keep = ~outside & ~huge
+        keep = inside & ~huge
         return units.choose(keep), numbers[keep]
 
     def _pieces(self, units: UnitArray, number: int) -> Iterator[_Range]:

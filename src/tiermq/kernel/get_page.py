@@ -101,7 +101,7 @@ class GetPage:
         return self.messages[at]
 
     def __repr__(self) -> str:
-        return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
+        return f"{type(self).__name__}(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
 
 
 def read_page(

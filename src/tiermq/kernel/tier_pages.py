@@ -8,41 +8,24 @@ Invariant: every unit is followed by exactly its record, so a page is one slice 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from tiermq.errors import CorruptRecord
+from tiermq.kernel.get_page import GetPage
 from tiermq.message.layout import I64, UNIT_BYTES
 from tiermq.message.record import CrcPropertyCheck, decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
 
 
-class TierPage:
+class TierPage(GetPage):
     """Result of one get from a tier: as GetPage, but the CRC property of records is not verified.
 
-    A caller with an older message in another store may lower `min_offset`.
+    A caller with an older message in another store may lower `min_offset`. `suggest_slave` is never set: a tier has no
+    slave.
     """
 
-    __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
-
-    def __init__(
-        self,
-        status: GetStatus,
-        next_offset: int,
-        min_offset: int = 0,
-        max_offset: int = 0,
-        data: bytes = b"",
-        count: int = 0,
-    ) -> None:
-        self.status = status
-        self.next_offset = next_offset
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-        self.data = data
-        self.count = count
-        self.suggest_slave = False  # A tier has no slave.
-        self._messages: list[StoredMessage] | None = None
+    __slots__ = ()
 
     @property
     def messages(self) -> list[StoredMessage]:
@@ -50,21 +33,6 @@ class TierPage:
         if self._messages is None:
             self._messages = list(decode_records(self.data, crc_property=CrcPropertyCheck.IGNORE))
         return self._messages
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __bool__(self) -> bool:
-        return True  # An empty page is a page: it has a status and the next offset.
-
-    def __iter__(self) -> Iterator[StoredMessage]:
-        return iter(self.messages)
-
-    def __getitem__(self, at: int) -> StoredMessage:
-        return self.messages[at]
-
-    def __repr__(self) -> str:
-        return f"TierPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
 
 
 class WindowPages:

@@ -21,12 +21,14 @@ QueueName = tuple[str, int]
 TOPIC_CHARACTERS_MAX = 127
 RETRY_TOPIC_CHARACTERS_MAX = 255
 GROUP_CHARACTERS_MAX = 120
+LITE_TOPIC_CHARACTERS_MAX = 64
 TOPIC_QUEUES_MAX = 1 << 16
 """Queues of one topic at one broker: more is an error, and clients poll each of them."""
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 LIGHT_QUEUE_PREFIX = "%LMQ%"
+LITE_SEPARATOR = "$"
 SYSTEM_PREFIX = "rmq_sys_"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -104,6 +106,23 @@ def topic_problem(topic: str) -> str | None:
     """Why `topic` is not a legal topic name; None when it is."""
     retry = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     return _problem("topic", topic, RETRY_TOPIC_CHARACTERS_MAX if retry else TOPIC_CHARACTERS_MAX)
+
+
+def queue_problem(topic: str) -> str | None:
+    """Why no queue of a store can have that name. Light queues of lite topics are `%LMQ%$parent$lite`."""
+    if not is_light_queue(topic):
+        return topic_problem(topic)
+    return _problem("light queue", topic.replace(LITE_SEPARATOR, "_"), RETRY_TOPIC_CHARACTERS_MAX)
+
+
+def lite_queue(parent: str, lite_topic: str) -> str:
+    """The light queue of a lite topic, as RocketMQ 5.5 names it."""
+    return f"{LIGHT_QUEUE_PREFIX}{LITE_SEPARATOR}{parent}{LITE_SEPARATOR}{lite_topic}"
+
+
+def lite_topic_problem(name: str) -> str | None:
+    """Why `name` is not a legal lite topic; None when it is."""
+    return _problem("lite topic", name, LITE_TOPIC_CHARACTERS_MAX)
 
 
 def group_problem(group: str) -> str | None:

@@ -67,6 +67,9 @@ FILES_PER_LEVEL = 8
 LEVEL_BITS = 3
 """A size class has 2**3 times as many items as the one below: each item is merged once for each class."""
 
+SHARED_ITEMS_MIN = 100_000
+"""Of an index file that one processor makes while others make theirs of the same wave."""
+
 SLOTS_MIN = 64
 STRETCH_BYTES = 64 * 1024 * 1024
 
@@ -199,11 +202,17 @@ class BrokerIndex:
 
     # New files
 
-    def build_tasks(self, staged: Iterable[StagedKeys]) -> list[BuildTask]:
-        """The tasks that make index files of these keys. Their files are behind all others, and not registered."""
+    def build_tasks(self, staged: Sequence[StagedKeys], parallelism: int = 1) -> list[BuildTask]:
+        """The tasks that make index files of these keys. Their files are behind all others, and not registered.
+
+        Many keys become several files, up to `parallelism` of them: the rest of a wave waits for its index.
+        """
+        items = sum(each.count for each in staged)
+        files = max(1, min(parallelism, items // SHARED_ITEMS_MIN))
+        items_max = min(self._items_max, max(1, -(-items // files)))
         base, begin_ms, tasks = self.files.end, self.held.clock.now_ms(), list[BuildTask]()
         coverage = self.record.encode()
-        for group in grouped(staged, self._items_max):
+        for group in grouped(staged, items_max):
             while is_merged(begin_ms) or not self.files.is_free(begin_ms):
                 begin_ms += 1
             slots = self._slots_for(sum(each.count for each in group))

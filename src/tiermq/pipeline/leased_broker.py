@@ -408,12 +408,12 @@ def read_bucket(broker: LeasedBroker) -> None:
     broker.topics_without_id = frozenset(
         remark.where.removeprefix("topic ") for remark in report.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
     )
-    found = _manifests(broker)
-    manifests = [each for each in found if isinstance(each, QueueManifest)]
-    epoch = max((manifest.epoch for manifest in manifests), default=0)
+    index = _manifest_of(ManifestStore(broker.driver, "a reader"), home.index)
+    epochs = [queue.epoch for queue in broker.metadata.queues()]
+    epoch = max([*epochs, index.epoch if isinstance(index, QueueManifest) else 0])
     if lease is not None and epoch >= lease.epoch:
         lease.acquire(epoch_min=epoch + 1)  # The lease was lost at some time; manifests were not.
-    broker.notes += [str(each) for each in found if isinstance(each, TierError)]
+    broker.notes += [f"{remark.where}: {remark.text}" for remark in report.found(Finding.CORRUPT_MANIFEST)]
 
 
 def _require_readable(broker: LeasedBroker) -> None:
@@ -426,16 +426,16 @@ def _require_readable(broker: LeasedBroker) -> None:
 def _manifests(broker: LeasedBroker) -> list[QueueManifest | TierError | None]:
     """The tier's state of each queue of the metadata, and of the index. Many requests, with limited concurrency."""
     reader = ManifestStore(broker.driver, "a reader")
-
-    def manifest_of(queue: QueueKey) -> QueueManifest | TierError | None:
-        try:
-            return reader.read(queue)
-        except (CorruptManifest, FutureManifest) as error:
-            return error
-
     keys = {queue.key for queue in broker.metadata.queues()} | {broker.home.index}
     with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="job-manifests") as pool:
-        return list(pool.map(manifest_of, sorted(keys)))
+        return list(pool.map(lambda key: _manifest_of(reader, key), sorted(keys)))
+
+
+def _manifest_of(reader: ManifestStore, queue: QueueKey) -> QueueManifest | TierError | None:
+    try:
+        return reader.read(queue)
+    except (CorruptManifest, FutureManifest) as error:
+        return error
 
 
 def _give_back(lease: BrokerLease) -> None:

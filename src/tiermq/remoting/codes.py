@@ -168,6 +168,7 @@ class RequestCode(enum.IntEnum):
     DEMOTE_BROKER = 210_001
     PROMOTE_BROKER = 210_002
     SYNC_BROKER_TABLES = 210_003
+    DRAIN_BROKER = 210_004
 
 
 class ResponseCode(enum.IntEnum):

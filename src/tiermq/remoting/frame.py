@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiermq.errors import BadFrame
 from tiermq.kernel import AckRequest, Frame, SendRequest, parse_header
 from tiermq.kernel.frame_reader import LENGTHS
-from tiermq.remoting.codes import TRUNCATED_CODES, Language, RequestCode, language_of
+from tiermq.remoting.codes import TRUNCATED_CODES, VERSION, Language, RequestCode, language_of
 from tiermq.remoting.command import (
     FLAG_RESPONSE,
     HeaderType,
@@ -57,6 +58,14 @@ LENGTH = struct.Struct(">i")
 KEY_LENGTH = struct.Struct(">h")
 KEY_MAX = (1 << 15) - 1
 assert FIXED.size == 13
+_TEMPLATE = struct.Struct(
+    ">"
+    "iI"  # LENGTHS
+    "hBhii"  # FIXED
+    "i"  # length of the remark
+    "i"  # length of the fields
+)
+assert _TEMPLATE.size == LENGTHS.size + FIXED.size + 2 * LENGTH.size
 HEADER_LENGTH_MAX = (1 << 24) - 1
 SEND_CODES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 _NAMED_CODES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
@@ -187,18 +196,59 @@ def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
     """Raises BadFrame for a value that does not fit."""
-    remark = (command.remark or "").encode("utf-8", "replace")
-    entries = bytearray()
-    for name, value in command.ext.items():
-        key, text = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")
-        if len(key) > KEY_MAX:
-            raise BadFrame(f"expected a field name of at most {KEY_MAX} bytes, found {len(key)}")
-        entries += KEY_LENGTH.pack(len(key)) + key + LENGTH.pack(len(text)) + text
-    code = command.code & 0xFFFF
-    fixed = FIXED.pack(
-        code - 0x10000 if code > 0x7FFF else code, command.language, command.version, command.opaque, command.flag
-    )
+    remark, entries = (command.remark or "").encode("utf-8", "replace"), _entries_of(command.ext)
+    fixed = FIXED.pack(_short(command.code), command.language, command.version, command.opaque, command.flag)
     return b"".join((fixed, LENGTH.pack(len(remark)), remark, LENGTH.pack(len(entries)), entries))
+
+
+class RequestTemplate:
+    """Requests without a body that differ in a few numbers, as whole frames with a binary header; not signed.
+
+    For requests by the thousand: `encode_frame` takes ten times as long.
+    """
+
+    def __init__(self, code: int, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
+        """`fields` are the same in each request, `numbers` are the names of those that are not."""
+        self._code = _short(code)
+        self._fields = _entries_of(fields)
+        self._keys = tuple(map(_key_of, numbers))
+        self._length = len(self._fields) + sum(len(key) + LENGTH.size for key in self._keys)
+
+    def encode(self, opaque: int, *numbers: int) -> bytes:
+        """The frame, with the numbers in the order of their names."""
+        parts, length = [b"", self._fields], self._length
+        for key, number in zip(self._keys, numbers, strict=True):
+            text = b"%d" % number
+            parts += key, LENGTH.pack(len(text)), text
+            length += len(text)
+        header_length = _TEMPLATE.size - LENGTHS.size + length
+        parts[0] = _TEMPLATE.pack(
+            4 + header_length, _BINARY << 24 | header_length,
+            self._code, Language.PYTHON, VERSION, opaque, 0, 0, length,
+        )  # fmt: skip
+        return b"".join(parts)
+
+
+def _short(code: int) -> int:
+    """A code in the 16 bits of a binary header."""
+    code &= 0xFFFF
+    return code - 0x10000 if code > 0x7FFF else code
+
+
+def _entries_of(fields: Mapping[str, str]) -> bytes:
+    """Raises BadFrame for a name that does not fit."""
+    entries = bytearray()
+    for name, value in fields.items():
+        text = value.encode("utf-8", "replace")
+        entries += _key_of(name) + LENGTH.pack(len(text)) + text
+    return bytes(entries)
+
+
+def _key_of(name: str) -> bytes:
+    key = name.encode("utf-8", "replace")
+    if len(key) > KEY_MAX:
+        raise BadFrame(f"expected a field name of at most {KEY_MAX} bytes, found {len(key)}")
+    return KEY_LENGTH.pack(len(key)) + key
 
 
 def _binary_text(data: bytes, at: int) -> tuple[str, int]:

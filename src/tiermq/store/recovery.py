@@ -49,6 +49,8 @@ from tiermq.store.dispatch import Dispatch
 
 _log = logging.getLogger(__name__)
 
+SYNCED_AT_ONCE_MIN = 1024
+"""With fewer queues it would wait longer for what other programs have written."""
 FLUSH_THREADS = 8
 FLUSHED_TOGETHER = 64
 """Queues that one of these threads takes at once."""
@@ -339,8 +341,10 @@ class Recovery:
         return Recovered(mode, end.offset, files[start].from_offset, count, truncated, newest_ms < durable_ms)
 
     def _flush_queues(self) -> None:
-        """Each waits for the disk, which takes many of them together: so several threads do it."""
+        """Each waits for the disk, which takes many of them together: so several threads do it, or one call does."""
         queues = self._queues.all_queues()
+        if len(queues) >= SYNCED_AT_ONCE_MIN and self._queues.sync_all():
+            return
         parts = [queues[at : at + FLUSHED_TOGETHER] for at in range(0, len(queues), FLUSHED_TOGETHER)]
         if not self._threads or len(parts) < 2:
             for part in parts:

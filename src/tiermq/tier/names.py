@@ -214,6 +214,7 @@ def _component(what: str, name: str) -> str:
     return name
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _is_component(name: str) -> bool:
     return bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name
 

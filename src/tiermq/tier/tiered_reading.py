@@ -35,8 +35,6 @@ _log = logging.getLogger(__name__)
 CLOCK_STEP_MS = 600_000
 """How much later than the local store's oldest message one of the tier may seem, after a clock was set back."""
 
-Page = GetPage | TierPage
-
 
 class Source(enum.Enum):
     """The store that answers."""
@@ -121,7 +119,7 @@ class TieredReading:
         group: str = "",
         reader: str = "",
         bulk: bool = False,
-    ) -> Page:
+    ) -> GetPage:
         """A page of messages from either store. Raises TierError when only the tier has them and cannot answer.
 
         `reader` identifies a sequential reader, if it is not the whole group: read-ahead follows it.
@@ -144,7 +142,7 @@ class TieredReading:
         max_bytes: int = PULL_BYTES_MAX,
         message_filter: MessageFilter | None = None,
         bulk: bool = False,
-    ) -> Page | None:
+    ) -> GetPage | None:
         """What `get` would return, if the local store can answer; None when the tier must be read. Never blocks."""
         file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
         if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
@@ -188,7 +186,7 @@ class TieredReading:
         max_bytes: int,
         message_filter: MessageFilter | None,
         bulk: bool = False,
-    ) -> Page | None:
+    ) -> GetPage | None:
         """The local store's page, if its messages are contiguous or the tier lacks them too.
 
         Raises CorruptRecord when it begins with a damaged message that the tier lacks.
@@ -291,7 +289,7 @@ class TieredReading:
         message_filter: MessageFilter | None,
         group: str,
         reader: str,
-    ) -> Page:
+    ) -> GetPage:
         """The tier's page, or the local store's where only that has one."""
         try:
             page = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
@@ -310,7 +308,7 @@ class TieredReading:
         self.tier.metrics.fell_back("get_message", topic, group)
         return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
 
-    def _beyond(self, page: Page, file: FlatMessageFile, offset: int) -> Page:
+    def _beyond(self, page: GetPage, file: FlatMessageFile, offset: int) -> GetPage:
         """A local page for an offset that the tier lacks too, with the bounds of both stores."""
         low, high = max(0, file.min_offset), file.commit_offset
         if page.status is GetStatus.OFFSET_TOO_SMALL and offset < low < min(page.next_offset, high):

@@ -42,7 +42,7 @@ from tiermq.errors import (
 )
 from tiermq.kernel import Message, PutResults, QueueHandle
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import is_light_queue, is_system_topic
+from tiermq.message.topic_name import is_broker_topic, is_light_queue, is_system_topic
 from tiermq.metrics import Registry
 from tiermq.service import Service
 from tiermq.store.clean_service import Cleaned
@@ -430,6 +430,40 @@ class TieredStore(TieredReading):
         if self.tier.follower is not None:
             return self._wait_for_job(timeout_s)
         return self.tier.engine.flush(timeout_s)
+
+    def unproven(self) -> str:
+        """Compare what the local store has with the tier's copy; why a file of the log would stay, empty if none would.
+
+        Waits for the tier. Once it is empty the tier has every message that is tiered, byte for byte.
+        """
+        proof, end = self.tier.engine.proof, self.local.dispatched_where
+        if not proof.must_stay(0, end):
+            return ""
+        lag = proof.lag()
+        if lag.copied_to < end:
+            return f"{lag.topic}-{lag.queue_id} is not copied from physical offset {lag.copied_to} on"
+        proof.prove()
+        return proof.state if proof.must_stay(0, end) else ""
+
+    def not_uploaded(self) -> NotUploaded:
+        """What the tier lacks now of what the local store has on its disk."""
+        left, forked = self.tier.engine.not_uploaded(), self.tier.engine.forked()
+        stopped = sum(count for name, count in left.items() if name in forked)
+        return NotUploaded(len(left), sum(left.values()), stopped)
+
+    def local_only(self) -> dict[str, int]:
+        """Topics of clients that are never uploaded (light queues, batch queues, traces), and how many messages the
+        local store has of each.
+        """
+        tiered = {topic for topic, _ in self.local.simple_queues() if not self.tier.engine.filter.is_filtered(topic)}
+        found = {}
+        for topic, ids in self.local.topics().items():
+            if topic in tiered or is_broker_topic(topic):
+                continue
+            bounds = [(self.local.min_offset(topic, each), self.local.max_offset(topic, each)) for each in ids]
+            if count := sum(high - max(0, low) for low, high in bounds):
+                found[topic] = count
+        return found
 
     def refresh_tier(self) -> bool:
         """Load what a job has copied since the last refresh; whether there was anything. Does nothing without a job.

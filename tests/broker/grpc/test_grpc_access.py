@@ -95,7 +95,7 @@ def test_another_account_with_the_same_client_id_takes_nothing_over(guarded: Bro
 def test_a_half_message_is_ended_by_an_account_that_may_publish(guarded: Broker) -> None:
     with peer_of(guarded, PRODUCER) as producer, peer_of(guarded, CONSUMER) as consumer:
         [entry] = producer.send(producer.message("T", message_type=MessageType.TRANSACTION)).entries
-        end = {"topic": {"name": "T"}, "transaction_id": entry.transaction_id, "resolution": 1}
+        end: dict[str, Any] = {"topic": {"name": "T"}, "transaction_id": entry.transaction_id, "resolution": 1}
         assert consumer.call("EndTransaction", **end).status.code == Code.FORBIDDEN
         assert producer.call("EndTransaction", **end).status.code == Code.OK
 

@@ -168,12 +168,16 @@ def test_the_queue_of_a_group_is_the_one_that_rocketmq_s_proxy_chooses() -> None
     assert 60 < len(moved) < 170
 
 
-def test_messages_and_consumers_of_lite_topics_are_refused_in_words(broker: Broker, peer: GrpcPeer) -> None:
-    answer = peer.send(peer.message("T", lite_topic="session-1"))
-    assert (answer.status.code, "lite" in answer.status.message) == (Code.UNSUPPORTED, True)
-    assert stored(broker) == []
-    with pytest.raises(grpc.RpcError, match="lite"):
-        peer.settle(client_type=5, subscription={"group": {"name": "G"}})
+def test_messages_of_a_higher_priority_are_received_first(broker: Broker, peer: GrpcPeer) -> None:
+    broker.parts.topics.put(TopicConfig("T", 4, 4, attributes={"message.type": "PRIORITY"}))
+    for priority in (1, 0, 9, 2, 3):  # From 3 on all have the last queue.
+        sent = peer.send(peer.message("T", b"%d" % priority, message_type=MessageType.PRIORITY, priority=priority))
+        assert sent.status.code == Code.OK
+    assert peer.send(peer.message("T")).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    broker.parts.local.dispatch_now()
+    found = peer.receive("T")
+    assert [each.body for each in found] == [b"9", b"3", b"2", b"1", b"0"]
+    assert [each.system_properties.priority for each in found] == [9, 3, 2, 1, 0]
 
 
 def test_under_sync_flush_each_message_is_answered_once_it_is_on_disk(tmp_path: Path) -> None:
@@ -438,7 +442,7 @@ def test_a_queue_is_pulled_from_an_offset_that_is_kept(broker: Broker, peer: Grp
 
 
 def test_what_is_no_call_of_the_service_is_unimplemented(peer: GrpcPeer) -> None:
-    for path in ("/apache.rocketmq.v2.MessagingService/SyncLiteSubscription", "/other.Service/Call"):
+    for path in ("/apache.rocketmq.v2.MessagingService/Unknown", "/other.Service/Call"):
         with pytest.raises(grpc.RpcError) as found:
             peer.channel.unary_unary(path, None, None)(b"", metadata=peer.metadata, timeout=60)
         assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED

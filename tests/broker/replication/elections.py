@@ -75,9 +75,11 @@ class Member:
     def __init__(self, path: Path, replica_id: int, **settings: Any) -> None:
         self.election = ElectionByHand(replica_id)
         self.store = {"store_path_root_dir": str(path / f"replica{replica_id}"), **SMALL}
-        self.store.update({name: settings.pop(name) for name in list(settings) if name in ("flush_disk_type",)})
+        of_store = ("flush_disk_type", "tier", "tier_close_timeout")
+        self.store.update({name: settings.pop(name) for name in list(settings) if name in of_store})
         config = broker_config(**{"ha_listen_port": 0, "master_sync_interval": 50, **settings})
-        self.keeper = ElectedBroker(self.election, config, StoreConfig(**self.store), self._open)
+        local = {name: value for name, value in self.store.items() if not name.startswith("tier")}
+        self.keeper = ElectedBroker(self.election, config, StoreConfig(**local), self._open)
 
     def _open(self, config: BrokerConfig, elected: Elected) -> Broker:
         settings = {name: value for name, value in self.store.items() if name != "store_path_root_dir"}

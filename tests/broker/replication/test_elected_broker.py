@@ -11,6 +11,7 @@ import pytest
 from broker.brokers import Producer, send_command, stored
 from broker.consuming import Peer
 from broker.replication.elections import Member, member
+from tiermq.broker import broker
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import cut_tails
@@ -23,6 +24,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.replication.election import Decision, Role
+from tiermq.tier.tiered_store import NotUploaded, TieredStore
 from waiting import until
 
 
@@ -331,3 +333,25 @@ def test_a_master_reopened_in_its_epoch_shows_nothing_that_another_of_its_set_la
             second.follow(again)  # It has the rest now, and everything is committed.
             until(lambda: again.broker.replication.is_settled)
         assert bodies(again) == [b"both", b"only the first"]
+
+
+def test_a_master_that_ends_at_once_uploads_what_it_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "SETTLED_LOOK_S", 3600.0)  # It ends before it looks whether uploads may begin.
+    tier = {"tier": (tmp_path / "tier").as_uri(), "tier_close_timeout": 300_000}
+    with member(tmp_path, 1, **tier) as only:
+        only.lead(1)
+        send(only, b"0")
+        both = replace(only.election.decision, epoch=2, members=frozenset((1, 2)))
+        only.election.records = False
+        only.election.decide(both)
+        until(lambda: only.keeper.decision == both)
+        assert isinstance(only.broker.store, TieredStore)
+        assert only.broker.store.tier.engine.paused, "replica 2 may lack a part of its log"
+        only.election.decide(replace(both, members=frozenset((1,)), recording=1))
+        until(lambda: only.broker.replication.is_settled)
+        send(only, b"1")
+        assert only.broker.store.tier.engine.paused, "it has not looked again"
+    assert only.keeper.last is not None
+    assert only.keeper.last.not_uploaded == NotUploaded()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from broker.brokers import Producer, broker_config, running, send_command, store
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.send.send_processor import SendProcessor
+from tiermq.errors import RequestRefused
 from tiermq.kernel import KERNEL
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.ids import decode_message_id
@@ -123,6 +125,26 @@ def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(tmp_path: Path, 
         size = stored(broker)[-1].size
     assert seen == []
     assert processor.counts.of("T") == (before[0] + 1, before[1] + size)
+
+
+def test_a_half_goes_by_the_lane_after_its_producer_s_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stored by the general way from the first heartbeat on, also where no broker has accounts."""
+    half: dict[str, Any] = {"properties": "TRAN_MSG\x01true\x02UNIQ_KEY\x01KEY1\x02PGROUP\x01PG\x02", "sys_flag": 4}
+
+    def refuse(*_call: object) -> None:
+        raise RequestRefused("expected the lane, found the general way")
+
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
+        beat = json.dumps({"clientID": "c1", "producerDataSet": [{"groupName": "PG"}], "consumerDataSet": []})
+        producer.client.request(RemotingCommand(RequestCode.HEART_BEAT, body=beat.encode()))
+        assert [producer.send().code, *(producer.send(**half).code for _ in range(2))] == [0, 0, 0]
+        broker.parts.server.fast_path = None  # As behind another request of its read: a send comes to the handler.
+        monkeypatch.setattr(processor, "_send_otherwise", refuse)
+        answer = producer.send(**half)
+    assert (answer.code, answer.remark) == (0, None)
 
 
 def test_a_topic_with_fewer_queues_refuses_what_it_took_before(broker: Broker) -> None:

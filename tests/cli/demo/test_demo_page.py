@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from cli.demo.demo_cases import account_of, timeline_of
+from tiermq.cli.demo.account import Check
 from tiermq.cli.demo.drawing import SERIES
 from tiermq.cli.demo.engine import SQL
 from tiermq.cli.demo.page import STYLE, TONES, page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PHONE = """<body style="margin:0"><iframe src="page.html" style="border:0;width:WIDTHpx;height:900px"></iframe>
+<script>onload = () => {
+  const inside = document.querySelector("iframe").contentDocument;
+  const rights = [...inside.querySelectorAll(".ok, .bad")].map(each => each.getBoundingClientRect().right);
+  document.body.innerHTML = `<p>${[inside.documentElement.scrollWidth, ...rights].join(" ")}</p>`;
+}</script>"""
 
 
 class Words(HTMLParser):
@@ -46,6 +58,51 @@ def test_the_page_tells_the_numbers() -> None:
     told = " ".join(Words(page(account_of(timeline), timeline)).texts)
     for expected in ("1,000 messages went the whole way", "by SQL", "differs", "agrees", "abd", "50.00", SQL[:20]):
         assert expected in told
+
+
+def test_numbers_that_look_alike_and_differ_have_a_reason() -> None:
+    timeline = timeline_of()
+    account = account_of(timeline)
+    account.checks.append(Check("what the killed broker left", 500, 0xAB, True))
+    told = " ".join(Words(page(account, timeline)).texts)
+    assert "500 what the killed broker left: not all 1,000, because the others were sent later." in told
+    assert "Sent at 600/s after the restart, at 500/s before the kill" in told
+    assert "684 KiB of records are 100 MiB in the tier" in told
+    assert "100 MiB on the local disk" in told
+    assert "2 of 3 agree" in told
+    assert "999 by chance: not all" not in told  # That one is wrong, and is said to differ.
+    quiet = account_of(timeline, without_spark="no Java")
+    quiet.checks = [Check("by offset", 1_000, 0xABC, True)]
+    quiet.tier_bytes = quiet.local_bytes_before = round(quiet.messages * quiet.record_bytes)
+    next(step for step in quiet.steps if step.name == "put").facts["messages_per_s"] = 600.0
+    assert "Why some numbers differ" not in page(quiet, timeline)
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+@pytest.mark.parametrize("width", [360, 500, 1_280])
+def test_each_result_of_the_proof_is_on_the_screen_of_a_phone(tmp_path: Path, width: int) -> None:
+    timeline = timeline_of()
+    account = account_of(timeline)
+    account.checks.append(
+        Check("over the wire by offset, after the broker's directory was deleted", 300_000, 1 << 40, True)
+    )
+    # Headless Chromium has no window below 500 pixels, so the page is in a frame.
+    (tmp_path / "page.html").write_text(page(account, timeline), encoding="utf-8")
+    (tmp_path / "phone.html").write_text(PHONE.replace("WIDTH", str(width)), encoding="utf-8")
+    done = subprocess.run(
+        [
+            str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+            "--allow-file-access-from-files", "--virtual-time-budget=2000", "--dump-dom", f"{tmp_path}/phone.html",
+        ],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = re.search(r"<p>(.*)</p>", done.stdout)
+    assert found is not None
+    page_width, *results = map(float, found[1].split())
+    assert page_width <= width  # Nothing but the pictures is wider than the screen.
+    assert len(results) == len(account.checks)
+    assert max(results) <= page_width
 
 
 def test_what_others_named_is_text_and_no_markup() -> None:

@@ -96,7 +96,7 @@ def test_history_that_a_broker_deleted_is_shown_with_its_range_and_has_its_own_e
     parts.local.clean_now()
     low = parts.store.min_offset("orders", 0)
     assert low > 15
-    found = offload(world, tmp_path, code=3)
+    found = offload(world, tmp_path, "--settle", "1s", code=3)
     assert f"gap: broker-a orders-0: messages 15 to {low - 1}" in found.output
     assert "the broker keeps messages for 72 h, and the next one for another " in found.output
     offload(world, tmp_path)
@@ -161,7 +161,7 @@ def test_an_account_that_may_not_read_a_topic_is_refused_before_the_first_byte(t
         tiermq("root", "topic", "create", "orders")
         tiermq("root", "produce", "orders", "--count", "20")
         tier = (tmp_path / "t").as_uri()
-        words = ("pipeline", "offload", "--tier", tier, "--master", "here", "--json")
+        words = ("pipeline", "offload", "--tier", tier, "--master", "here", "--settle", "1s", "--json")
         refused = tiermq("blind", *words, code=1).output
         assert "found 1 that cannot be. orders:" in refused
         assert "Grant the account SUB on these topics and on the group TOOLS_CONSUMER" in refused

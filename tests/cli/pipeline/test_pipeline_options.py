@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from tiermq.cli.pipeline.options import (
     HERE,
-    bar,
     check_master,
     finish,
     job_options,
@@ -72,11 +71,6 @@ def test_a_dry_run_waits_for_no_spark() -> None:
         assert session is None
     with pytest.raises(BadConfig, match="KEY=VALUE"), spark_for("local", ("spark.a",), needed=False):
         pass
-
-
-def test_nobody_watches_a_test() -> None:
-    with bar("working") as progress:
-        progress(1, 2)
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -1,4 +1,4 @@
-"""What `tiermq tier` shows: times, bars, floods of remarks."""
+"""What `tiermq tier` shows: times, floods of remarks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 from delivery.tiered_timers.tier_world import BROKER, DAY_MS, NOW_MS, FarWorld, timer
 from tiermq.cli.conventions import FINDINGS_SHOWN_MAX
 from tiermq.cli.main import cli
-from tiermq.cli.tier import output
-from tiermq.cli.tier.output import bar, moment, show_remarks, show_verification, timer_values
+from tiermq.cli.tier.output import moment, show_remarks, show_verification, timer_values
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS
 from tiermq.tier.restore.restore_report import Finding, Remark
@@ -25,21 +24,6 @@ from tiermq.tier.verify.verify_report import Problem, VerifyReport
 )
 def test_a_time_that_is_not_known_is_not_shown(timestamp_ms: int, expected: str) -> None:
     assert moment(timestamp_ms) == expected
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_bar_is_drawn_only_where_somebody_watches(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], watched: bool
-) -> None:
-    monkeypatch.setattr(output, "is_watched", lambda: watched)
-    with bar("reading", in_bytes=True) as progress:
-        progress(5, 10)
-        progress(5, 10)
-    with bar("looking", quiet=True) as progress:
-        progress(1, 2)
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert bool(found.err) is watched
 
 
 def test_a_flood_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

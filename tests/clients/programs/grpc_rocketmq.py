@@ -1,6 +1,7 @@
 """Drives the PyPI package `rocketmq-python-client`, which speaks gRPC. Runs outside of our environment.
 
-One JSON object is the job: endpoints, topic, group, optional accessKey and secretKey, tls, and either
+One JSON object is the job: endpoints, topic, group, optional accessKey and secretKey, tls, lite topics (the first is
+sent to), and either
     send      bodies; optional messageGroup, delayS, tag, properties, recall, transaction: commit, rollback, or lost,
               which is committed when it is asked about                →  {"sent": {...}} for each, {"checked": body}
     receive   until so many are acknowledged; the first of each of `again` is given more or less time instead, or fails
@@ -20,6 +21,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -29,7 +32,7 @@ from rocketmq import (
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
-from rocketmq.v5.exception.client_exception import InternalErrorException
+from rocketmq.v5.exception.client_exception import InternalErrorException, LiteSubscriptionQuotaExceededException
 
 INVISIBLE_S = 60
 AGAIN_S = 10  # The least that a proxy lets a client ask for.
@@ -58,6 +61,8 @@ def message_of(job: dict[str, Any], body: str) -> Any:
     message.keys = f"key-{body}"
     if "messageGroup" in job:
         message.message_group = job["messageGroup"]
+    if "lite" in job:
+        message.lite_topic = job["lite"][0]
     if "delayS" in job:
         message.delivery_timestamp = int(time.time()) + job["delayS"]
     for name, value in job.get("properties", {}).items():
@@ -127,11 +132,27 @@ class Telling(MessageListener):  # type: ignore[misc]
         return ConsumeResult.SUCCESS
 
 
+def subscribe(consumer: LitePushConsumer | LiteSimpleConsumer, names: list[str]) -> None:
+    """A simple consumer does not wait for its settings, and knows of no quota before."""
+    for name in names:
+        while True:
+            try:
+                consumer.subscribe_lite(name)
+            except LiteSubscriptionQuotaExceededException:
+                time.sleep(0.05)
+            else:
+                break
+
+
 def push(config: ClientConfiguration, job: dict[str, Any]) -> None:
     listener = Telling(set(job.get("again", ())), job["receive"])
     chosen = {job["topic"]: filter_of(job)}
-    consumer = PushConsumer(config, job["group"], listener, chosen, consumption_thread_count=1)
+    if "lite" in job:
+        consumer = LitePushConsumer(config, job["group"], job["topic"], listener, consumption_thread_count=1)
+    else:
+        consumer = PushConsumer(config, job["group"], listener, chosen, consumption_thread_count=1)
     consumer.startup()
+    subscribe(consumer, job.get("lite", ()))
     listener.done.get()
     time.sleep(1)  # The last acknowledgement leaves behind the listener.
     consumer.shutdown()
@@ -139,8 +160,12 @@ def push(config: ClientConfiguration, job: dict[str, Any]) -> None:
 
 def receive(config: ClientConfiguration, job: dict[str, Any]) -> None:
     chosen = {job["topic"]: filter_of(job)}
-    consumer = SimpleConsumer(config, job["group"], chosen, tls_enable=job.get("tls", False))
+    if "lite" in job:
+        consumer = LiteSimpleConsumer(job["topic"], config, job["group"])
+    else:
+        consumer = SimpleConsumer(config, job["group"], chosen, tls_enable=job.get("tls", False))
     consumer.startup()
+    subscribe(consumer, job.get("lite", ()))
     acknowledged = 0
     again = set(job.get("again", ()))
     while acknowledged < job["receive"]:

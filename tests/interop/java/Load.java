@@ -3,12 +3,14 @@ import com.alibaba.fastjson2.JSONObject;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -17,12 +19,15 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Load as RocketMQ's benchmark programs make it, with RocketMQ's own client and binary headers (JSON if its first job
@@ -32,7 +37,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * threads that share one producer and wait for each answer, no compression; batches of 16; a push consumer of 20
  * threads that takes messages one by one.
  *
- * A job is one JSON object on one line of its input: kind (send, batch, consume, transaction, lag), nameServer, topic,
+ * A job is one JSON object on one line of its input: kind (send, batch, consume, transaction, lag, open), nameServer, topic,
  * threads, bytes, messages, batch, group, timeoutMs (of a send; RocketMQ's own 3 s unless given). It tells
  * {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or received, and
  * takes the next job, so that its compiled code stays warm.
@@ -40,7 +45,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * A consumer with pop true pops, if its group's mode is POP for the topic. Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
  * given). A transaction is a half message and its commit. A lag sends delayed messages of level 1 at a rate, consumes
  * them all, and tells as its seconds how long after their time 99 of 100 of them were delivered at most, by the
- * broker's store time.
+ * broker's store time. An open loop sends each message at its intended time, answered or not, to a consumer beside; it
+ * adds {"send", "endToEnd", "late"}: milliseconds from the intended time to the answer, to the listener, and to the call
+ * of the client, each as {"p50", "p99", "p999", "max"}.
  */
 public final class Load {
     private static final long LEVEL_ONE_MS = 1_000;
@@ -69,9 +76,9 @@ public final class Load {
             JSONObject job = JSON.parseObject(line);
             // Read when the first request is made. A binary header has no room for the codes of POP.
             System.setProperty("rocketmq.serialize.type", job.getBooleanValue("pop") ? "JSON" : "ROCKETMQ");
-            double seconds = run(job.getString("kind"), job);
-            long messages = job.getLongValue("messages");
             JSONObject told = new JSONObject();
+            double seconds = run(job.getString("kind"), job, told);
+            long messages = job.getLongValue("messages");
             told.put("messages", messages);
             told.put("failed", FAILED.sum());
             told.put("seconds", seconds);
@@ -81,9 +88,12 @@ public final class Load {
         }
     }
 
-    private static double run(String kind, JSONObject job) throws Exception {
+    private static double run(String kind, JSONObject job, JSONObject told) throws Exception {
         if ("consume".equals(kind)) {
             return consume(job);
+        }
+        if ("open".equals(kind)) {
+            return new OpenLoop(job).run(told);
         }
         return "lag".equals(kind) ? lag(job) : produce(job);
     }
@@ -233,6 +243,138 @@ public final class Load {
         consumer.shutdown();
         Arrays.sort(late);
         return late[(int) (0.99 * (wanted - 1))] / 1e3;
+    }
+
+    /** Times are System.nanoTime() of this process. A body begins with the loop's own number and the message's. */
+    private static final class OpenLoop {
+        private final JSONObject job;
+        private final int wanted;
+        private final long loop = System.nanoTime();
+        private final AtomicLongArray answeredNs;
+        private final AtomicLongArray receivedNs;
+        private final AtomicLongArray calledNs;
+        private final CountDownLatch answers;
+        private final CountDownLatch receipts;
+        private CountDownLatch probes;
+
+        OpenLoop(JSONObject job) {
+            this.job = job;
+            wanted = job.getIntValue("messages");
+            answeredNs = new AtomicLongArray(wanted);
+            receivedNs = new AtomicLongArray(wanted);
+            calledNs = new AtomicLongArray(wanted);
+            answers = new CountDownLatch(wanted);
+            receipts = new CountDownLatch(wanted);
+        }
+
+        double run(JSONObject told) throws Exception {
+            DefaultMQProducer producer = producerOf(job);
+            producer.setNamesrvAddr(job.getString("nameServer"));
+            producer.setInstanceName("producer-" + loop);
+            producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+            producer.setRetryTimesWhenSendAsyncFailed(0);
+            producer.setMqClientApiTimeout(Address.PATIENCE_MS);
+            producer.setSendMsgTimeout(Address.PATIENCE_MS);
+            producer.start();
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.getString("group"));
+            consumer.setNamesrvAddr(job.getString("nameServer"));
+            consumer.setInstanceName("consumer-" + loop);
+            consumer.setMqClientApiTimeout(Address.PATIENCE_MS);
+            consumer.subscribe(job.getString("topic"), "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(this::receive);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+            awaitRoute(producer, job.getString("topic"));
+            probe(producer);
+            long began = System.nanoTime() + 10_000_000;
+            for (int number = 0; number < wanted; number++) {
+                long due = due(began, number);
+                for (long wait = due - System.nanoTime(); wait > 0; wait = due - System.nanoTime()) {
+                    LockSupport.parkNanos(wait);
+                }
+                calledNs.set(number, System.nanoTime());
+                send(producer, number);
+            }
+            answers.await();
+            double seconds = (System.nanoTime() - began) / 1e9;
+            receipts.await();
+            consumer.shutdown();
+            producer.shutdown();
+            told.put("send", quantiles(began, answeredNs));
+            told.put("endToEnd", quantiles(began, receivedNs));
+            told.put("late", quantiles(began, calledNs));
+            return seconds;
+        }
+
+        private long due(long began, int number) {
+            return began + number * 1_000_000_000L / job.getLongValue("rate");
+        }
+
+        /** One message of each queue has come: the consumer has all of them. */
+        private void probe(DefaultMQProducer producer) throws Exception {
+            List<MessageQueue> queues = producer.fetchPublishMessageQueues(job.getString("topic"));
+            probes = new CountDownLatch(queues.size());
+            for (MessageQueue queue : queues) {
+                producer.send(new Message(job.getString("topic"), bodyOf(-1)), queue);
+            }
+            probes.await();
+        }
+
+        private byte[] bodyOf(int number) {
+            byte[] body = new byte[job.getIntValue("bytes")];
+            ByteBuffer.wrap(body).putLong(loop).putInt(number);
+            return body;
+        }
+
+        private void send(DefaultMQProducer producer, int number) throws Exception {
+            producer.send(new Message(job.getString("topic"), bodyOf(number)), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    answeredNs.set(number, System.nanoTime());
+                    if (result.getSendStatus() != SendStatus.SEND_OK) {
+                        FAILED.increment();
+                    }
+                    answers.countDown();
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    error.printStackTrace();
+                    FAILED.increment();
+                    answers.countDown();
+                    receipts.countDown(); // It may have been stored; the failure ends the benchmark anyway.
+                }
+            });
+        }
+
+        private void receive(MessageExt message) {
+            ByteBuffer body = ByteBuffer.wrap(message.getBody());
+            if (body.remaining() < Long.BYTES + Integer.BYTES || body.getLong() != loop) {
+                return; // Of a loop before.
+            }
+            int number = body.getInt();
+            if (number < 0) {
+                probes.countDown();
+            } else if (receivedNs.compareAndSet(number, 0, System.nanoTime())) {
+                receipts.countDown();
+            }
+        }
+
+        private JSONObject quantiles(long began, AtomicLongArray timesNs) {
+            long[] taken = new long[wanted];
+            for (int number = 0; number < wanted; number++) {
+                taken[number] = timesNs.get(number) - due(began, number);
+            }
+            Arrays.sort(taken);
+            JSONObject found = new JSONObject();
+            found.put("p50", taken[(int) (0.5 * (wanted - 1))] / 1e6);
+            found.put("p99", taken[(int) (0.99 * (wanted - 1))] / 1e6);
+            found.put("p999", taken[(int) (0.999 * (wanted - 1))] / 1e6);
+            found.put("max", taken[wanted - 1] / 1e6);
+            return found;
+        }
     }
 
     private static double consume(JSONObject job) throws Exception {

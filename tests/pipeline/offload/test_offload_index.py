@@ -72,6 +72,26 @@ def test_every_run_brings_the_keys_that_it_copied(world: OffloadWorld) -> None:
     assert verify_tier(open_driver(world.tier)).problems == []
 
 
+@pytest.mark.parametrize(("parallelism", "files"), [(1, 1), (3, 3), (50, 8)])
+def test_many_keys_of_a_wave_become_a_file_for_each_processor(
+    world: OffloadWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int, files: int
+) -> None:
+    class Processors(LocalRunner):
+        built = 0
+
+        def run(self, function: Any, tasks: Sequence[Any], **options: Any) -> list[Any]:
+            self.built += len(tasks) if function is run_build_task else 0
+            return super().run(function, tasks, **options)
+
+    runner = Processors()
+    monkeypatch.setattr(runner, "parallelism", parallelism)
+    monkeypatch.setattr("tiermq.pipeline.broker_index.SHARED_ITEMS_MIN", 64)
+    config = {"tiered_store_index_file_max_hash_slot_num": 50, "tiered_store_index_file_max_index_num": 4_000}
+    report = world.offload(runner=runner, settings=OffloadSettings(), all_slots=False, config=config)
+    assert (report.problems, report.done["keys"] // 64, runner.built) == ([], 8, files)
+    found_by_the_tier_alone(world, tmp_path)
+
+
 def test_a_store_without_a_key_needs_no_index_file(tmp_path: Path) -> None:
     with LocalStore.open(tmp_path / "s", background=False, **STORE) as store:
         store.put(Message("orders", b"without a key"))

@@ -504,12 +504,21 @@ def test_bytes_above_the_rate_are_waited_for() -> None:
     throttle = ByteThrottle(1_000, monotonic=lambda: now[0])
     waited = 0.0
     for _ in range(50):
-        wait_s = throttle.reserve()
+        wait_s, reserved = throttle.reserve()
         waited += wait_s
         now[0] += wait_s
-        throttle.note(500)
+        throttle.note(500, reserved)
     assert now[0] == pytest.approx(24.5, abs=0.6)
-    assert ByteThrottle(0).reserve() == 0.0
+    assert ByteThrottle(0).reserve() == (0.0, 0.0)
+
+
+def test_the_first_pulls_of_a_task_are_not_sent_at_once_either() -> None:
+    throttle = ByteThrottle(64 << 10, monotonic=lambda: 100.0)
+    reserved = [throttle.reserve() for _ in range(4)]
+    assert [wait_s for wait_s, _ in reserved] == [0.0, 0.5, 1.0, 1.5]
+    for _, size in reserved:
+        throttle.note(16 << 10, size)
+    assert [throttle.reserve()[0] for _ in range(3)] == [1.0, 1.25, 1.5], "they had half of what was thought"
 
 
 def test_a_broker_whose_lease_is_lost_is_begun_again_and_others_are_copied_meanwhile(tmp_path: Path) -> None:

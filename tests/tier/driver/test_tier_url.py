@@ -49,6 +49,15 @@ def test_each_scheme_opens_its_driver(tmp_path: Path) -> None:
         driver.close()
 
 
+def test_without_the_client_of_object_stores_a_bucket_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "obstore" else object())
+    with pytest.raises(BadTierUrl, match=r"s3://bucket/p: expected the package obstore.*pip install 'tiermq\[s3\]'"):
+        bare_driver("s3://bucket/p", AWS)
+    bare_driver(tmp_path.as_uri(), {}).close()
+
+
 def test_the_stack_is_one_wrapper_around_the_back_end() -> None:
     driver = open_driver("memory://", metrics=ProviderMetrics(Registry()))
     assert isinstance(driver, RetryingDriver)

@@ -7,9 +7,9 @@ import pytest
 from simulation.manual_clock import ManualClock
 from tier.metadata.metadata_samples import OTHER_QUEUE, QUEUE, index_key, log_key, units_key
 from tiermq.errors import IllegalTransition, SegmentConflict, SegmentMissing
-from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.metadata_store import MetadataStore, SegmentSize
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment, SegmentStatus
-from tiermq.tier.names import SegmentType
+from tiermq.tier.names import QueueKey, SegmentType
 
 
 def test_a_new_segment_is_empty_and_has_no_times(store: MetadataStore, manual_clock: ManualClock) -> None:
@@ -43,6 +43,24 @@ def test_sealing_marks_status_and_time_once(store: MetadataStore, manual_clock: 
     assert store.seal_segment(log_key(0)) == sealed
     with pytest.raises(SegmentMissing):
         store.seal_segment(log_key(1))
+
+
+def test_only_queues_with_one_segment_of_each_kind_have_an_unrolled_end(store: MetadataStore) -> None:
+    def segment(topic: str, kind: SegmentType, base: int, size: int) -> None:
+        key = QueueKey("c", "b", topic, 0).segment(kind, base)
+        store.add_segment(key)
+        store.record_commit(key.queue, [SegmentSize(key, size, 1, 2)])
+
+    for topic in ("plain", "rolled", "many units", "gone"):
+        segment(topic, SegmentType.COMMIT_LOG, 0, 1000)
+        segment(topic, SegmentType.CONSUME_QUEUE, 40, 60)
+    segment("no records", SegmentType.CONSUME_QUEUE, 20, 20)
+    segment("no units", SegmentType.COMMIT_LOG, 0, 100)
+    segment("rolled", SegmentType.COMMIT_LOG, 1000, 10)
+    segment("many units", SegmentType.CONSUME_QUEUE, 100, 20)
+    store.delete_topic("gone")
+    found = {queue.topic: end for queue, end in store.unrolled_ends().items()}
+    assert found == {"plain": 100, "no records": 40}
 
 
 def test_segments_come_by_type_and_base(store: MetadataStore) -> None:

@@ -9,8 +9,9 @@ import pytest
 from tier.tier_world import BROKER, CLUSTER
 from tier.verify_world import sound_world
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey, SegmentType
-from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.queue.segments import TierScope, list_brokers, list_tier
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,16 @@ def test_segments_and_objects_are_those_of_the_scope(tmp_path: Path) -> None:
     assert {info.key.topic for info in payments.segments} == {"payments"}
     assert [name.split("/")[2] for name in payments.objects] == ["payments"]
     assert list_tier(world.driver, TierScope(topic="payments", queue_id=0)).segments == []
+    world.close()
+
+
+def test_brokers_are_those_that_have_small_objects(tmp_path: Path) -> None:
+    world = sound_world(tmp_path)
+    world.driver.put_object(manifest_name(QueueKey("Other", "broker-c", "orders", 0)), b"{}")
+    world.driver.put_object(f"00000000_{CLUSTER}/foreign/orders/0/manifest.tiermq.json", b"{}")
+    assert list_brokers(world.driver) == [(CLUSTER, BROKER), ("Other", "broker-c")]
+    assert list_brokers(world.driver, "Other") == [("Other", "broker-c")]
+    assert list_brokers(world.driver, "Unknown") == []
     world.close()
 
 

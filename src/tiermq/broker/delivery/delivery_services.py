@@ -51,6 +51,7 @@ class DeliveryServices:
         is_slave = local.config.broker_role is BrokerRole.SLAVE  # Its master delivers, and the log brings it here.
         if not is_slave:
             hooks.run(self.delay_levels)
+            hooks.holds("delayed messages", lambda: self.delay_levels.waiting_count)
         register_delay_metrics(metrics, self.delay_levels)
         if not config.timer_wheel_enable or is_slave:
             return
@@ -60,9 +61,12 @@ class DeliveryServices:
             self.tiered_timers = tiered_timer_service(tiered, config, clock, topics, metrics)
         in_tier = None if self.tiered_timers is None else self.tiered_timers.timers
         self.timers = TimerService(local, root, clock, timer_settings(config), tiered=in_tier, queue_for=queue_for)
-        hooks.run(self.timers)
+        timers = self.timers
+        hooks.run(timers)
+        hooks.holds("timers", lambda: timers.waiting_count + timers.behind_count)
         if self.tiered_timers is not None:
             hooks.run(self.tiered_timers)
+            hooks.holds("timers in the tier", lambda: 0 if in_tier is None else in_tier.kept_count)
         register_timer_metrics(metrics, self.timers)
         hooks.every(BY_TOPIC_S, _report_by_topic(metrics, self.timers))
 

@@ -93,6 +93,7 @@ class EndTransactionProcessor:
         parts.offsets.before_write.append(self._before_offsets)
         if not self._is_slave:  # A slave asks no producer.
             parts.hooks.run(self.check)
+            parts.hooks.holds("open transactions", lambda: self.waiting)
         parts.hooks.every(LOOK_S, self._look_for_late)
         parts.hooks.busy_while(lambda: self.durable.waiting > 0)
         parts.hooks.on_stop(self._write_ops)

@@ -29,6 +29,7 @@ from tiermq.grpc.call import Call
 from tiermq.grpc.messages import (
     FILTER_BY_SQL,
     LITE_CONSUMERS,
+    LITE_PUSH_CONSUMER,
     PUSH_CONSUMER,
     Code,
     MessageType,
@@ -39,7 +40,13 @@ from tiermq.grpc.messages import (
 from tiermq.message.properties import UNIQ_KEY
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import group_problem, is_broker_group, is_system_topic, topic_problem
+from tiermq.message.topic_name import (
+    LITE_TOPIC_CHARACTERS_MAX,
+    group_problem,
+    is_broker_group,
+    is_system_topic,
+    topic_problem,
+)
 from tiermq.remoting.codes import VERSION, Language, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import AccessCheck, Connection
@@ -58,6 +65,8 @@ RECEIVE_BATCH = 32
 POLL_S = 20
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SWEEP_S = 10.0
+LITE_QUOTA = 2_000
+"""Lite topics of one client, as in RocketMQ."""
 _LANGUAGES = {
     "JAVA": Language.JAVA, "CPP": Language.CPP, "DOT_NET": Language.DOTNET, "GOLANG": Language.GO,
     "RUST": Language.RUST, "PYTHON": Language.PYTHON, "PHP": Language.PHP, "NODE_JS": Language.NODE_JS,
@@ -115,6 +124,11 @@ class GrpcClient(Connection):
     @property
     def is_consumer(self) -> bool:
         return self.settings is not None and self.settings.HasField("subscription")
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether it consumes lite topics."""
+        return self.settings is not None and self.settings.client_type in LITE_CONSUMERS
 
     # What processors answer to the registration of this client.
 
@@ -298,8 +312,6 @@ class GrpcClients:
         """Raises Refused for settings that are not served."""
         if settings.ByteSize() > SETTINGS_BYTES_MAX:
             raise Refused(Code.BAD_REQUEST, f"expected settings of at most {SETTINGS_BYTES_MAX} bytes, found more")
-        if settings.client_type in LITE_CONSUMERS:
-            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: use a push or a simple consumer")
         if settings.HasField("publishing"):
             for topic in settings.publishing.topics:
                 check_topic(topic.name)
@@ -360,6 +372,9 @@ class GrpcClients:
         subscription.long_polling_timeout.seconds = POLL_S
         backoff.Clear()
         backoff.max_attempts = 1 + (16 if group is None else group.retry_max_times)
+        if settings.client_type in LITE_CONSUMERS:
+            subscription.lite_subscription_quota = LITE_QUOTA
+            subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
         for seconds in BACKOFF_S:
             backoff.customized_backoff.next.add().seconds = seconds
         return made
@@ -390,7 +405,7 @@ class GrpcClients:
             client.settings.subscription.fifo = group is not None and group.consume_message_orderly
 
     def _consumer_data(self, client: GrpcClient) -> dict[str, Any]:
-        is_push = client.settings.client_type == PUSH_CONSUMER
+        is_push = client.settings.client_type in (PUSH_CONSUMER, LITE_PUSH_CONSUMER)
         now_ms = self._parts.clock.now_ms()
         return {
             "groupName": client.group,
@@ -503,6 +518,8 @@ MESSAGE_TYPES = {
     "FIFO": (MessageType.FIFO,),
     "DELAY": (MessageType.DELAY,),
     "TRANSACTION": (MessageType.TRANSACTION,),
+    "LITE": (MessageType.LITE,),
+    "PRIORITY": (MessageType.PRIORITY,),
     "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
 """What a topic takes, by its attribute `message.type`."""

@@ -33,6 +33,7 @@ from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
+from tiermq.message.topic_name import lite_queue
 from tiermq.settings import LONG_MAX
 
 SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -215,6 +216,8 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
         found[names.SHARDING_KEY] = system.message_group
     if system.lite_topic:
         found[LITE_NAME] = system.lite_topic
+        if type_of(message) == MessageType.LITE:
+            found[names.INNER_MULTI_DISPATCH] = lite_queue(topic, system.lite_topic)
     if system.HasField("priority"):
         found[PRIORITY_NAME] = str(system.priority)
     if system.trace_context:

@@ -23,6 +23,7 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import GrpcClients, code_of
 from tiermq.broker.grpc.grpc_leases import GrpcLeases
 from tiermq.broker.grpc.grpc_message import Refused, check_length
+from tiermq.broker.grpc.lite_calls import LiteCalls
 from tiermq.broker.grpc.local_request import Asking, Caller, Conversation, LocalRequest, Pending
 from tiermq.broker.grpc.offset_calls import OffsetCalls
 from tiermq.broker.grpc.receive_calls import ReceiveCalls
@@ -114,8 +115,10 @@ class GrpcService:
         self.clients = clients = GrpcClients(parts)
         self._telemetry = TelemetryCalls(clients)
         self.leases = GrpcLeases(parts, clients, pops)
-        routes, sends = RouteCalls(parts, clients), SendCalls(parts, clients)
-        receives, offsets = ReceiveCalls(parts, clients, pops), OffsetCalls(parts)
+        routes = RouteCalls(parts, clients)
+        lite = LiteCalls(parts, clients, pops)
+        sends = SendCalls(parts, clients, lite)
+        receives, offsets = ReceiveCalls(parts, clients, pops, lite), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
@@ -128,6 +131,7 @@ class GrpcService:
             "AckMessage": receives.acknowledge,
             "ChangeInvisibleDuration": receives.change_time,
             "ForwardMessageToDeadLetterQueue": receives.forward,
+            "SyncLiteSubscription": lite.sync,
             "PullMessage": offsets.pull,
             "UpdateOffset": offsets.update,
             "GetOffset": offsets.get,

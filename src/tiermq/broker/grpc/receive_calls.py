@@ -9,6 +9,7 @@ the store understands. The stream is a status, the messages, the time of deliver
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,8 @@ from tiermq.broker.grpc.grpc_clients import (
     status_of,
 )
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS
-from tiermq.broker.grpc.grpc_message import Refused, are_long, fill_message, set_timestamp
+from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, are_long, fill_message, set_timestamp
+from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
 from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
 from tiermq.broker.pop.pop_checkpoints import PoppedMessage
@@ -48,9 +50,8 @@ ReceiveMessageResponse = message_class("ReceiveMessageResponse")
 AckMessageResponse = message_class("AckMessageResponse")
 ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
-INVISIBLE_MS_LEAST = 10_000
 INVISIBLE_MS_MOST = 12 * 3_600_000
-POLL_S_LEAST, POLL_S_MOST = 5.0, 20.0
+POLL_S_MOST = 20.0
 ANSWER_S = 0.2
 """Kept of a call's time for its answer."""
 LOOK_S = 1.0
@@ -83,10 +84,11 @@ class Handle(NamedTuple):
 class ReceiveCalls:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor) -> None:
+    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor, lite: LiteCalls) -> None:
         self._parts = parts
         self._clients = clients
         self._pops = pops
+        self._lite = lite
 
     # Receiving.
 
@@ -97,6 +99,9 @@ class ReceiveCalls:
         check_group(group)
         check_topic(topic)
         try:
+            if self._lite.is_lite(ask.caller):
+                await self._receive_lite(ask, group, topic)
+                return None
             command = await self._pop(ask, group, topic)
         except (Refused, RequestRefused) as error:
             code = error.code if isinstance(error, Refused) else code_of(error.code)
@@ -107,33 +112,55 @@ class ReceiveCalls:
         elif command.code != ResponseCode.SUCCESS:
             self._end(call, status_of(command))
         else:
-            await self._give(ask, group, topic, command)
+            await self._give(ask, group, topic, self._popped(command))
         return None
+
+    async def _receive_lite(self, ask: Ask, group: str, topic: str) -> None:
+        """The same of what a client has subscribed to below a topic."""
+        require_group(ask.caller, group)
+        require_topic(ask.caller, topic, Permission.SUB)
+        found = self._parts.groups.get(group)
+        if found is None or not found.consume_enable:
+            raise Refused(Code.FORBIDDEN, f"group {group} may not consume")
+        popped = await self._lite.pop(ask, topic, self._fields_of_pop(ask, group, is_ordered=True), self._poll_s(ask))
+        if popped:
+            handles = [(message, Handle(receipt, message.physical_offset), n) for message, receipt, n in popped]
+            await self._give(ask, group, topic, handles)
+        else:
+            self._end(ask.call, status(Code.MESSAGE_NOT_FOUND, "no new message"))
 
     async def _pop(self, ask: Ask, group: str, topic: str) -> RemotingCommand | None:
         request = ask.request
         require_group(ask.caller, group)
         require_topic(ask.caller, topic, Permission.SUB)
-        poll_s = _poll_s(ask)
-        invisible_ms = _invisible_ms(request)
+        poll_s = self._poll_s(ask)
+        self._invisible_ms(request)
         if self._parts.topics.get(topic) is None:
             poll_s = await self._await_topic(ask, topic, poll_s)
             if self._parts.topics.get(topic) is None:
                 return None
         found = self._parts.groups.get(group)
         is_ordered = found is not None and found.consume_message_orderly
-        wanted = request.filter_expression
         config = self._parts.topics.get(topic)
         queue = request.message_queue.id
         # A client that had the route of a topic before it was made may know of queues that there are not.
         is_known = config is not None and 0 <= queue < config.read_queues and is_ordered
-        fields = {
-            "consumerGroup": group,
+        fields = self._fields_of_pop(ask, group, is_ordered=is_ordered) | {
             "topic": topic,
             "queueId": str(queue if is_known else -1),
-            "maxMsgNums": str(min(max(1, request.batch_size), MESSAGES_MAX)),
-            "invisibleTime": str(invisible_ms),
             "pollTime": str(int(poll_s * 1000)),
+        }
+        return await ask.broker(RequestCode.POP_MESSAGE, fields, leases=request.auto_renew)
+
+    def _fields_of_pop(self, ask: Ask, group: str, *, is_ordered: bool) -> dict[str, str]:
+        """What the request says, but for its place. Raises Refused."""
+        request = ask.request
+        wanted = request.filter_expression
+        fields = {
+            "consumerGroup": group,
+            "maxMsgNums": str(min(max(1, request.batch_size), MESSAGES_MAX)),
+            "invisibleTime": str(self._invisible_ms(request)),
+            "pollTime": "0",
             "bornTime": str(self._parts.clock.now_ms()),
             "initMode": "1",
             "expType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
@@ -142,7 +169,38 @@ class ReceiveCalls:
         }
         if is_ordered and request.attempt_id:
             fields["attemptId"] = request.attempt_id
-        return await ask.broker(RequestCode.POP_MESSAGE, fields, leases=request.auto_renew)
+        return fields
+
+    def _poll_s(self, ask: Ask) -> float:
+        """How long to wait for messages. Raises Refused."""
+        request, left_s = ask.request, ask.call.left_s
+        least_s = self._parts.config.grpc_client_consumer_min_long_polling_timeout_millis / 1000
+        if request.HasField("long_polling_timeout"):
+            wanted_s = request.long_polling_timeout.seconds + request.long_polling_timeout.nanos / 1e9
+        else:
+            wanted_s = POLL_S_MOST
+        poll_s = min(max(float(wanted_s), least_s), POLL_S_MOST)
+        if left_s is None or poll_s <= left_s - ANSWER_S:
+            return poll_s
+        if left_s < least_s:
+            raise Refused(
+                Code.ILLEGAL_POLLING_TIME,
+                f"expected at least {least_s} s for the call, found {max(0.0, left_s):.1f} s",
+            )
+        return max(0.0, left_s - ANSWER_S)
+
+    def _invisible_ms(self, request: Any) -> int:
+        """Raises Refused."""
+        if request.auto_renew:
+            return RENEWED_MS
+        wanted, least_ms = request.invisible_duration, self._parts.config.min_invisible_time_mills_for_recv
+        invisible_ms = int(wanted.seconds * 1000 + wanted.nanos // 1_000_000)
+        if not least_ms <= invisible_ms <= INVISIBLE_MS_MOST:
+            raise Refused(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"expected an invisible duration of {least_ms} to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
+            )
+        return invisible_ms
 
     async def _await_topic(self, ask: Ask, topic: str, poll_s: float) -> float:
         """Until the topic is there, or the time is over; what is left of it. Raises Refused if none may be made."""
@@ -156,19 +214,21 @@ class ReceiveCalls:
             poll_s -= step_s
         return max(0.0, poll_s)
 
-    async def _give(self, ask: Ask, group: str, topic: str, command: RemotingCommand) -> None:
+    async def _give(self, ask: Ask, group: str, topic: str, popped: list[tuple[StoredMessage, Handle, int]]) -> None:
         """Send what was popped, but for what the client must not get."""
         call, request = ask.call, ask.request
         wanted = _tags(request.filter_expression)
         found = self._parts.groups.get(group)
         most = 1 + (16 if found is None else found.retry_max_times)
+        is_lite = self._lite.is_lite(ask.caller)
         given: list[tuple[StoredMessage, str, int]] = []
-        for message, handle, attempt in self._popped(command):
+        for message, handle, attempt in popped:
+            lite = message.get_property(LITE_NAME) if is_lite else None
             if wanted is not None and message.tags not in wanted:
-                await self._acknowledge(ask, group, topic, handle)
+                await self._acknowledge(ask, group, topic, handle, lite)
                 continue
             if attempt > most:
-                await self._bury(ask, group, topic, handle, message.unique_key or message.message_id)
+                await self._bury(ask, group, topic, handle, message.unique_key or message.message_id, lite)
                 continue
             given.append((message, handle.encode(), attempt))
         if not given:
@@ -230,15 +290,21 @@ class ReceiveCalls:
             try:
                 handle = Handle.decode(entry.receipt_handle)
                 self._require_open(group, topic, handle)
+                lite = entry.lite_topic or None
+                made.status.CopyFrom(status_of(await self._acknowledge(ask, group, topic, handle, lite)))
             except Refused as error:
                 made.status.CopyFrom(status(error.code, str(error)))
-                continue
-            made.status.CopyFrom(status_of(await self._acknowledge(ask, group, topic, handle)))
         codes = {each.status.code for each in answer.entries}
         answer.status.CopyFrom(answer.entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS))
         return answer
 
-    def _acknowledge(self, ask: Ask, group: str, topic: str, handle: Handle) -> Pending:
+    def _acknowledge(self, ask: Ask, group: str, topic: str, handle: Handle, lite: str | None = None) -> Pending:
+        """`lite`: the lite topic that the message is from. Raises Refused."""
+        if lite is not None:
+            self._lite.acknowledge(group, light_queue(topic, lite), handle.receipt)
+            done = Pending()
+            done.answer(RemotingCommand(ResponseCode.SUCCESS))
+            return done
         return ask.broker(RequestCode.ACK_MESSAGE, _fields(group, topic, handle))
 
     async def change_time(self, ask: Ask) -> Any:
@@ -254,6 +320,8 @@ class ReceiveCalls:
                 Code.ILLEGAL_INVISIBLE_TIME,
                 f"expected an invisible duration of 0 to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
             )
+        if request.lite_topic:
+            return self._change_lite(group, light_queue(topic, request.lite_topic), handle, request, invisible_ms)
         self._require_open(group, topic, handle)
         fields = {**_fields(group, topic, handle), "invisibleTime": str(invisible_ms)}
         answer = await ask.broker(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
@@ -277,6 +345,13 @@ class ReceiveCalls:
             status=status(Code.OK), receipt_handle=Handle(receipt, handle.log_offset).encode()
         )
 
+    def _change_lite(self, group: str, queue: str, handle: Handle, request: Any, invisible_ms: int) -> Any:
+        receipt = handle.receipt
+        if not self._lite.change_time(group, queue, receipt, invisible_ms, suspended=request.suspend):
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+        changed = Handle(dataclasses.replace(receipt, invisible_ms=invisible_ms), handle.log_offset)
+        return ChangeInvisibleDurationResponse(status=status(Code.OK), receipt_handle=changed.encode())
+
     async def forward(self, ask: Ask) -> Any:
         """Make a message a dead letter."""
         request = ask.request
@@ -284,9 +359,12 @@ class ReceiveCalls:
         self._check(ask, group, topic)
         handle = Handle.decode(request.receipt_handle)
         self._require_open(group, topic, handle)
-        return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id))
+        lite = request.lite_topic or None
+        return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
 
-    async def _bury(self, ask: Ask, group: str, topic: str, handle: Handle, message_id: str) -> Any:
+    async def _bury(
+        self, ask: Ask, group: str, topic: str, handle: Handle, message_id: str, lite: str | None = None
+    ) -> Any:
         stored_in = real_topic(group, topic, handle.receipt.mark)
         fields = {
             "offset": str(handle.log_offset),
@@ -298,7 +376,7 @@ class ReceiveCalls:
         }
         answer = await ask.broker(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         if answer.code == ResponseCode.SUCCESS:
-            answer = await self._acknowledge(ask, group, topic, handle)
+            answer = await self._acknowledge(ask, group, topic, handle, lite)
         return status_of(answer)
 
     def _check(self, ask: Ask, group: str, topic: str) -> None:
@@ -338,38 +416,6 @@ def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:
         "offset": str(receipt.offset),
         "extraInfo": receipt.encode(),
     }
-
-
-def _poll_s(ask: Ask) -> float:
-    """How long to wait for messages. Raises Refused."""
-    request, left_s = ask.request, ask.call.left_s
-    if request.HasField("long_polling_timeout"):
-        wanted_s = request.long_polling_timeout.seconds + request.long_polling_timeout.nanos / 1e9
-    else:
-        wanted_s = POLL_S_MOST
-    poll_s = min(max(float(wanted_s), POLL_S_LEAST), POLL_S_MOST)
-    if left_s is None or poll_s <= left_s - ANSWER_S:
-        return poll_s
-    if left_s < POLL_S_LEAST:
-        raise Refused(
-            Code.ILLEGAL_POLLING_TIME,
-            f"expected at least {POLL_S_LEAST} s for the call, found {max(0.0, left_s):.1f} s",
-        )
-    return left_s - ANSWER_S
-
-
-def _invisible_ms(request: Any) -> int:
-    """Raises Refused."""
-    if request.auto_renew:
-        return RENEWED_MS
-    wanted = request.invisible_duration
-    invisible_ms = int(wanted.seconds * 1000 + wanted.nanos // 1_000_000)
-    if not INVISIBLE_MS_LEAST <= invisible_ms <= INVISIBLE_MS_MOST:
-        raise Refused(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"expected an invisible duration of {INVISIBLE_MS_LEAST} to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
-        )
-    return invisible_ms
 
 
 def _tags(wanted: Any) -> frozenset[str] | None:

@@ -59,6 +59,8 @@ class RouteCalls:
         endpoints = self._endpoints(ask, request.endpoints)
         types = MESSAGE_TYPES.get(topic.attributes.get(MESSAGE_TYPE, "MIXED"), (0,))
         perm = topic.perm & self._parts.config.broker_permission
+        if self._parts.topics.closed_for:
+            perm &= PERM_READ
         reads = topic.read_queues if perm & PERM_READ else 0
         writes = topic.write_queues if perm & PERM_WRITE else 0
         for number in range(max(reads, writes, 1)):
@@ -79,8 +81,9 @@ class RouteCalls:
         if not topic.perm & self._parts.config.broker_permission & PERM_READ or not topic.read_queues:
             raise Refused(Code.FORBIDDEN, "no readable queue")
         endpoints = self._endpoints(ask, request.endpoints)
-        group = self._parts.groups.get(request.group.name)
-        numbers = range(topic.read_queues) if group is not None and group.consume_message_orderly else (ANY_QUEUE,)
+        group, client = self._parts.groups.get(request.group.name), self._clients.find(ask.caller)
+        is_split = group is not None and group.consume_message_orderly and not (client is not None and client.is_lite)
+        numbers = range(topic.read_queues) if is_split else (ANY_QUEUE,)
         permission = _PERMISSIONS[True, bool(topic.perm & PERM_WRITE)]
         for number in numbers:
             self._add(answer.assignments.add().message_queue, topic.name, number, permission, endpoints, ())

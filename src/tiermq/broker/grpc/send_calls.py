@@ -35,6 +35,7 @@ from tiermq.broker.grpc.grpc_message import (
     timestamp_ms,
     type_of,
 )
+from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
 from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.grpc.route_calls import SEND_QUEUES
 from tiermq.broker.send.send_checks import SYS_FLAG_TRANSACTION
@@ -64,9 +65,10 @@ assert SYS_FLAG_TRANSACTION & TransactionType.PREPARED
 class SendCalls:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, clients: GrpcClients) -> None:
+    def __init__(self, parts: BrokerContext, clients: GrpcClients, lite: LiteCalls) -> None:
         self._parts = parts
         self._clients = clients
+        self._lite = lite
         self._turn = itertools.count()
 
     async def send(self, ask: Ask) -> Any:
@@ -89,7 +91,7 @@ class SendCalls:
             await ask.give_way()
         kinds = [type_of(message) for message in messages]
         if MessageType.LITE in kinds:
-            raise Refused(Code.UNSUPPORTED, "lite topics are not served here: send the message without lite_topic")
+            self._require_lite(topic, messages)
         queue = self._queue(topic, messages)
         peer = "{}:{}".format(*ask.caller.peer)
         sends: list[SendRequest] = []
@@ -115,6 +117,16 @@ class SendCalls:
             answer.status.CopyFrom(status(Code.MULTIPLE_RESULTS))
         return answer
 
+    def _require_lite(self, topic: str, messages: Any) -> None:
+        """Raises Refused unless each light queue is there, or may begin."""
+        self._lite.require_parent(topic)
+        for name in {light_queue(topic, each.system_properties.lite_topic) for each in messages}:
+            if not self._parts.local.may_begin_queue(name, 0):
+                raise Refused(
+                    Code.LITE_TOPIC_QUOTA_EXCEEDED,
+                    "the next start could not map one more queue (vm.max_map_count): use a lite topic that is there",
+                )
+
     def _queue(self, topic: str, messages: Any) -> int:
         """The queue for all of them. Raises Refused for a message of a kind that the topic does not take."""
         config = self._parts.topics.get(topic)
@@ -132,6 +144,8 @@ class SendCalls:
         first = messages[0].system_properties
         if first.message_group:
             return consistent_queue(first.message_group, max(1, queues))
+        if first.lite_topic:
+            return consistent_queue(first.lite_topic, max(1, queues))
         if type_of(messages[0]) == MessageType.PRIORITY:
             return max(0, min(int(first.priority), queues - 1))
         return next(self._turn) % max(1, queues)

@@ -150,13 +150,19 @@ class OrderInfos:
             self._changed = True
             return info.next_offset
 
-    def change_time(self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int) -> bool:
-        """A message may be delivered again at another time. False when that receipt is outdated."""
+    def change_time(
+        self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int, *, counts: bool = True
+    ) -> bool:
+        """A message may be delivered again at another time. False when that receipt is outdated. `counts`: its next
+        delivery counts as one more attempt.
+        """
         with self._lock:
             info = self._table.get(queue)
             if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
                 return False
             info.visible_ms[offset] = visible_ms
+            if not counts:
+                info.counts[offset] = info.counts.get(offset, 0) - 1
             self._changed = True
             return True
 

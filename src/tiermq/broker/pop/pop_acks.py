@@ -130,7 +130,7 @@ class PopAcks:
     def acknowledge(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, receipt, topic = self._shown(command)
         due_ms = receipt.pop_ms + receipt.invisible_ms
-        self._close(_popped(group, topic, receipt), [receipt.offset], receipt.revive_queue, due_ms)
+        self.finish(_popped(group, topic, receipt), [receipt.offset], receipt.revive_queue, due_ms)
         return command.respond()
 
     def acknowledge_run(self, acks: list[AckRequest]) -> list[AckRequest]:
@@ -148,7 +148,7 @@ class PopAcks:
                 receipt = Receipt.decode(text, offsets[0])
                 topic = self._stored_in(group, name, receipt, receipt.queue_id, offsets[0], offsets[-1])
                 due_ms = receipt.pop_ms + receipt.invisible_ms
-                self._close(_popped(group, topic, receipt), offsets, receipt.revive_queue, due_ms)
+                self.finish(_popped(group, topic, receipt), offsets, receipt.revive_queue, due_ms)
             except RequestRefused:
                 left += own
         return left
@@ -174,10 +174,11 @@ class PopAcks:
             offsets = [start + bit for bit in _bits(table)]
             if self._parts.topics.get(topic) is None or not offsets:
                 continue  # The topic was deleted meanwhile.
-            self._close(popped, offsets, int32_in(table, "rq"), popped.pop_ms + int64_in(table, "it"))
+            self.finish(popped, offsets, int32_in(table, "rq"), popped.pop_ms + int64_in(table, "it"))
         return command.respond()
 
-    def _close(self, popped: PoppedMessage, offsets: list[int], revive_queue: int, due_ms: int) -> None:
+    def finish(self, popped: PoppedMessage, offsets: list[int], revive_queue: int, due_ms: int) -> None:
+        """Messages of a pop are acknowledged."""
         if revive_queue != ORDERED_QUEUE:
             if self._is_awaited(popped, revive_queue, due_ms):
                 self._log.acknowledge_early(revive_queue, popped, offsets, due_ms)
@@ -235,7 +236,7 @@ class PopAcks:
             own = own._replace(pop_ms=own.pop_ms + 1)  # Several within one millisecond: each needs a unique pop time.
         revive_queue = receipt.revive_queue if point is None else point.revive_queue
         self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
-        self._close(popped, [receipt.offset], revive_queue, due_ms)
+        self.finish(popped, [receipt.offset], revive_queue, due_ms)
         return command.respond(ext=_receipt_fields(own.pop_ms, invisible_ms, revive_queue))
 
     def _is_own(self, popped: PoppedMessage, offset: int) -> bool:

@@ -78,6 +78,7 @@ class PopProcessor:
         parts.hooks.busy_while(lambda: self._cold_waiting > 0)
         parts.hooks.every(LOOK_MS / 1000, self._end_overdue)
         parts.hooks.run(self.revive)
+        parts.hooks.holds("popped messages", lambda: sum(len(point.open) for point in self.log.points))
         parts.offsets.before_write.append(self._flush_orders)
         parts.hooks.on_stop(self._stop)
         self._tell_metrics()

@@ -1,6 +1,7 @@
 """PopReader: reads the messages of one pop from the queues of its topic and of its retry topics.
 
     a fifth of the pops: retries first, then the topic      the rest: the topic, then retries if there is space
+    a topic with message.type=PRIORITY: its last queue first, down to queue 0, then retries
 
 Each queue is taken from where the group's offset is. Without order, a check point is made and the offset moves beyond
 what was taken; with order, the offset stays until the messages are acknowledged (`OrderInfos`).
@@ -18,7 +19,6 @@ import random
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.pop.order_infos import OrderInfos
@@ -38,18 +38,19 @@ from tiermq.broker.pop.pop_topics import (
 )
 from tiermq.broker.pop.pop_waiting import Pop
 from tiermq.broker.pull.pull_admission import ReadFailures
+from tiermq.broker.topic.topic_table import MESSAGE_TYPE
 from tiermq.errors import RequestRefused, TierMQError
+from tiermq.kernel import GetPage
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import RETRY_PREFIX
+from tiermq.message.topic_name import RETRY_PREFIX, is_light_queue
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.store.reader import FILTER_STEPS_MAX
 
-if TYPE_CHECKING:
-    from tiermq.tier.tiered_reading import Page
-
 RETRY_FIRST = 0.2
+BY_PRIORITY = "PRIORITY"
+"""A type of messages: the number of a message's queue is its priority."""
 PAGES_MAX = 16
 """Of one queue, when a filter lets nothing pass."""
 STEPS_MAX = 2 * FILTER_STEPS_MAX
@@ -161,12 +162,15 @@ class PopReader:
         if pop.queue_id < 0 and topic.read_queues > 0:
             first = self._chance.randrange(topic.read_queues)
             own = [_Place(topic.name, (first + at) % topic.read_queues, MARK_NORMAL) for at in range(topic.read_queues)]
+        by_priority = topic.attributes.get(MESSAGE_TYPE) == BY_PRIORITY
+        if by_priority:
+            own.sort(key=lambda each: -each.queue_id)
         again: list[_Place] = []
         if not pop.is_ordered and not pop.topic.startswith(RETRY_PREFIX):
             for name, mark in zip(pop_retry_topics(pop.group, pop.topic), (MARK_RETRY, MARK_RETRY_V2), strict=True):
                 retry = self._parts.topics.get(name)
                 again += [_Place(name, queue_id, mark) for queue_id in range(retry.read_queues if retry else 0)]
-        retry_first = bool(again) and self._chance.random() < RETRY_FIRST
+        retry_first = bool(again) and not by_priority and self._chance.random() < RETRY_FIRST
         return iter(again + own if retry_first else own + again)
 
     # One queue.
@@ -215,11 +219,11 @@ class PopReader:
         found.look_again(found.pop_ms)
         return offset
 
-    def _page(self, pop: Pop, place: _Place, offset: int, room: int, may_wait: bool) -> Page | None:
+    def _page(self, pop: Pop, place: _Place, offset: int, room: int, may_wait: bool) -> GetPage | None:
         """A page from `offset` on; None when only the tier has it. Raises RequestRefused when it cannot be read."""
         topic, queue_id, chosen = place.topic, place.queue_id, self._filter(pop, place)
         try:
-            if self._tiered is None:
+            if self._tiered is None or is_light_queue(topic):  # Light queues are not tiered, their messages are.
                 return self._parts.local.get(topic, queue_id, offset, room, message_filter=chosen)
             if may_wait:
                 return self._tiered.get(topic, queue_id, offset, room, message_filter=chosen, group=pop.group)
@@ -268,8 +272,10 @@ class PopReader:
 
     # Giving.
 
-    def _give(self, pop: Pop, place: _Place, page: Page, found: PopResult, begin: int) -> int:
+    def _give(self, pop: Pop, place: _Place, page: GetPage, found: PopResult, begin: int) -> int:
         start = int.from_bytes(page.data[_QUEUE_OFFSET], "big")
+        if is_light_queue(place.topic):  # Records have the offsets of their own topic.
+            start = page.next_offset - page.count
         if start == page.next_offset - page.count:  # One record for each unit, none left out.
             offsets = tuple(range(start, page.next_offset))
         else:
@@ -336,7 +342,7 @@ def _order_counts(place: _Place, offsets: tuple[int, ...], counts: dict[int, int
     return [*listed, f"{place.mark} {place.queue_id} {least}"]
 
 
-def _steps_of(page: Page, steps: int, offset: int) -> int:
+def _steps_of(page: GetPage, steps: int, offset: int) -> int:
     """The comparisons that a page cost. One that ended early had long records, and cost as much as a page may."""
     looked_at = max(0, page.next_offset - offset)
     counted = steps * looked_at

@@ -17,12 +17,13 @@ came with a pull is taken when it comes, not again when it is woken.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.offset_processor import commit_for_client
-from tiermq.broker.group.subscription import MessageModel
+from tiermq.broker.group.subscription import ConsumeType, MessageModel
 from tiermq.broker.pull.cold_read_queue import LOOK_S, ColdReadQueue, ColdReadThrottle
 from tiermq.broker.pull.long_polling import SLOT_MS, LongPolling
 from tiermq.broker.pull.pull_admission import (
@@ -36,25 +37,15 @@ from tiermq.broker.pull.pull_admission import (
 )
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage, pull_answer
+from tiermq.message.topic_name import RETRY_PREFIX, TOOLS_GROUP
+from tiermq.metrics import GaugeChild, Metric
 from tiermq.namesrv.route_table import MASTER_ID
 from tiermq.remoting.access import of_group, reads, serves
-from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
+from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode, language_of
 from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import remark_of
 from tiermq.status import GetStatus
-
-if TYPE_CHECKING:
-    from tiermq.tier.tiered_reading import Page
-
-
-from collections import Counter
-from collections.abc import Mapping
-
-from tiermq.broker.group.subscription import ConsumeType
-from tiermq.message.topic_name import RETRY_PREFIX, TOOLS_GROUP
-from tiermq.metrics import GaugeChild, Metric
-from tiermq.remoting.codes import language_of
 
 _log = logging.getLogger(__name__)
 
@@ -216,7 +207,7 @@ class PullProcessor:
         get = self._local.get if self._tiered is None else self._tiered.get_local
         bulk = count > USUAL_MESSAGES_MAX and pull.group == TOOLS_GROUP
         try:
-            page: Page | None = get(
+            page: GetPage | None = get(
                 pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter, bulk=bulk
             )
         except TierMQError as error:
@@ -281,7 +272,7 @@ class PullProcessor:
         """In a separate thread: read the tier, and return to the loop with the result."""
         pull = cold.pull
         assert self._tiered is not None
-        page: Page | TierMQError
+        page: GetPage | TierMQError
         try:
             if cold.is_gone:
                 raise RequestRefused("the peer is gone")
@@ -301,7 +292,7 @@ class PullProcessor:
             page = RequestRefused(remark_of(error))
         self._server.call_threadsafe(self._cold_done, cold, page)
 
-    def _cold_done(self, cold: _ColdPull, page: Page | TierMQError) -> None:
+    def _cold_done(self, cold: _ColdPull, page: GetPage | TierMQError) -> None:
         self._cold_waiting -= 1
         if isinstance(page, TierMQError):
             self.cold_line.pace.gave(0, cold.promised)
@@ -328,7 +319,7 @@ class PullProcessor:
 
     # Answering.
 
-    def _finish(self, pull: Pull, admitted: Admitted, page: Page, may_hold: bool) -> None:
+    def _finish(self, pull: Pull, admitted: Admitted, page: GetPage, may_hold: bool) -> None:
         if page.status is _FOUND:
             admitted.message_count += page.count
             admitted.byte_count += len(page.data)
@@ -347,7 +338,7 @@ class PullProcessor:
             return
         self._send(pull, code, page.status.name, page.next_offset, page.min_offset, page.max_offset, page.data)
 
-    def _better_broker(self, admitted: Admitted, page: Page) -> int:
+    def _better_broker(self, admitted: Admitted, page: GetPage) -> int:
         """The id of the broker that the group's next pull should go to: a slave while it is far behind."""
         if not self._parts.config.takes_messages:
             return self._parts.config.broker_id
@@ -368,7 +359,7 @@ class PullProcessor:
     def _sends_back(self) -> bool:
         return self._is_slave and self._parts.replication.sends_back
 
-    def _hold(self, pull: Pull, page: Page) -> bool:
+    def _hold(self, pull: Pull, page: GetPage) -> bool:
         config = self._parts.config
         # The tier's end follows the local one: that there is more here does not mean that there is more to get there.
         pull.waits_for_tier = self._tiered is not None and not isinstance(page, GetPage)
@@ -441,7 +432,7 @@ class PullProcessor:
         self._cold.shutdown(cancel_futures=True)
 
 
-def _code_of(page: Page, offset: int) -> int:
+def _code_of(page: GetPage, offset: int) -> int:
     code = _CODES.get(page.status)
     if code is None:  # An empty or unknown queue.
         return _NOT_FOUND if offset == 0 else _MOVED

@@ -181,7 +181,7 @@ class SendProcessor:
         """The answer, or None when it comes later. Raises RequestRefused."""
         born_host = connection.born_host or born_host_of(connection)
         # The half of a transaction is stored with the account that sent it: only the general path knows accounts.
-        needs_account = ACCOUNT in connection.attributes and TRAN_MSG_NAME in request.properties
+        needs_account = connection.attributes.get(ACCOUNT) is not None and TRAN_MSG_NAME in request.properties
         waits = needs_account or (self._sync and self._has_no_room)
         answer = None if waits else self.fast_path.take(request, born_host)
         if answer is None:
@@ -215,7 +215,8 @@ class SendProcessor:
     def _remember(self, topic: str, config: TopicConfig) -> None:
         """Let sends to a topic take the fast path from now on."""
         self.fast_path.open_topic(topic, config.write_queues, self.counts.entry(topic))
-        if self._find(topic) is not config:  # Another thread has changed it, and may have called `_forget` before.
+        # Another thread may have changed it, or closed all, and have called `_forget` before.
+        if self._find(topic) is not config or self._topics.closed_for:
             self._forget((topic,))
 
     def _forget(self, topics: Iterable[str]) -> None:
@@ -232,6 +233,11 @@ class SendProcessor:
             return None
         config = self._find(topic)
         check_topic(topic, self._config, config)
+        if self._topics.closed_for and not topic.startswith(RETRY_PREFIX):
+            raise RequestRefused(
+                f"expected a broker that takes messages, found that {self._topics.closed_for}: send to another one",
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
         if self._is_slave:
             raise RequestRefused(self._parts.replication.why_read_only, ResponseCode.SYSTEM_BUSY)
         if config is None:

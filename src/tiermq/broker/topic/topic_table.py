@@ -62,7 +62,7 @@ MESSAGE_TYPE = "message.type"
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
-    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"),
 }
 _FIXED = frozenset({"queue.type", "cleanup.policy"})
 
@@ -154,6 +154,8 @@ class TopicTable(StoredTable[TopicConfig]):
         super().__init__(os.path.join(directory, FILE), clock)
         self.config = config
         self.listeners: list[TopicListener] = []
+        self.closed_for = ""
+        """Why clients may send to none of them now, as text; empty when they may."""
         self._asked_lock = threading.Lock()
         self._asked: list[_Asked] = []
         self._own_names = frozenset(each.name for each in system_topics(config))
@@ -185,12 +187,23 @@ class TopicTable(StoredTable[TopicConfig]):
     def registration_snapshot(self) -> TopicSnapshot:
         """A view that costs nothing. It may show changes that are newer than its version, never older ones."""
         version = self.data_version
-        if not self.config.takes_messages:
+        if self.closed_for or not self.config.takes_messages:
             readable = {name: replace(topic, perm=topic.perm & PERM_READ) for name, topic in self._table.items()}
             return TopicSnapshot(readable, version)
         return TopicSnapshot(MappingProxyType(self._table), version)
 
     # Changing.
+
+    def close(self, reason: str) -> None:
+        """Let name servers show all topics as readable only, and sends be refused, with this reason; open them without
+        one. Until the process ends.
+        """
+        with self._lock:
+            if reason == self.closed_for:
+                return
+            self.closed_for = reason
+            self._change({})  # Name servers take known topics from a new version only.
+        self._tell(self._table.keys())
 
     def put(self, topic: TopicConfig) -> None:
         """Add or replace one; durable when it returns. Raises OSError."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tiermq.cli.demo.orders import RECORD_BYTES
-from tiermq.cli.tier.output import is_watched
+from tiermq.cli.terminal import drawn_line
 from tiermq.errors import BadConfig, DiskFull
 
 if TYPE_CHECKING:
@@ -195,21 +195,18 @@ def tier_bytes(driver: TierDriver) -> int:
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Watch]:
     """A progress line, on a terminal."""
-    if quiet or not is_watched():
-        yield lambda _timeline, _sample: None
-        return
-    from rich.console import Console
-
-    from tiermq.cli.demo.account import seconds, size
-
-    with Console(stderr=True).status("starting") as status:
+    with drawn_line(quiet=quiet) as line:
+        if line is None:
+            yield lambda _timeline, _sample: None
+            return
+        from tiermq.cli.demo.account import seconds, size
 
         def show(timeline: Timeline, sample: Sample) -> None:
             step = timeline.steps[-1] if timeline.steps else None
             if step is not None:
                 counts = "".join(f" · {sample.counters.get(name, 0):,} {text}" for name, text in SHOWN.items())
                 held = f"local {size(sample.local_bytes)} · tier {size(sample.tier_bytes)}"
-                status.update(f"{step.title}, {seconds(sample.at_s - step.begin_s)} · {held}{counts}")
+                line.write(f"{step.title}, {seconds(sample.at_s - step.begin_s)} · {held}{counts}")
 
         yield show
 

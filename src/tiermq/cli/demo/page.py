@@ -112,7 +112,13 @@ footer{margin-top:56px;padding-top:18px;border-top:1px solid var(--line);color:v
 overflow-wrap:anywhere}
 @media(prefers-reduced-motion:no-preference){.moving{animation:way 1.6s linear infinite}
 @keyframes way{to{stroke-dashoffset:-36}}}
-@media(max-width:820px){.steps{columns:1}.two{grid-template-columns:1fr}main{padding:32px 16px}}
+.proof tr td:last-child{padding-left:0}
+.why{margin:14px 0 0;padding:0 0 0 18px;color:var(--soft);font-size:14.5px}
+@media(max-width:820px){.steps{columns:1}.two{grid-template-columns:minmax(0,1fr)}main{padding:32px 16px}}
+/* A phone: what was counted folds, so that its result is on the screen; pictures are for wider ones, and scroll. */
+@media(max-width:560px){h2{margin-top:40px}.tiles{grid-template-columns:1fr 1fr}.tile{padding:13px 14px}
+.tile strong{font-size:20px}figure{padding:14px}th,td{padding:8px 6px;font-size:13px}td:first-child,th:first-child
+{white-space:normal;padding-left:12px}td code{font-size:11.5px}.barcell{display:none}}
 """ + _tones()
 )
 
@@ -134,6 +140,7 @@ def page(account: Account, timeline: Timeline) -> str:
         _steps(account),
         _sql(account),
         _proof(account),
+        _notes(account),
         _footer(account),
     ]
     body = "\n".join(section for section in sections if section)
@@ -160,6 +167,7 @@ def _header(account: Account) -> str:
 def _tiles(account: Account) -> str:
     copy_s = account.fact("copy", "copy_s") or 1
     tiles = [
+        ("copy", "Compared", _agreement(account), "with what was sent, by count and checksum"),
         ("put", "Sent", rate(account.fact("recover", "messages_per_s"), 1), "messages, answered once on disk"),
         ("export", "Recovered", seconds(account.fact("recover", "recovery_s")), "after kill -9, until it served again"),
         ("copy", "Copied", f"{size(account.fact('copy', 'bytes') / copy_s)}/s", "to the tier"),
@@ -228,10 +236,46 @@ def _proof(account: Account) -> str:
     )
     return (
         "<section><h2>The proof</h2><div class=about>Every body compared with what was sent, counted, and its CRC-32 "
-        "added up. A sum does not care who reads in which order.</div><div class=scroll><table><thead><tr>"
+        "added up. A sum does not care who reads in which order.</div><div class=scroll><table class=proof><thead><tr>"
         f"<th>counted<th class=n>messages<th class=n>checksum<th></tr></thead><tbody>{rows}</tbody></table></div>"
         "</section>"
     )
+
+
+def _agreement(account: Account) -> str:
+    agreeing = sum(check.agrees for check in account.checks)
+    return f"{agreeing} of {len(account.checks)} agree"
+
+
+def _notes(account: Account) -> str:
+    """Why numbers of the page that look alike are not the same."""
+    notes = [
+        f"{check.count:,} {check.by}: not all {account.messages:,}, because the others were sent later."
+        for check in account.checks
+        if check.agrees and check.count != account.messages
+    ]
+    first, second = account.fact("put", "messages_per_s"), account.fact("recover", "messages_per_s")
+    if first and rate(first, 1) != rate(second, 1):
+        notes.append(
+            f"Sent at {rate(second, 1)} after the restart, at {rate(first, 1)} before the kill: producers, broker and "
+            "their caches were cold then."
+        )
+    sent_bytes = account.messages * account.record_bytes
+    if size(account.tier_bytes) != size(sent_bytes):
+        notes.append(
+            f"{size(sent_bytes)} of records are {size(account.tier_bytes)} in the tier, with their queues and their "
+            "key index"
+            + (f", and {size(account.table_bytes)} as a table, which is compressed." if account.table_bytes else ".")
+        )
+    if size(account.local_bytes_before) != size(sent_bytes):
+        notes.append(
+            f"{size(account.local_bytes_before)} on the local disk, for its files have queues and index, too, and are "
+            "reserved before they are full."
+        )
+    if not notes:
+        return ""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<section><h2>Why some numbers differ</h2><ul class=why>{items}</ul></section>"
 
 
 def _footer(account: Account) -> str:

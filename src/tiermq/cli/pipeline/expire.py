@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tiermq.cli.option_values import parse_bytes, parse_hours
-from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, bar, finish, job_options, runner_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, finish, job_options, runner_for
+from tiermq.cli.terminal import bar
 
 if TYPE_CHECKING:
     from tiermq.pipeline.job_report import JobReport

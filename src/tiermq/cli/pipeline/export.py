@@ -9,7 +9,6 @@ import click
 
 from tiermq.cli.pipeline.offload import seconds_of
 from tiermq.cli.pipeline.options import (
-    bar,
     finish,
     job_options,
     queue_ranges,
@@ -18,6 +17,7 @@ from tiermq.cli.pipeline.options import (
     source_options,
     stopped_by_signals,
 )
+from tiermq.cli.terminal import bar
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import click
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.conventions import EXIT_HISTORY_LOST, EXIT_IN_DANGER, EXIT_PROBLEMS
 from tiermq.cli.option_values import parse_bytes
-from tiermq.cli.pipeline.options import NO_WAIT, TIER, bar, job_options, runner_for, show_report, stopped_by_signals
+from tiermq.cli.pipeline.options import NO_WAIT, TIER, job_options, runner_for, show_report, stopped_by_signals
+from tiermq.cli.terminal import bar
 from tiermq.client.cluster_client import Access
 from tiermq.errors import BadConfig
 from tiermq.pipeline.job_report import counted_noun

@@ -1,4 +1,4 @@
-"""Shared by the commands of `tiermq pipeline`: options, Spark session, progress bar, report output.
+"""Shared by the commands of `tiermq pipeline`: options, Spark session, report output.
 
 Options that select messages (sources, topics, times) are those of `tiermq.pipeline.scan.scan_spec`.
 Spark is imported only when a job runs, so that help is fast.
@@ -16,11 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
-from tiermq.cli.tier.output import is_watched
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -147,20 +144,6 @@ def runner_for(master: str, conf: tuple[str, ...] = (), *, needed: bool = True) 
         from tiermq.spark.spark_runner import SparkRunner
 
         yield SparkRunner(spark)
-
-
-@contextmanager
-def bar(text: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, total) that draws a progress bar on a terminal."""
-    if quiet or not is_watched():
-        yield lambda _done, _total: None
-        return
-    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    unit = TextColumn("" if in_bytes else "tasks done,")
-    columns = (TextColumn(text), BarColumn(), amount, unit, TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def show_report(

@@ -10,7 +10,6 @@ import click
 
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.pipeline.options import (
-    bar,
     finish,
     job_options,
     offsets_of,
@@ -20,6 +19,7 @@ from tiermq.cli.pipeline.options import (
     source_options,
     stopped_by_signals,
 )
+from tiermq.cli.terminal import bar
 from tiermq.client.cluster_client import Access
 from tiermq.errors import BadConfig
 

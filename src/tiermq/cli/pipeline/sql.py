@@ -8,28 +8,42 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from tiermq.cli.pipeline.options import HERE, job_options, source_arguments, source_options, spark_for
+from tiermq.cli.pipeline.options import HERE, Command, job_options, source_arguments, source_options, spark_for
+from tiermq.cli.terminal import table_lines
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
     from tiermq.pipeline.job_report import JobReport
 
 CELL_MAX = 60
+_OPTIONS = (
+    click.argument("query"),
+    source_options,
+    click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; repeatable."),
+    click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable."),
+    click.option("--format", "form", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True),
+    click.option(
+        "--limit", type=click.IntRange(0), default=1000, show_default=True, help="Maximum number of rows; 0: all."
+    ),
+    click.option("--explain", is_flag=True, help="Print what the scan planned, skipped and read, on stderr."),
+)
+
+
+def query_options(command: Command) -> Command:
+    """The query, what it is asked of, and the form of its rows: of `tiermq sql` and `tiermq pipeline sql`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def query_arguments(keys: tuple[str, ...], tags: tuple[str, ...], **source: Any) -> dict[str, Any]:
+    """What those options say as arguments of `scan_spec`. Raises BadConfig."""
+    return source_arguments(**source) | {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
 
 
 @click.command()
-@click.argument("query")
-@source_options
-@click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; repeatable.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True)
-@click.option(
-    "--limit", type=click.IntRange(0), default=1000, show_default=True, help="Maximum number of rows; 0: all."
-)
-@click.option("--explain", is_flag=True, help="Print what the scan planned, skipped and read, on stderr.")
+@query_options
 @job_options
 def sql(
     query: str,
@@ -74,10 +88,14 @@ def sql(
 
     if master == HERE and not dry_run:
         raise BadConfig(f"SQL needs Spark; --master {HERE} runs without it")
-    arguments = source_arguments(**source)
-    arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
+    arguments = query_arguments(keys, tags, **source)
     with spark_for(master, conf, needed=not dry_run) as spark:
         report = run(spark, query, limit=limit, explain=explain, dry_run=dry_run, **arguments)
+    show_result(report, form, dry_run=dry_run, as_json=as_json)
+
+
+def show_result(report: JobReport, form: str, *, dry_run: bool, as_json: bool) -> None:
+    """Print the rows of a query as text, and on standard error what was read and noted; or all of it as JSON."""
     if as_json:
         click.echo(json.dumps(report.as_dict()))
         return
@@ -106,10 +124,9 @@ def show_rows(report: JobReport, form: str) -> None:
         for row in rows:
             click.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
     else:
-        table = Table(*names)
-        for row in rows:
-            table.add_row(*(_short(_cell(value)) for value in row))
-        Console(markup=False, highlight=False, soft_wrap=True).print(table)
+        cells = [[_short(_cell(value)) for value in row] for row in rows]
+        for line in table_lines(names, cells, texts=len(names), width=None):
+            click.echo(line)
         summary = f"{counted('rows', len(rows))} in {report.took_s:.1f} s"
         if "messages" in report.done:
             summary += f"; {counted('messages', report.done['messages'])} read"

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS, SuggestingGroup
+from tiermq.cli.terminal import bar
 from tiermq.cli.tier.metadata import export_metadata, import_, restore
 from tiermq.cli.tier.options import (
     BROKER,
@@ -31,7 +32,6 @@ from tiermq.cli.tier.options import (
     print_json,
 )
 from tiermq.cli.tier.output import (
-    bar,
     moment,
     show_states,
     show_timers,
@@ -88,7 +88,7 @@ def tier() -> None:
 
 
 def _viewed(driver: TierDriver, scope: TierScope, *, quiet: bool) -> TierView:
-    with bar("looking", quiet=quiet) as progress:
+    with bar("looking", adds=True, quiet=quiet) as progress:
         return view_tier(driver, scope, progress=lambda _done, total: progress(1, total))
 
 
@@ -306,7 +306,7 @@ def verify(
     with (
         opened(url) as driver,
         broker_metadata(store) as metadata,
-        bar("reading", in_bytes=True, quiet=as_json) as progress,
+        bar("reading", in_bytes=True, adds=True, quiet=as_json) as progress,
     ):
         report = verify_tier(
             driver,

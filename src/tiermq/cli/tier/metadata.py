@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.terminal import bar
 from tiermq.cli.tier.options import BROKER, CLUSTER, JSON, STORE, URL, broker_metadata, new_metadata, opened, print_json
-from tiermq.cli.tier.output import bar, remark_values, show_remarks, show_tables, table_values
+from tiermq.cli.tier.output import remark_values, show_remarks, show_tables, table_values
 from tiermq.clock import SystemClock
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers
 from tiermq.errors import TierError
@@ -86,7 +87,7 @@ def restore(
       tiermq tier restore file:///var/tier --store ~/store \\
           --cluster DefaultCluster --broker broker-a
     """
-    with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", quiet=as_json) as progress:
+    with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", adds=True, quiet=as_json) as progress:
         report = restore_metadata(driver, metadata, _counted(progress), cluster=cluster, broker=broker, topics=topics)
         listings = [listing for listing in discover_timers(driver, TierScope(cluster, broker)) if listing.count]
         homes = {(listing.cluster, listing.broker) for listing in listings} - {("", "")}
@@ -150,7 +151,7 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
           --metadata ~/store/config/tieredStoreMetadata.json \\
           --store ~/new-store
     """
-    with opened(url) as driver, new_metadata(store) as metadata, bar("importing", quiet=as_json) as progress:
+    with opened(url) as driver, new_metadata(store) as metadata, bar("importing", adds=True, quiet=as_json) as progress:
         report = import_rocketmq(
             driver,
             metadata,
@@ -205,7 +206,7 @@ def export_metadata(
     """
     if as_json and output is None:
         raise click.UsageError("--json reports what was written to --output: give --output")
-    with opened(url) as driver, broker_metadata(store) as known, bar("looking", quiet=as_json) as progress:
+    with opened(url) as driver, broker_metadata(store) as known, bar("looking", adds=True, quiet=as_json) as progress:
         if known is not None:
             data, count = export_rocketmq_json(known), known.segment_count()
         else:

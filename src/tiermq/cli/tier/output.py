@@ -1,20 +1,16 @@
-"""Output of `tiermq tier`: tables, JSON values, a progress bar."""
+"""Output of `tiermq tier`: tables and JSON values."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tiermq.cli.conventions import FINDINGS_SHOWN_MAX
+from tiermq.cli.terminal import print_table, size_words, terminal_width
 from tiermq.delivery.tiered_timers.timer_discovery import TimerListing
 from tiermq.delivery.tiered_timers.timer_name import TimerName
 from tiermq.errors import TierError
@@ -36,23 +32,6 @@ def moment(timestamp_ms: int) -> str:
         return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError):
         return str(timestamp_ms)
-
-
-def is_watched() -> bool:
-    return sys.stderr.isatty()
-
-
-@contextmanager
-def bar(text: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done since the last call, total) that draws a progress bar on a terminal."""
-    if quiet or not is_watched():
-        yield lambda _done, _total: None
-        return
-    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn(text), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text, total=None)
-        yield lambda done, total: progress.update(task, advance=done, total=total)
 
 
 # Queues and segments
@@ -186,31 +165,14 @@ def minute(timestamp_ms: int) -> str:
     return moment(timestamp_ms)[:16].replace("T", " ")
 
 
-def size_words(size_bytes: int) -> str:
-    """At most eight characters."""
-    size, units = float(size_bytes), iter(("B", "kB", "MB", "GB", "TB", "PB"))
-    unit = next(units)
-    while size >= 999.95 and unit != "PB":
-        size, unit = size / 1000, next(units)
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
 def show_view(view: TierView, with_segments: bool) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    several_brokers = len(view.brokers) > 1
     names: tuple[Column, ...] = (("topic", lambda queue: queue.key.topic),)
-    if several_brokers:
+    if len(view.brokers) > 1:
         names = (("broker", lambda queue: queue.key.broker), *names)
-    is_wide = console.width >= _WIDE_COLUMNS
-    table = Table() if is_wide else Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name, _ in names:
-        table.add_column(name, overflow="fold")
-    figures = _WIDE if is_wide else _NARROW
-    for name, _ in figures:
-        table.add_column(name, no_wrap=True, justify="left" if name.startswith(("oldest", "newest")) else "right")
-    for queue in view.queues:
-        table.add_row(*(value(queue) for _, value in (*names, *figures)))
-    console.print(table)
+    width = terminal_width()
+    columns = (*names, *(_WIDE if width is None or width >= _WIDE_COLUMNS else _NARROW))
+    rows = [[value(queue) for _, value in columns] for queue in view.queues]
+    print_table([name for name, _ in columns], rows, texts=len(names))
     if with_segments:
         segments = [segment for queue in view.queues for segment in queue.segments()] + view.index
         for segment in segments:

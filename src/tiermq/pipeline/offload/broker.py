@@ -17,12 +17,13 @@ Threads: one, besides the pool for requests to the tier and the lease renewal.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import UNIT_BYTES
@@ -61,6 +62,8 @@ from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_wiring import dispatch_config, state_copy, topic_filter
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 
 STEPS_MAX = 8
 """Init, gap, retry and roll come before an upload, each once or twice; more in a row are left to the next wave."""
@@ -141,6 +144,7 @@ class OffloadBroker:
         self._paces: dict[QueueName, int] = {}
         """Messages of a queue that its broker gives within half the time of a task, where that was too short."""
         self._not_started: set[QueueName] = set()
+        self._watched: list[tuple[QueueName, LocalState]] = []
         self._open = ExitStack()
         self.lease: BrokerLease | None = None
         self.index: OffloadIndex | None = None
@@ -187,9 +191,13 @@ class OffloadBroker:
                 queue_segment_bytes=config.tiered_store_consume_queue_max_size,
                 opens_all=False,
             )
+            ends = {queue.name: end // UNIT_BYTES for queue, end in self.metadata.unrolled_ends().items()}
             for name in self.files.names():
-                self._opened(name)
-                self._let_go()
+                if name in ends:
+                    self._resting[name] = ends[name]
+                else:  # It may have a segment that is not sealed, or be damaged.
+                    self._opened(name)
+                    self._let_go()
             assert self.lease is not None
             self._state = state_copy(config, self.place.read_tables, self._driver, self.writer, self.lease, clock)
             self.metadata.record_names(self.place.cluster, self.place.broker)
@@ -292,7 +300,7 @@ class OffloadBroker:
             for run in self._runs.values():
                 run.commit_offset = -1
         works: list[QueueWork] = []
-        behind = self._behind(self._unchanged())
+        behind = self._behind(self._unchanged(queues_max))
         behind.sort(key=lambda name: name not in self._not_started)
         self._not_started.clear()
         for names in _groups(behind):
@@ -311,6 +319,8 @@ class OffloadBroker:
                     continue
                 if work is not None:
                     works.append(work)
+            for name in self._watch_all():
+                works = [work for work in works if work.queue.name != name]
         return works
 
     # Files
@@ -333,22 +343,23 @@ class OffloadBroker:
     def _open_files(self, names: Iterable[QueueName]) -> list[FlatMessageFile]:
         return [file for name in names if (file := self._opened(name)) is not None]
 
-    def _let_go(self, recorded: Collection[QueueName] = ()) -> None:
+    def _let_go(self, recorded: Collection[QueueName] = (), keep: Collection[QueueName] = ()) -> None:
         """Let go of files of queues that are not ours yet, and of `recorded` ones: their rows have all of the file."""
         for file in self.files:
             name, run = file.queue.name, self._runs.get(file.queue.name)
             is_ours = run is not None and run.epoch
-            if is_ours and not (name in recorded and file.recovered):
+            if name in keep or (is_ours and not (name in recorded and file.recovered)):
                 continue
             if file.is_settled and not file.log.unsealed() and not file.units.unsealed():
                 self._resting[name] = file.commit_offset
                 self.files.release(file)
 
-    def _unchanged(self) -> list[QueueName]:
+    def _unchanged(self, files_max: int) -> list[QueueName]:
         """The queues to look at, without those whose history is not the source's any more.
 
         Of a broker what the tier has is compared first, also of queues of which nothing is to be copied: one that lost
-        its newest messages may have given their offsets to others.
+        its newest messages may have given their offsets to others. Files that the plan needs next stay open, up to
+        `files_max` of them.
         """
         deleting = {topic.name for topic in self.metadata.topics() if topic.status == TopicStatus.DELETING}
         found: list[QueueName] = []
@@ -367,11 +378,14 @@ class OffloadBroker:
             return found  # One read after the other: only what is to be copied is compared.
         changed: set[QueueName] = set()
         begun = [name for name in found if self._end(name) > 0 and self._run(name).commit_offset < 0]
+        needed: set[QueueName] = set()
         for names in _groups(begun):
             rested = self._resting.keys() & set(names)
             same = self._compared(self._open_files(names))
             changed.update(set(names) - {file.queue.name for file in same})
-            self._let_go(rested)
+            if len(needed) < files_max:
+                needed.update(name for name in names if self.source.max_offset(*name) > self._end(name))
+            self._let_go(rested, needed)
         return [name for name in found if name not in changed]
 
     def _behind(self, found: Iterable[QueueName]) -> list[QueueName]:
@@ -412,7 +426,7 @@ class OffloadBroker:
         if new:
             self._step("recover")
         refused = set()
-        for file, error in zip(new, self._pool.map(self._own, new), strict=True):
+        for file, error in zip(new, self._each(self._own, new), strict=True):
             if error is not None:
                 self._refuse((file.queue.topic, file.queue.queue_id), error)
                 refused.add(file)
@@ -443,9 +457,9 @@ class OffloadBroker:
     def _compared(self, files: Sequence[FlatMessageFile]) -> list[FlatMessageFile]:
         """The files whose newest message is the one of that offset at the source, each compared once."""
         new = [file for file in files if self._run(file.queue.name).commit_offset < 0]
-        run_all = self._pool.map if self.place.is_shared else map
+        errors = self._each(self._compare, new) if self.place.is_shared else map(self._compare, new)
         refused = set()
-        for file, error in zip(new, run_all(self._compare, new), strict=True):
+        for file, error in zip(new, errors, strict=True):
             if error is not None:
                 self._refuse(file.queue.name, error)
                 refused.add(file)
@@ -475,7 +489,8 @@ class OffloadBroker:
             decided = self._decide(run, file, local, force)
             if isinstance(decided, Upload):
                 assert local is not None
-                self._watch(name, file, local)
+                if self._may_be_in_danger(file):
+                    self._watched.append((name, local))
                 return self._work(file, local)
             if isinstance(decided, Nothing | Hold):
                 self._rest(name, file, decided)
@@ -484,24 +499,59 @@ class OffloadBroker:
             self._note(run, file, execute(decided, file, self.source, NoIndex()))
         return None
 
-    def _watch(self, name: QueueName, file: FlatMessageFile, local: LocalState) -> None:
-        """Note a queue whose oldest message that is not copied is soon old enough for its broker to delete it.
-
-        The message is asked for only where the newest that was copied, or for a queue that begins the oldest of the
-        broker, is old, too.
-        """
-        keeps_ms, now_ms = self.place.retention_ms, self._clock.now_ms()
+    def _may_be_in_danger(self, file: FlatMessageFile) -> bool:
+        """Whether the newest message that was copied, or for a queue that begins the oldest of the broker, is old."""
+        keeps_ms = self.place.retention_ms
         copied_ms = NEVER_MS if file.log.is_empty else file.log.last.end_ms
         before_ms = self.place.earliest_ms if copied_ms == NEVER_MS else copied_ms
-        if keeps_ms is None or now_ms - before_ms < keeps_ms * DANGER_AGE:
-            return
-        stored_ms = self.place.store_time_of(name, local.next_offset or 0)
+        return keeps_ms is not None and self._clock.now_ms() - before_ms >= keeps_ms * DANGER_AGE
+
+    def _watch_all(self) -> list[QueueName]:
+        """Note queues whose oldest message that is not copied is soon old enough for their broker to delete it.
+
+        Returns those of which the broker does not return that message: they are refused.
+        """
+        watched, self._watched = self._watched, []
+        refused = []
+        for (name, _), error in zip(watched, self._each(self._watch, watched), strict=True):
+            if error is not None:
+                self._refuse(name, error)
+                refused.append(name)
+        return refused
+
+    def _watch(self, waiting: tuple[QueueName, LocalState]) -> RemotingError | None:
+        (name, local), now_ms, keeps_ms = waiting, self._clock.now_ms(), self.place.retention_ms
+        assert keeps_ms is not None, "otherwise no message is in danger"
+        try:
+            stored_ms = self.place.store_time_of(name, local.next_offset or 0)
+        except RemotingError as error:
+            return error
         if 0 <= stored_ms <= now_ms - keeps_ms * DANGER_AGE:
             left_s = max(0, stored_ms + keeps_ms - now_ms) // 1000
             self.dangers[name] = self._row(
                 name, offset=local.next_offset, behind=local.max_offset - (local.next_offset or 0),
                 stored_ms=stored_ms, keeps_s=keeps_ms // 1000, left_s=left_s,
             )  # fmt: skip
+        return None
+
+    def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """What `work` returns for each item, by several threads: they send requests.
+
+        A thread takes one item after the other: a future for each costs more than what is done here for many queues.
+        """
+        results: dict[int, R] = {}
+        numbers = iter(range(len(items)))  # `next` of it is atomic.
+
+        def run(_thread: int) -> None:
+            try:
+                for number in numbers:
+                    results[number] = work(items[number])
+            except BaseException:
+                deque(numbers, maxlen=0)
+                raise
+
+        list(self._pool.map(run, range(min(REQUEST_THREADS, len(items)))))
+        return [results[number] for number in range(len(items))]
 
     def _row(self, name: QueueName, **values: Any) -> dict[str, Any]:
         return {
@@ -689,7 +739,7 @@ class OffloadBroker:
             due_ms = self.writer.manifest_due_ms(run)
             if run.epoch and due_ms is not None and due_ms <= now_ms:
                 due.append(run)
-        for run, error in zip(due, self._pool.map(self._write_manifest, due), strict=True):
+        for run, error in zip(due, self._each(self._write_manifest, due), strict=True):
             if error is not None:
                 self._refuse(run.name, error)
 

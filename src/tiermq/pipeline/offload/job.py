@@ -59,7 +59,7 @@ from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.dispatch.plan import TopicFilter
 from tiermq.tier.metadata.broker_lease import LeaseHeld, LeaseKeeper
 from tiermq.tier.names import QueueName
-from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.queue.segments import list_brokers
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_wiring import topic_filter
 
@@ -340,7 +340,7 @@ class OffloadJob:
         scope = fleet.scope
         known = {cluster for cluster, _ in fleet.brokers}
         for cluster in [scope.cluster] if scope.cluster is not None else sorted(known):
-            homes = list_tier(driver_of(self._tier), TierScope(cluster)).brokers if not scope.brokers else ()
+            homes = list_brokers(driver_of(self._tier), cluster) if not scope.brokers else ()
             self._missing += [home for home in homes if home not in fleet.brokers and scope.wants_broker(home[1])]
 
     def _note_missing(self, fleet: WireFleet) -> None:

@@ -101,9 +101,9 @@ class OffloadIndex:
     def key_task(self, works: tuple[KeyWork, ...]) -> KeyTask:
         return KeyTask(self._index.tier, self._held.home.index, works)
 
-    def build_tasks(self, keys: Sequence[StagedKeys]) -> list[BuildTask]:
-        """The tasks that make index files of the keys."""
-        return self._index.build_tasks(keys) if self._is_known else []
+    def build_tasks(self, keys: Sequence[StagedKeys], parallelism: int) -> list[BuildTask]:
+        """The tasks that make index files of the keys, up to so many at a time."""
+        return self._index.build_tasks(keys, parallelism) if self._is_known else []
 
     def register(self, keys: Sequence[StagedKeys], built: Sequence[BuiltIndex]) -> None:
         """Let index files count that were built of the keys of committed records."""
@@ -183,7 +183,8 @@ class IndexTasks:
         """Index files of the keys, which are put in order."""
         for some in keys.values():
             some.sort(key=lambda each: (each.queue, each.start))
-        tasks = [(index, task) for index, some in keys.items() for task in index.build_tasks(some)]
+        each = -(-self._tasks.parallelism // max(1, len(keys)))
+        tasks = [(index, task) for index, some in keys.items() for task in index.build_tasks(some, each)]
         built: dict[OffloadIndex, list[BuiltIndex]] = {index: [] for index in keys}
         if tasks:
             self._step("build")
@@ -193,8 +194,8 @@ class IndexTasks:
                 for index in {index for index, _ in tasks}:
                     index.failed(error)
                 return built
-            for (index, _), each in zip(tasks, made, strict=True):
-                built[index].append(each)
+            for (index, _), file in zip(tasks, made, strict=True):
+                built[index].append(file)
         return built
 
     def merge(self, brokers: Sequence[HasIndex], *, at_end: bool = False) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tiermq.client.cluster_client import Access, BlockingCluster, QueuePlace
-from tiermq.client.queue_access import Pulled, QueueAccess
+from tiermq.client.queue_access import Pulled, QueueAccess, SentPull
 from tiermq.client.queue_pulls import QueuePulls
 from tiermq.errors import CorruptRecord, PeerGone, RemotingError, RequestTimedOut
 from tiermq.kernel import rebase_records
@@ -39,6 +39,8 @@ PULL_MESSAGES = 1024
 """Asked for in a pull. RocketMQ answers with 32 unless maxTransferCountOnMessageInMemory is set otherwise."""
 READ_AHEAD_BYTES = 8 << 20
 """Of each queue, while a chunk of it is uploaded."""
+FIRST_BYTES = 32 << 10
+"""Of a pull as long as none was answered: those of several queues are sent one after the other, too."""
 TRIES = 3
 """Of a pull: the next wave tries again anyway."""
 
@@ -69,22 +71,30 @@ class ByteThrottle:
         self._rate = rate
         self._monotonic = monotonic
         self._free_at_s = 0.0
-        self._guess = 0.0
+        self._guess: float = FIRST_BYTES
+        self._is_begun = False
 
-    def reserve(self) -> float:
-        """So many seconds are to be waited before the next request, which will have about as many bytes as the last."""
+    @property
+    def is_limited(self) -> bool:
+        return self._rate > 0
+
+    def reserve(self) -> tuple[float, float]:
+        """So many seconds are to be waited before the next request, and so many bytes are kept free for its answer:
+        about as many as the last ones had.
+        """
         if not self._rate:
-            return 0.0
+            return 0.0, 0.0
         now_s = self._monotonic()
         wait_s = max(0.0, self._free_at_s - now_s)
         self._free_at_s = now_s + wait_s + self._guess / self._rate
-        return wait_s
+        return wait_s, self._guess
 
-    def note(self, size: int) -> None:
-        """A request had so many bytes."""
+    def note(self, size: int, reserved: float) -> None:
+        """A request had so many bytes, where `reserved` were kept free for it."""
         if self._rate:
-            self._free_at_s += (size - self._guess) / self._rate
-            self._guess = 0.75 * self._guess + 0.25 * size
+            self._free_at_s += (size - reserved) / self._rate
+            self._guess = 0.75 * self._guess + 0.25 * size if self._is_begun else size
+            self._is_begun = True
 
 
 class _ThrottledQueue(QueueAccess):
@@ -95,12 +105,15 @@ class _ThrottledQueue(QueueAccess):
     async def pull(
         self, offset: int, expression: str = "*", most: int = PULL_MESSAGES, *, hold_ms: int = 0, tries: int = TRIES
     ) -> Pulled:
-        wait_s = self.throttle.reserve()
+        wait_s, reserved = self.throttle.reserve()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         pulled = await super().pull(offset, expression, most, hold_ms=hold_ms, tries=tries)
-        self.throttle.note(len(pulled.records))
+        self.throttle.note(len(pulled.records), reserved)
         return pulled
+
+    def pull_soon(self, offset: int, most: int) -> SentPull | None:
+        return None if self.throttle.is_limited else super().pull_soon(offset, most)
 
 
 class QueueReader:
@@ -114,6 +127,7 @@ class QueueReader:
         self._pages: deque[bytes] = deque()
         self._held = 0
         self._wanted = READ_AHEAD_BYTES
+        self._needed = 0
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._is_over = False
@@ -123,7 +137,7 @@ class QueueReader:
         """The next pages, of `size` bytes at least or all that will be; [] at the end. Raises RemotingError."""
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._read())
-        self._wanted = max(size, READ_AHEAD_BYTES)
+        self._wanted, self._needed = max(size, READ_AHEAD_BYTES), size
         self._changed.set()
         while self._held < size and not self._is_over:
             self._changed.clear()
@@ -151,7 +165,8 @@ class QueueReader:
                 self._pages.append(pulled.records)
                 self._held += len(pulled.records)
                 self.at = pulled.next_offset
-                self._changed.set()
+                if self._held >= self._needed:
+                    self._changed.set()
         except Exception as error:  # noqa: BLE001 - raised again by `take`, in the thread that reads
             self._error = error
         finally:

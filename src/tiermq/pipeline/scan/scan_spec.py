@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tiermq.clock import time_ms
 from tiermq.errors import BadOption
 from tiermq.history.planning import PARTITION_BYTES
 from tiermq.history.scan_pruning import ScanPruning
@@ -239,12 +240,6 @@ def moment_ms(moment: Moment, zone: dt.tzinfo | None = None) -> int:
     if isinstance(moment, dt.datetime):
         return time_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone or dt.UTC))
     return int(moment)
-
-
-def time_ms(moment: dt.datetime) -> int:
-    """A moment in whole ms since 1970, without a detour over floating point."""
-    since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
 def _texts(name: str, given: Texts | None) -> tuple[str, ...]:

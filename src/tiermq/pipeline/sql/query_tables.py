@@ -29,8 +29,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from tiermq.clock import time_ms
 from tiermq.history.scan_pruning import ScanPruning
-from tiermq.pipeline.scan.scan_spec import time_ms
 from tiermq.settings import LONG_MAX
 
 _TEXT_FIELDS = {"topic": "topics", "brokername": "brokers", "tags": "tags", "uniqkey": "keys"}

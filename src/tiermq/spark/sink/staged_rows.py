@@ -23,12 +23,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from tiermq.clock import time_ms
 from tiermq.errors import IllegalMessage, StagingLost
 from tiermq.kernel import Message
 from tiermq.message import properties as names
 from tiermq.message.java_hash import java_hash
 from tiermq.message.topic_name import topic_problem
-from tiermq.pipeline.scan.scan_spec import time_ms
 from tiermq.spark.options import SinkOptions
 
 MARK = "TIERMQ_SINK"

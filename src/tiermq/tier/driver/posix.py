@@ -405,8 +405,8 @@ class PosixDriver(NoBundles):
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         with self._translated("list", self._root):
-            found = []
-            for name in self._files(prefix):
+            found, names = [], set(self._files(prefix))
+            for name in names:
                 key = segment_at(name)
                 if key is None:
                     continue
@@ -416,7 +416,7 @@ class PosixDriver(NoBundles):
                 except FileNotFoundError:
                     continue  # Deleted since the directory was read.
                 if stat.S_ISREG(status.st_mode):
-                    sealed = os.path.exists(path + SEALED_SUFFIX)
+                    sealed = name + SEALED_SUFFIX in names
                     found.append((name, SegmentInfo(key, status.st_size, sealed, 0, status.st_mtime_ns // 1_000_000)))
         return iter([info for _, info in sorted(found, key=lambda row: row[0])])
 
@@ -472,13 +472,19 @@ class PosixDriver(NoBundles):
         """Names below the root that begin with `prefix`; only directories that can hold such names are entered."""
         if not may_begin_a_name(prefix):
             return
-        start = prefix.rpartition("/")[0]
-        for directory, _, files in os.walk(f"{self._root}/{start}" if start else self._root, onerror=_unless_gone):
-            below = directory[len(self._root) :].strip("/")
-            for file in files:
-                name = f"{below}/{file}" if below else file
-                if name.startswith(prefix):
-                    yield name
+        directories = [prefix.rpartition("/")[0]]
+        while directories:  # Without os.walk, which asks for the status of each directory.
+            below = directories.pop()
+            try:
+                with os.scandir(f"{self._root}/{below}" if below else self._root) as entries:
+                    for entry in entries:
+                        name = f"{below}/{entry.name}" if below else entry.name
+                        if entry.is_dir(follow_symlinks=False):
+                            directories.append(name)
+                        elif name.startswith(prefix):
+                            yield name
+            except OSError as error:
+                _unless_gone(error)
 
     def _make_directories(self, path: str) -> None:
         """Create the path, and sync each entry once per driver: its creator may have died before its sync."""

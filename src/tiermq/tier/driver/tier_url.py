@@ -16,39 +16,24 @@ credentials the tier is refused before a request is sent; only `identity=instanc
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
-import re
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from obstore.exceptions import BaseError
-from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
-
 from tiermq.clock import Clock
-from tiermq.errors import BadTierUrl, TierCredentials
+from tiermq.errors import BadTierUrl, TierCredentials, install_hint
 from tiermq.tier.driver.contract import ReadOnlyDriver, TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.driver.object_requests import ObjectRequests, PastTheEnd, cleaned, our_error
-from tiermq.tier.driver.object_store import ObjectStoreDriver
-from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver, locked
+from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver, RetryPolicy
 from tiermq.tier.names import OBJECT_SUFFIX
 
-if TYPE_CHECKING:
-    from tiermq.tier.driver.object_requests import Store
-
 SCHEMES = ("file", "s3", "gs", "az", "memory")
 REQUEST_TIMEOUT_S = 60  # For a whole request: no write should be much larger than 100 MiB.
-CONNECT_TIMEOUT_S = 5
-_LOOPBACK = re.compile(r"^http://(127\.|localhost\b|\[::1\])")
 _CREDENTIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "s3": (
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -81,22 +66,6 @@ address of the machine, and that of GCS read a file in the home directory first.
 _SWITCHES = frozenset(
     ("AWS_SKIP_SIGNATURE", "GOOGLE_SKIP_SIGNATURE", "AZURE_SKIP_SIGNATURE", "AZURE_STORAGE_USE_EMULATOR")
 )
-_S3_SETTINGS = {
-    "AWS_ACCESS_KEY_ID": "access_key_id",
-    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
-    "AWS_SESSION_TOKEN": "session_token",
-    "AWS_REGION": "region",
-    "AWS_DEFAULT_REGION": "default_region",
-    "AWS_ENDPOINT_URL": "endpoint",
-    "AWS_SKIP_SIGNATURE": "skip_signature",
-}
-_AZURE_SETTINGS = {
-    "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
-    "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
-    "AZURE_STORAGE_ENDPOINT": "endpoint",
-}
-_memory_stores: dict[str, MemoryStore] = {}
-_memory_stores_lock = threading.Lock()
 
 
 def open_driver(
@@ -149,25 +118,32 @@ def bare_driver(url: str, environment: Mapping[str, str], request_timeout_s: flo
     parts = _split(url)
     setting = _setting(parts)
     over_objects = setting == _OVER_OBJECTS
-    if parts.scheme == "memory":
-        return _object_driver(_memory_store(parts.netloc), url) if over_objects else MemoryDriver(parts.netloc)
-    if parts.scheme == "file":
-        root = _directory(parts, url)
-        return _local_objects(root, url) if over_objects else PosixDriver(root)
-    if not parts.netloc:
+    if parts.scheme == "memory" and not over_objects:
+        return MemoryDriver(parts.netloc)
+    root = _directory(parts, url) if parts.scheme == "file" else None
+    if root is not None and not over_objects:
+        return PosixDriver(root)
+    if parts.scheme in _CREDENTIALS and not parts.netloc:
         raise BadTierUrl(f"expected {parts.scheme}://<bucket>/<prefix>, found no bucket in {url!r}")
     prefix = unquote(parts.path).strip("/")
     shown = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
-    if setting != _INSTANCE:
+    if parts.scheme in _CREDENTIALS and setting != _INSTANCE:
         _require_credentials(parts.scheme, shown, environment)
-    makers: dict[str, Callable[[str, str | None, Mapping[str, str], float], Store]]
-    makers = {"s3": _s3_store, "gs": _gcs_store, "az": _azure_store}
-    try:
-        store = makers[parts.scheme](parts.netloc, prefix or None, environment, request_timeout_s)
-    except BaseError as error:
-        ours = our_error(error, "open the tier", shown, "")
-        raise (BadTierUrl(f"{shown}: {cleaned(str(error))}") if isinstance(ours, PastTheEnd) else ours) from None
-    return _object_driver(store, shown)
+    _require_client(shown)
+    from tiermq.tier.driver import object_stores
+
+    if root is not None:
+        return object_stores.objects_in_directory(root, url)
+    if parts.scheme == "memory":
+        return object_stores.objects_in_memory(parts.netloc, url)
+    return object_stores.objects_in_bucket(shown, environment, request_timeout_s)
+
+
+def _require_client(shown: str) -> None:
+    """Raises BadTierUrl without the client of object stores, which is an extra: stores, and tiers in directories, do
+    without its 16 MB."""
+    if importlib.util.find_spec("obstore") is None:
+        raise BadTierUrl(f"{shown}: expected the package obstore, found none: {install_hint('s3')}")
 
 
 def _split(url: str) -> SplitResult:
@@ -227,69 +203,3 @@ def _directory(parts: SplitResult, url: str) -> Path:
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise BadTierUrl(f"expected file:///an/absolute/directory (three slashes), found {url!r}")
     return Path(unquote(parts.path))
-
-
-def _object_driver(store: Store, url: str) -> ObjectStoreDriver:
-    return ObjectStoreDriver(ObjectRequests(store, url), url)
-
-
-def _local_objects(root: Path, url: str) -> ObjectStoreDriver:
-    """A local directory has no compare-and-set, so a lock file replaces it."""
-    root.mkdir(parents=True, exist_ok=True)
-    exclusive: Callable[[], AbstractContextManager[object]] = partial(
-        locked, str(root / LOCK_NAME), os.O_RDWR | os.O_CREAT
-    )
-    return ObjectStoreDriver(ObjectRequests(LocalStore(root), url, exclusive=exclusive), url)
-
-
-def _memory_store(name: str) -> MemoryStore:
-    with _memory_stores_lock:
-        return _memory_stores.setdefault(name, MemoryStore()) if name else MemoryStore()
-
-
-def _s3_store(bucket: str, prefix: str | None, environment: Mapping[str, str], timeout_s: float) -> S3Store:
-    endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT")
-    allow_http = _allow_http("AWS", endpoint, environment)
-    config: dict[str, Any] = _settings(_S3_SETTINGS, environment)
-    if endpoint:
-        config["endpoint"] = endpoint
-    return S3Store(bucket, prefix=prefix, config=config, **_client(allow_http, timeout_s))  # type: ignore[arg-type]
-
-
-def _gcs_store(bucket: str, prefix: str | None, _environment: Mapping[str, str], timeout_s: float) -> GCSStore:
-    return GCSStore(bucket, prefix=prefix, **_client(False, timeout_s))
-
-
-def _azure_store(container: str, prefix: str | None, environment: Mapping[str, str], timeout_s: float) -> AzureStore:
-    endpoint = environment.get("AZURE_STORAGE_ENDPOINT")
-    allow_http = _allow_http("AZURE", endpoint, environment)
-    config: dict[str, Any] = _settings(_AZURE_SETTINGS, environment)
-    return AzureStore(container, prefix=prefix, config=config, **_client(allow_http, timeout_s))  # type: ignore[arg-type]
-
-
-def _settings(names: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
-    return {setting: environment[name] for name, setting in names.items() if environment.get(name)}
-
-
-def _allow_http(cloud: str, endpoint: str | None, environment: Mapping[str, str]) -> bool:
-    """Plain HTTP is allowed to this machine only, unless the environment allows it."""
-    if not endpoint or not endpoint.startswith("http://") or _LOOPBACK.match(endpoint):
-        return bool(endpoint)
-    if environment.get(f"{cloud}_ALLOW_HTTP", "").lower() in ("1", "true"):
-        return True
-    raise BadTierUrl(
-        f"expected an https:// endpoint, found {cleaned(endpoint)}. Messages would be sent unencrypted; "
-        f"set {cloud}_ALLOW_HTTP=true to allow that."
-    )
-
-
-def _client(allow_http: bool, timeout_s: float) -> dict[str, Any]:
-    """No retries in the client: our wrappers count, time and retry each request."""
-    return {
-        "client_options": {
-            "allow_http": allow_http,
-            "timeout": timedelta(seconds=timeout_s),
-            "connect_timeout": timedelta(seconds=min(CONNECT_TIMEOUT_S, timeout_s)),
-        },
-        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)},
-    }

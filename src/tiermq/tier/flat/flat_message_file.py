@@ -47,7 +47,8 @@ class FlatMessageFile:
     ) -> None:
         self.queue = queue
         self.lock = threading.RLock()
-        self.topic: Topic = metadata.together(lambda: _add_rows(metadata, queue))
+        known = metadata.topic(queue.topic) if metadata.queue(queue) is not None else None
+        self.topic: Topic = known or metadata.together(lambda: _add_rows(metadata, queue))
         self.log = FlatCommitLog(driver, metadata, queue, log_segment_bytes, clock)
         self.units = FlatConsumeQueue(driver, metadata, queue, queue_segment_bytes, clock)
         self._driver = driver

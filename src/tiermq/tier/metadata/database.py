@@ -343,12 +343,14 @@ class Database:
 
     def read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         """All rows of a query."""
-        with self._translated():
+        try:
             if self._owner == threading.get_ident():
                 return self._writer.execute(statement, values).fetchall()
             with self._read_lock:
                 self._require_open()
                 return self._reader.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise _translate(error, self.path) from error
 
     def read_one(self, statement: str, values: Sequence[object] = ()) -> Row | None:
         """The first row of a query, or None."""

@@ -381,6 +381,17 @@ class SegmentRows(QueueRows):
         where, values = (" WHERE 1", ()) if topic is None else (" WHERE topic = ?", (topic,))
         return [_segment(row) for row in self._database.read(_SELECT_SEGMENT + where + _LIVE + _IN_ORDER, values)]
 
+    def unrolled_ends(self) -> dict[QueueKey, int]:
+        """Where the units of each queue end that has one segment of units, and one of records or none."""
+        statement = (
+            "SELECT cluster, broker, topic, queue_id, max(iif(type = ?, base + size, 0)) FROM segment WHERE 1" + _LIVE
+            + " AND type IN (?, ?) GROUP BY cluster, broker, topic, queue_id "
+            "HAVING sum(type = ?) = 1 AND sum(type = ?) <= 1"
+        )  # fmt: skip
+        log, units = int(SegmentType.COMMIT_LOG), int(SegmentType.CONSUME_QUEUE)
+        rows = self._database.read(statement, (units, log, units, units, log))
+        return {_queue_key(row): row[-1] for row in rows}
+
     def segments_being_deleted(self) -> list[Segment]:
         """The segments whose deletion has begun and is not finished."""
         where = f" WHERE status = {SegmentStatus.DELETED:d}"
@@ -419,6 +430,11 @@ class SegmentRows(QueueRows):
                 f"{key.path}: expected {expected} in the tier's metadata, found none; add the segment first, "
                 f"and write nothing to one that is being deleted"
             )
+
+
+def _queue_key(row: Row) -> QueueKey:
+    cluster, broker, topic = _shared(*row[:3])
+    return QueueKey(cluster, broker, topic, row[3])
 
 
 def _segment(row: Row) -> Segment:

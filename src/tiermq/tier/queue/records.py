@@ -61,6 +61,8 @@ assert CODA_BYTES == 16
 PEEK_BYTES = CODA_BYTES + max(FIXED_SIZES)
 """The most bytes needed to identify the record of a unit: its fixed part, behind an end mark."""
 
+_BODY_BYTES = struct.Struct(">i")  # The last field of the fixed part.
+
 ReadLog = Callable[[int, int], bytes | memoryview]
 """(log offset, length) -> bytes of a queue's commit log."""
 
@@ -160,6 +162,23 @@ def claimed_record(unit: Unit, head: ReadableBuffer) -> tuple[int, int]:
     if queue_offset != unit.queue_offset or log_offset != unit.log_offset + at:
         raise CorruptRecord(f"queue offset {queue_offset} and log offset {log_offset}")
     return int(log_offset), int(store_ms)
+
+
+def behind_body(head: ReadableBuffer, size: int) -> tuple[int, int] | None:
+    """The end of a record's body, and its own end, relative to its unit's offset; None: the record is invalid.
+
+    `head` begins where the unit points and has PEEK_BYTES, or all there is; `size` is the unit's.
+    """
+    at = behind_coda(head) if len(head) >= PEEK_BYTES else 0
+    if len(head) <= at + SYS_FLAG_LOW_BYTE_AT:
+        return None
+    fixed = FIXED_SIZES[(head[at + SYS_FLAG_LOW_BYTE_AT] & SHAPE_MASK) >> SHAPE_SHIFT]
+    if len(head) < at + fixed:
+        return None
+    body_bytes = _BODY_BYTES.unpack_from(head, at + fixed - _BODY_BYTES.size)[0]
+    if body_bytes < 0 or fixed + body_bytes > size:
+        return None
+    return at + fixed + body_bytes, at + size
 
 
 def peek_store_ms(driver: TierDriver, segment: StoredSegment, unit: Unit) -> int:

@@ -181,6 +181,18 @@ def list_tier(driver: TierDriver, scope: TierScope) -> TierListing:
     return TierListing(scope, segments, names)
 
 
+def list_brokers(driver: TierDriver, cluster: str | None = None) -> list[tuple[str, str]]:
+    """(cluster, broker) of everything that has small objects, such as manifests. One listing."""
+    found = set()
+    for name in driver.list_objects(TierScope(cluster).prefix):
+        directory, _, rest = name.partition("/")
+        broker, slash, _ = rest.partition("/")
+        if slash:
+            found.add((directory, broker))
+    homes = [(directory.partition("_")[2], directory, broker) for directory, broker in found]
+    return sorted((name, broker) for name, directory, broker in homes if name and cluster_directory(name) == directory)
+
+
 def _owner(name: str) -> QueueKey | None:
     """The queue to which a small object belongs: by its manifest, or by the segment that it stands beside."""
     key = queue_of_manifest(name)

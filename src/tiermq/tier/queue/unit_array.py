@@ -5,11 +5,13 @@ good. A unit may point at the end mark of a sealed segment instead of at the rec
 
 A record belongs to its unit when its magic, size, queue id, queue offset and physical offset match. Bytes of a damaged
 unit, or overwritten ones, do not match, and are never taken for a message. The decoder checks body and topic.
+
+The rules are those of `units`, `segments` and `records`; a test compares the two forms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -93,6 +95,17 @@ class RecordLocation(Protocol):
     def log_offset(self) -> int: ...
     @property
     def size(self) -> int: ...
+
+
+def segments_of(units: UnitArray, bases: Sequence[int], ends: Sequence[int]) -> tuple[Int64s, Bools]:
+    """The number of the segment that each unit's record begins in, and whether that has all of it.
+
+    `bases` and `ends` are of the log's segments, ascending. As `SegmentList.covers`, for all units at once.
+    """
+    numbers: Int64s = np.searchsorted(np.array(bases, dtype=np.int64), units.log_offsets, side="right") - 1
+    behind = np.array(ends or [0], dtype=np.int64)
+    inside: Bools = (numbers >= 0) & (units.ends <= behind[np.maximum(numbers, 0)])
+    return numbers, inside
 
 
 def units_of_locations(locations: Iterable[RecordLocation]) -> UnitArray:

@@ -1,0 +1,274 @@
+"""Lite topics by gRPC: many small queues behind one topic, each consumed in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.brokers import broker_config, running
+from broker.grpc.grpc_peer import GrpcPeer
+from servers.loopback import free_ports
+from simulation.manual_clock import ManualClock
+from tiermq.broker.broker import Broker
+from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class
+from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX
+from tiermq.namesrv.topic_config import TopicConfig
+from waiting import until
+
+PARENT = "Sessions"
+LITE = {"enable_lmq": True, "enable_multi_dispatch": True}
+SIMPLE, PUSH = 6, 5
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, clock: ManualClock) -> Iterator[Broker]:
+    [port] = free_ports(1)
+    with running(tmp_path, config=broker_config(grpc_server_port=port), clock=clock, **LITE) as made:
+        made.parts.topics.put(TopicConfig(PARENT, 4, 4, attributes={"message.type": "LITE"}))
+        yield made
+
+
+class LitePeer(GrpcPeer):
+    """A lite consumer, with its settings."""
+
+    def __init__(self, broker: Broker, *, kind: int = SIMPLE, group: str = "G") -> None:
+        super().__init__(broker.config.grpc_server_port)
+        self.group = group
+        entry = {"topic": {"name": PARENT}, "expression": {"expression": "*"}}
+        subscription = {"group": {"name": group}, "subscriptions": [entry]}
+        self.settings = self.settle(client_type=kind, subscription=subscription).settings
+
+    def want(self, *names: str, action: LiteAction = LiteAction.PARTIAL_ADD, start: Any = None) -> Code:
+        fields: dict[str, Any] = {} if start is None else {"offset_option": start}
+        answer = self.call(
+            "SyncLiteSubscription",
+            action=action,
+            topic={"name": PARENT},
+            group={"name": self.group},
+            lite_topic_set=names,
+            **fields,
+        )
+        return Code(answer.status.code)
+
+    def got(self, **fields: Any) -> list[Any]:
+        return self.receive(PARENT, self.group, **fields)
+
+    def done(self, *messages: Any) -> list[int]:
+        entries = [
+            {
+                "message_id": each.system_properties.message_id,
+                "receipt_handle": each.system_properties.receipt_handle,
+                "lite_topic": each.system_properties.lite_topic,
+            }
+            for each in messages
+        ]
+        answer = self.call("AckMessage", group={"name": self.group}, topic={"name": PARENT}, entries=entries)
+        return [each.status.code for each in answer.entries]
+
+    def later(self, message: Any, *, suspend: bool = False) -> Any:
+        return self.call(
+            "ChangeInvisibleDuration",
+            group={"name": self.group},
+            topic={"name": PARENT},
+            receipt_handle=message.system_properties.receipt_handle,
+            invisible_duration={"seconds": 30},
+            lite_topic=message.system_properties.lite_topic,
+            suspend=suspend,
+        )
+
+
+@pytest.fixture
+def consumer(broker: Broker) -> Iterator[LitePeer]:
+    with LitePeer(broker) as made:
+        yield made
+
+
+def send(peer: GrpcPeer, lite: str, *bodies: str) -> None:
+    for body in bodies:
+        answer = peer.send(peer.message(PARENT, body.encode(), message_type=MessageType.LITE, lite_topic=lite))
+        assert answer.status.code == Code.OK, answer.status.message
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    return [each.body.decode() for each in messages]
+
+
+def test_a_consumer_gets_the_lite_topics_that_it_has_subscribed_to(broker: Broker, consumer: LitePeer) -> None:
+    send(consumer, "ann", "a1", "a2")
+    send(consumer, "bob", "b1")
+    broker.parts.local.dispatch_now()
+    assert consumer.want("ann") == Code.OK
+    found = consumer.got()
+    assert bodies(found) == ["a1", "a2"]
+    assert {each.system_properties.lite_topic for each in found} == {"ann"}
+    assert {each.system_properties.message_type for each in found} == {MessageType.LITE}
+    assert consumer.done(*found) == [Code.OK, Code.OK]
+    assert broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == 2
+    consumer.want("bob")
+    assert bodies(consumer.got()) == ["b1"]
+
+
+def test_a_receive_waits_and_a_message_of_a_lite_topic_wakes_it(broker: Broker, consumer: LitePeer) -> None:
+    consumer.want("ann", "bob")
+    found: list[str] = []
+    with GrpcPeer(broker.config.grpc_server_port) as producer:
+        waiting = threading.Thread(target=lambda: found.extend(bodies(consumer.got(poll_s=20))))
+        waiting.start()
+        send(producer, "carl", "for another")
+        send(producer, "bob", "now")
+        waiting.join()
+    assert found == ["now"]
+
+
+def test_a_lite_topic_is_held_back_until_its_messages_are_acknowledged(clock: ManualClock, consumer: LitePeer) -> None:
+    consumer.want("ann", "bob")
+    send(consumer, "ann", "a1")
+    [first] = consumer.got()
+    send(consumer, "ann", "a2")
+    send(consumer, "bob", "b1")
+    assert bodies(consumer.got()) == ["b1"]  # Others are not held back.
+    consumer.done(first)
+    assert bodies(consumer.got()) == ["a2"]
+    clock.advance_ms(61_000)
+    [again] = [each for each in consumer.got() if each.body == b"a2"]
+    assert again.system_properties.delivery_attempt == 2
+
+
+def test_more_time_keeps_a_message_back_and_suspended_ones_count_no_attempt(
+    clock: ManualClock, consumer: LitePeer
+) -> None:
+    consumer.want("ann")
+    send(consumer, "ann", "a1")
+    [found] = consumer.got(seconds=600)
+    changed = consumer.later(found, suspend=True)
+    assert changed.status.code == Code.OK
+    clock.advance_ms(31_000)
+    [again] = consumer.got(seconds=600)
+    assert again.system_properties.delivery_attempt == 1
+    consumer.later(again)
+    clock.advance_ms(31_000)
+    [third] = consumer.got()
+    assert third.system_properties.delivery_attempt == 2
+    assert consumer.later(again).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert consumer.done(third) == [Code.OK]
+
+
+def test_two_consumers_of_a_group_share_lite_topics_and_one_that_ends_leaves_its_messages(
+    broker: Broker, clock: ManualClock, consumer: LitePeer
+) -> None:
+    consumer.want("ann", "bob")
+    with LitePeer(broker, kind=PUSH) as other:
+        other.want("ann", "bob")
+        send(other, "ann", "a1")
+        assert bodies(other.got(auto_renew=True)) == ["a1"]
+        send(other, "bob", "b1")
+        assert bodies(consumer.got()) == ["b1"]
+        other.call("NotifyClientTermination", group={"name": "G"})
+    clock.advance_ms(2_000)
+    [again] = consumer.got()
+    assert (again.body, again.system_properties.delivery_attempt) == (b"a1", 2)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ({"policy": OffsetRule.MIN}, ["0", "1", "2", "3"]),
+        ({"policy": OffsetRule.MAX}, ["4"]),
+        ({"offset": 2}, ["2", "3"]),
+        ({"tail_n": 1}, ["3"]),
+    ],
+)
+def test_a_subscription_says_where_it_begins(
+    broker: Broker, consumer: LitePeer, start: dict[str, int], expected: list[str]
+) -> None:
+    send(consumer, "ann", "0", "1", "2", "3")
+    broker.parts.local.dispatch_now()
+    assert consumer.want("ann", start=message_class("OffsetOption")(**start)) == Code.OK
+    if "4" in expected:
+        send(consumer, "ann", "4")
+    assert bodies(consumer.got()) == expected
+
+
+def test_a_whole_subscription_replaces_what_was_wanted_before(consumer: LitePeer) -> None:
+    consumer.want("ann", "bob")
+    consumer.want("carl", "bob", action=LiteAction.COMPLETE_ADD)
+    send(consumer, "ann", "a1")
+    send(consumer, "carl", "c1")
+    assert bodies(consumer.got()) == ["c1"]
+    consumer.want("carl", action=LiteAction.PARTIAL_REMOVE)
+    send(consumer, "carl", "c2")
+    send(consumer, "bob", "b1")
+    assert bodies(consumer.got()) == ["b1"]
+
+
+def test_a_message_that_fails_too_often_becomes_a_dead_letter(broker: Broker, consumer: LitePeer) -> None:
+    send(consumer, "ann", "a1", "a2")
+    broker.parts.local.dispatch_now()
+    consumer.want("ann")
+    found = consumer.got()
+    answer = consumer.call(
+        "ForwardMessageToDeadLetterQueue",
+        group={"name": "G"},
+        topic={"name": PARENT},
+        receipt_handle=found[0].system_properties.receipt_handle,
+        message_id=found[0].system_properties.message_id,
+        lite_topic="ann",
+    )
+    assert answer.status.code == Code.OK
+    until(lambda: broker.parts.store.max_offset("%DLQ%G", 0) == 1)
+    consumer.done(found[1])
+    assert broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == 2
+
+
+def test_the_same_attempt_gets_what_its_answer_may_have_lost(consumer: LitePeer) -> None:
+    consumer.want("ann", "bob")
+    send(consumer, "ann", "a1")
+    assert bodies(consumer.got(attempt_id="one")) == ["a1"]
+    assert bodies(consumer.got(attempt_id="one")) == ["a1"]
+    send(consumer, "bob", "b1")
+    assert bodies(consumer.got(attempt_id="two")) == ["b1"]
+
+
+def test_names_and_numbers_of_lite_topics_have_bounds(consumer: LitePeer) -> None:
+    subscription = consumer.settings.subscription
+    assert subscription.max_lite_topic_size == LITE_TOPIC_CHARACTERS_MAX
+    quota = subscription.lite_subscription_quota
+    assert consumer.want(*(f"l{number}" for number in range(quota))) == Code.OK
+    assert consumer.want("one-more") == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    for name in ("", "a b", "../up", "x" * (LITE_TOPIC_CHARACTERS_MAX + 1)):
+        assert consumer.want(name) == Code.ILLEGAL_LITE_TOPIC
+        message = consumer.message(PARENT, b"x", message_type=MessageType.LITE)
+        message.system_properties.lite_topic = name
+        assert consumer.send(message).status.code == Code.ILLEGAL_LITE_TOPIC
+
+
+def test_lite_messages_need_a_topic_of_that_type_and_the_settings(tmp_path: Path, broker: Broker) -> None:
+    with GrpcPeer(broker.config.grpc_server_port) as peer:
+        message = peer.message("Other", b"x", message_type=MessageType.LITE, lite_topic="ann")
+        assert peer.send(message).status.code == Code.TOPIC_NOT_FOUND
+        broker.parts.topics.put(TopicConfig("Other", 4, 4))
+        assert peer.send(message).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    [port] = free_ports(1)
+    with running(tmp_path / "plain", config=broker_config(grpc_server_port=port)) as plain, GrpcPeer(port) as peer:
+        plain.parts.topics.put(TopicConfig(PARENT, 4, 4, attributes={"message.type": "LITE"}))
+        answer = peer.send(peer.message(PARENT, b"x", message_type=MessageType.LITE, lite_topic="ann"))
+        assert answer.status.code == Code.UNSUPPORTED
+        assert "enableLmq" in answer.status.message
+
+
+def test_messages_of_lite_topics_are_in_their_parent_for_remoting_clients(broker: Broker, consumer: LitePeer) -> None:
+    send(consumer, "ann", "a1")
+    broker.parts.local.dispatch_now()
+    queues = [broker.parts.store.get(PARENT, queue, 0).messages for queue in range(4)]
+    [message] = [each for found in queues for each in found]
+    assert message.body == b"a1"
+    assert message.properties["__LITE_TOPIC"] == "ann"

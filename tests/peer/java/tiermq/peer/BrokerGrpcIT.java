@@ -1,0 +1,92 @@
+package tiermq.peer;
+
+import apache.rocketmq.v2.QueryRouteResponse;
+import org.apache.rocketmq.test.grpc.v2.GrpcBaseIT;
+import org.junit.Before;
+import org.junit.FixMethodOrder;
+import org.junit.Test;
+import org.junit.runners.MethodSorters;
+
+/**
+ * What RocketMQ's LocalGrpcIT does with a proxy in the process of the test, against the gRPC port of a broker of ours:
+ * -Dpeer.grpcPort. The tests themselves are RocketMQ's, over TLS as there. A route has the queues of one broker.
+ */
+@FixMethodOrder(MethodSorters.NAME_ASCENDING)
+public class BrokerGrpcIT extends GrpcBaseIT {
+    private static final int PORT = Integer.getInteger("peer.grpcPort");
+
+    @Before
+    @Override
+    public void setUp() throws Exception {
+        super.setUp();
+        blockingStub = createBlockingStub(createChannel(PORT));
+        stub = createStub(createChannel(PORT));
+    }
+
+    @Test
+    public void testQueryRoute() throws Exception {
+        String topic = initTopic();
+        QueryRouteResponse response = blockingStub.queryRoute(buildQueryRouteRequest(topic));
+        assertQueryRoute(response, DEFAULT_QUEUE_NUMS);
+    }
+
+    @Test
+    @Override
+    public void testQueryAssignment() throws Exception {
+        super.testQueryAssignment();
+    }
+
+    @Test
+    @Override
+    public void testQueryFifoAssignment() throws Exception {
+        super.testQueryFifoAssignment();
+    }
+
+    @Test
+    @Override
+    public void testTransactionCheckThenCommit() {
+        super.testTransactionCheckThenCommit();
+    }
+
+    @Test
+    @Override
+    public void testSimpleConsumerSendAndRecvDelayMessage() throws Exception {
+        super.testSimpleConsumerSendAndRecvDelayMessage();
+    }
+
+    @Test
+    @Override
+    public void testSimpleConsumerSendAndRecallDelayMessage() throws Exception {
+        super.testSimpleConsumerSendAndRecallDelayMessage();
+    }
+
+    @Test
+    @Override
+    public void testSimpleConsumerSendAndRecvBigMessage() throws Exception {
+        super.testSimpleConsumerSendAndRecvBigMessage();
+    }
+
+    @Test
+    @Override
+    public void testSimpleConsumerSendAndRecv() throws Exception {
+        super.testSimpleConsumerSendAndRecv();
+    }
+
+    @Test
+    @Override
+    public void testSimpleConsumerToDLQ() throws Exception {
+        super.testSimpleConsumerToDLQ();
+    }
+
+    @Test
+    @Override
+    public void testConsumeOrderly() throws Exception {
+        super.testConsumeOrderly();
+    }
+
+    @Test
+    @Override
+    public void testSimpleConsumerSendAndRecvPriorityMessage() throws Exception {
+        super.testSimpleConsumerSendAndRecvPriorityMessage();
+    }
+}
