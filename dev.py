@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> int:
     if command == "bench":
         return os.execv(PYTHON, [str(PYTHON), "-m", "benchmarks", *rest])
     if command == "docs":
+        os.environ["NO_MKDOCS_2_WARNING"] = "1"  # The theme's notice of its successor: see RELEASE.md.
         return os.execv(PYTHON, [str(PYTHON), "-m", "mkdocs", "build", "--strict", *rest])
     if command in ("wheels", "matrix"):
         return os.execv(PYTHON, [str(PYTHON), "-m", "release.wheels", command, *rest])

@@ -21,6 +21,7 @@ NAMES = (
     "offload",
     "wire",
     "broker",
+    "brokers",
     "client",
     "grpc",
     "delivery",
@@ -38,7 +39,7 @@ NAMES = (
 @click.pass_context
 def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[str, ...]) -> None:
     """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark,
-    offload, wire, broker, client, grpc, delivery, topics, replication, latency or compare.
+    offload, wire, broker, brokers, client, grpc, delivery, topics, replication, latency or compare.
 
     Results are ratios first: against Java reference loops and against what the machine can do at all, measured in the
     same run. `compare` runs everything beside the real RocketMQ and writes a report with pictures. More arguments go to

@@ -62,6 +62,8 @@ def test_the_tested_versions_of_python_are_those_of_the_wheels() -> None:
     tested = {version.replace(".", "") for version in jobs["test"]["strategy"]["matrix"]["python"]}
     build = re.search(r'^build = "(.*)"$', PROJECT, re.MULTILINE)
     assert build is not None
+    [smoke] = re.findall(r'^test-command = "python \{project\}/(\S+) compiled"$', PROJECT, re.MULTILINE)
+    assert (ROOT / smoke).is_file()
     assert set(re.findall(r"cp(\d+)-", build[1])) == tested == {version.replace(".", "") for version in SUPPORTED}
     assert {f"Python :: {version}" for version in SUPPORTED} <= set(re.findall(r"Python :: 3\.\d+", PROJECT))
     [command] = [step["run"] for step in jobs["matrix"]["steps"] if "run" in step]

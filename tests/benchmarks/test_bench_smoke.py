@@ -52,6 +52,7 @@ def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
         ("tierindex", {"rearrange_vs_java", "rearrange_vs_java_warm"}),
         ("verify", {"verify_vs_plain_read", "verify_many_queues_vs_plain_read"}),
         ("wire", {"send_vs_echo", "json_send_vs_echo", "command_vs_echo"}),
+        ("brokers", {"two_brokers_vs_one"}),
         ("columns", {"columns_vs_memcpy", "few_columns_vs_memcpy", "columns_vs_struct"}),
     ],
 )

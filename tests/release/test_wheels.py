@@ -15,7 +15,7 @@ import pytest
 from release.wheels import SMOKE, SUPPORTED, bill_of_materials, build_sdist, build_wheel, installed, pythons, repaired
 from tiermq import __version__
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels"), pytest.mark.timeout(0)]  # Wheels are compiled.
 COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="manylinux is of Linux")
 BLOCK_BYTES = 512

@@ -164,9 +164,8 @@ def _start(
 ) -> tuple[
     dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None, Callable[[], list[RemotingServer]]
 ]:
-    """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
-    is called when the ready line was printed, the accounts, and the servers that run now.
-    `left` receives what the tier lacks when everything has ended.
+    """Start everything; `running` stops it in reverse order, and then `left` receives what the tier lacks. Returns the
+    ready line's values, what SIGHUP calls, what is called after that line, the accounts, and the servers that run now.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     _take_options(options, file, running)
@@ -216,8 +215,7 @@ def _start(
     gc.collect()
     if election is None:  # A change of roles lets go of the broker.
         gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
-    own_store = StorePlace(directory, broker.config.broker_cluster_name, broker.config.broker_name)
-    console = _console(options, security, acl, named_by or broker.config.namesrv_addr, tier, [own_store], running)
+    console = _console(options, security, acl, named_by, tier, [_place(directory, broker.config)], running)
 
     def served() -> list[RemotingServer]:
         return [*servers, *_server_of(current())]
@@ -241,6 +239,10 @@ def _check_places(
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
         check_access(tier, TierConfig(**file.tier), config, reads=reads)
+
+
+def _place(directory: str, config: BrokerConfig) -> StorePlace:
+    return StorePlace(directory, config.broker_cluster_name, config.broker_name)
 
 
 def _console(

@@ -12,7 +12,6 @@ handler's exception with 1 and a log line, `RequestRefused` with its code; a lin
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
@@ -37,40 +36,7 @@ from tiermq.remoting.frame import SEND_CODES, command_of_ack, command_of_send, s
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.tls import TlsMode, TlsSettings
-from tiermq.service import SHORT_TURNS
-
-
-class CollectorPause:
-    """The garbage collector rests while a long body is decoded.
-
-    Tens of thousands of values are made then, and none of them is part of a cycle. Beside them the collector looks
-    at the whole process repeatedly, and every thread waits for it. The collector belongs to the process: the first
-    caller stops it, the last one starts it, unless it was off before.
-
-    Any thread may enter.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._was_enabled = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._was_enabled:
-                gc.enable()
-
-
-COLLECTOR_PAUSE = CollectorPause()
-
+from tiermq.service import COLLECTOR_PAUSE, SHORT_TURNS
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.demo.demo_cases import account_of, timeline_of
+from demo_files import PAGE, PICTURE, written
 from tiermq.cli.demo.account import Check
 from tiermq.cli.demo.drawing import SERIES
 from tiermq.cli.demo.engine import SQL
@@ -103,6 +104,24 @@ def test_each_result_of_the_proof_is_on_the_screen_of_a_phone(tmp_path: Path, wi
     assert page_width <= width  # Nothing but the pictures is wider than the screen.
     assert len(results) == len(account.checks)
     assert max(results) <= page_width
+
+
+def test_numbers_of_the_published_page_agree_or_it_says_why_not() -> None:
+    page_text, picture = PAGE.read_text(encoding="utf-8"), PICTURE.read_text(encoding="utf-8")
+    assert Words(page_text).fetched == []
+    sent = re.search(r"<h1>([\d,]+) messages went the whole way", page_text)
+    assert sent is not None
+    proof = page_text[page_text.index("<h2>The proof") :]
+    counts = re.findall(r"<td>([^<]*)<td class=n>([\d,]+)<td class=n><code>(\w+)</code><td><span class=(\w+)>", proof)
+    assert len(counts) >= 5
+    assert {result for _, _, _, result in counts} == {"ok"}
+    assert f"{len(counts)} of {len(counts)} agree" in page_text
+    whole = {checksum for _, count, checksum, _ in counts if count == sent[1]}
+    assert len(whole) == 1
+    for by, count, _, _ in counts:
+        assert count == sent[1] or f"{count} {by}: not all {sent[1]}" in " ".join(Words(proof).texts)
+    # The picture of the README is of the same run, and no directory of a machine is in either.
+    assert written(page_text) == (page_text, picture)
 
 
 def test_what_others_named_is_text_and_no_markup() -> None:

@@ -117,7 +117,8 @@ overflow-wrap:anywhere}
 @media(max-width:820px){.steps{columns:1}.two{grid-template-columns:minmax(0,1fr)}main{padding:32px 16px}}
 /* A phone: what was counted folds, so that its result is on the screen; pictures are for wider ones, and scroll. */
 @media(max-width:560px){h2{margin-top:40px}.tiles{grid-template-columns:1fr 1fr}.tile{padding:13px 14px}
-.tile strong{font-size:20px}figure{padding:14px}th,td{padding:8px 6px;font-size:13px}td:first-child,th:first-child
+.tile strong{font-size:20px}figure{padding:14px}
+.tile:last-child:nth-child(odd){grid-column:1/3}th,td{padding:8px 6px;font-size:13px}td:first-child,th:first-child
 {white-space:normal;padding-left:12px}td code{font-size:11.5px}.barcell{display:none}}
 """ + _tones()
 )

@@ -1,0 +1,174 @@
+"""Brokers on one machine: `tiermq serve --brokers 2` against one broker, under the same two clients.
+
+The clients are processes that keep 64 prepared sends open on a connection each; both write to the one broker, or one to
+each of two. They are cheap, and still use the same processors as the brokers: on a machine of two cores two brokers
+and two clients have half of what they could use. So the processor time of the brokers is counted as well. What it
+takes for a message is what a broker can do with a core that nothing else uses, and N brokers N times that.
+
+Run as a program it is a client:   port, sends, hex of one frame  ->  seconds      (a line each)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness, store_side, wire_side
+from benchmarks.harness import GIB, JavaBench
+from benchmarks.process_tree import TICKS_PER_SECOND, tree
+from benchmarks.report import Report, Round, cpu_rate
+from tiermq.remoting.command import HeaderType
+
+NAME = "brokers"
+TOPIC = "Brokers"
+QUEUES = 4
+CLIENTS = 2
+BYTES_PER_MESSAGE = 2048  # Of --size: 1 GiB means 524,288 messages in a round.
+
+
+@dataclass(slots=True)
+class Brokers:
+    """Brokers under one supervisor, and the clients of both."""
+
+    ports: list[int]
+    name_server: str
+    process_ids: list[int]
+    clients: list[_Client]
+
+    def round(self, messages: int) -> Round:
+        frame = wire_side.send_frame(HeaderType.ROCKETMQ, TOPIC)
+        before, began_s = self.cpu_s(), time.perf_counter()
+        for number, client in enumerate(self.clients):
+            client.begin(self.ports[number % len(self.ports)], messages // CLIENTS, frame)
+        for client in self.clients:
+            client.end()
+        return Round(messages, messages * len(frame), time.perf_counter() - began_s, self.cpu_s() - before)
+
+    def cpu_s(self) -> float:
+        return sum(each.ticks for pid in self.process_ids for each in tree(pid)) / TICKS_PER_SECOND
+
+    def stored(self) -> int:
+        """The messages that the brokers report."""
+        [row] = json.loads(_tiermq("topic", "list", "-n", self.name_server, "--json"))["topics"]
+        return int(row["messages"])
+
+
+class _Client:
+    """A process that sends."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-m", "benchmarks.bench_brokers"]
+        root = Path(__file__).resolve().parent.parent
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+
+    def begin(self, port: int, sends: int, frame: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{port} {sends} {frame.hex()}\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"expected seconds from a client, found that it ended with {self._process.wait()}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def run(argv: list[str]) -> dict[str, Any]:
+    """Measure and return the result object."""
+    options = harness.options_of(harness.parser(NAME).parse_args(argv))
+    messages = max(10 * wire_side.WINDOW * CLIENTS, options.size // BYTES_PER_MESSAGE)
+    messages -= messages % (wire_side.WINDOW * CLIENTS)
+    made = Report(NAME)
+    made.environment |= {"messages": messages, "clients": CLIENTS, "window": wire_side.WINDOW}
+    with contextlib.ExitStack() as running, harness.work_directory(options.directory, GIB) as directory:
+        clients = [_Client() for _ in range(CLIENTS)]
+        for client in clients:
+            running.callback(client.close)
+        sides = {
+            name: running.enter_context(_served(directory / name, count, clients))
+            for name, count in (("one", 1), ("two", 2))
+        }
+        measured = harness.alternate(
+            {name: lambda side=side: side.round(messages) for name, side in sides.items()},  # type: ignore[misc]
+            options.rounds, options.warmup,
+        )  # fmt: skip
+        for name, side in sides.items():
+            sent = messages * (options.rounds + options.warmup)
+            if side.stored() != sent:
+                raise RuntimeError(f"{name}: expected {sent} messages in the stores, found {side.stored()}")
+        made.add(measured)
+        for name, rounds in measured.items():
+            made.rates[f"{name}_cpu_seconds_per_million"] = round(1e6 / cpu_rate(rounds), 2)
+        made.rates["on_a_core_of_its_own_messages_per_second"] = round(cpu_rate(measured["one"]), 1)
+        made.compare("two_brokers_vs_one", measured["two"], measured["one"])
+        running.close()
+        return harness.finish(made, options, directory, JavaBench(wanted=False), store_side.kernel())
+
+
+@contextlib.contextmanager
+def _served(directory: Path, count: int, clients: list[_Client]) -> Iterator[Brokers]:
+    words = ["serve", str(directory), "--name", "b", "--port", "0", "--namesrv-port", "0", "--json"]
+    command = [sys.executable, "-m", "tiermq.cli", *words, *(["--brokers", str(count)] if count > 1 else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            brokers = ready.get("brokers", [ready])
+            _tiermq("topic", "create", TOPIC, "--queues", str(QUEUES), "-n", ready["nameServer"])
+            ports = [int(each["address"].rpartition(":")[2]) for each in brokers]
+            pids = [each.get("processId", process.pid) for each in brokers]
+            yield Brokers(ports, ready["nameServer"], pids, clients)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def _tiermq(*words: str) -> str:
+    command = [sys.executable, "-m", "tiermq.cli", *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _send(port: int, sends: int, frame: bytes) -> float:
+    """Seconds for that many sends, all answered, a window of them open at a time."""
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        window, before = frame * wire_side.WINDOW, time.perf_counter()
+        held = b""
+        for _ in range(sends // wire_side.WINDOW):
+            peer.sendall(window)
+            left = wire_side.WINDOW
+            while left:
+                if not (piece := peer.recv(1 << 16)):
+                    raise SystemExit("the broker has closed")
+                held += piece
+                at = 0
+                while len(held) - at >= 4 and len(held) - at >= (end := 4 + struct.unpack_from(">i", held, at)[0]):
+                    at += end
+                    left -= 1
+                held = held[at:]
+        return time.perf_counter() - before
+
+
+def _main() -> None:
+    for line in sys.stdin:
+        port, sends, frame = line.split()
+        print(_send(int(port), int(sends), bytes.fromhex(frame)), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
