@@ -12,7 +12,7 @@ import pytest
 from broker.grpc import test_http2
 from broker.grpc.grpc_peer import GrpcPeer
 from tiermq.broker.broker import Broker
-from tiermq.broker.grpc import grpc_clients, grpc_service
+from tiermq.broker.grpc import grpc_clients
 from tiermq.broker.grpc.grpc_message import SHORT_BYTES_MAX
 from tiermq.broker.grpc.send_calls import SENDS_MAX
 from tiermq.grpc.call import framed
@@ -134,21 +134,6 @@ def test_addresses_that_each_queue_of_a_route_would_repeat_are_few(peer: GrpcPee
         answer = peer.call(method, request)
         assert answer.status.code == Code.BAD_REQUEST
         assert "endpoints" in answer.status.message
-
-
-@pytest.fixture
-def given_way(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often calls gave way to others, each after no time at all."""
-    monkeypatch.setattr(grpc_service, "SLICE_S", 0.0)
-    server, found = broker.parts.server, []
-    give_way = server.give_way
-
-    def counted(resume: Callable[[], None]) -> None:
-        found.append(1)
-        give_way(resume)
-
-    monkeypatch.setattr(server, "give_way", counted)
-    return found
 
 
 def test_calls_with_long_lists_let_others_be_served_between_entries(
