@@ -36,6 +36,7 @@ from tiermq.grpc.call import Call, CallFailed, Outcome
 from tiermq.grpc.http2 import Http2Connection
 from tiermq.grpc.messages import METHODS, SERVICE, Code, answer_class, request_class, status
 from tiermq.grpc.signature import signature_in, signed
+from tiermq.kernel import AckRequest
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.server import remark_of
 
@@ -71,6 +72,10 @@ class Ask:
         if not request.pending.is_done:
             self._open.append(request)
         return request.pending
+
+    def acknowledge(self, acks: list[AckRequest]) -> list[AckRequest]:
+        """Acknowledge messages at once; returns those that must be asked for one by one."""
+        return self._asking.server.take_checked_acks(acks)
 
     def cancel(self) -> None:
         """The caller is gone."""
