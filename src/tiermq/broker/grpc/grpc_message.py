@@ -32,7 +32,6 @@ USER_PROPERTIES_MAX = 128
 USER_BYTES_MAX = 16 * 1024
 GROUP_BYTES_MAX = 64
 RECOVERY_S_MAX = 3600
-PRIORITY_NAME = "_SYS_MSG_PRIORITY_"
 LITE_NAME = "__LITE_TOPIC"
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
@@ -46,7 +45,7 @@ RESERVED = frozenset(
         if name.isupper() and isinstance(value, str) and name not in ("KEY_SEPARATOR",)
     }
     | {
-        PRIORITY_NAME, LITE_NAME, BORN_HOST, TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
+        LITE_NAME, BORN_HOST, TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
         "MIN_OFFSET", "MAX_OFFSET", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID",
         "PROPERTY_CORRELATION_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", "__MSG_TYPE",
     }
@@ -185,7 +184,7 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
         if type_of(message) == MessageType.LITE:
             found[names.INNER_MULTI_DISPATCH] = lite_queue(topic, system.lite_topic)
     if system.HasField("priority"):
-        found[PRIORITY_NAME] = str(system.priority)
+        found[names.PRIORITY] = str(system.priority)
     if system.trace_context:
         found[TRACE_CONTEXT] = system.trace_context
     if system.HasField("born_timestamp"):
@@ -284,7 +283,7 @@ def _fill_later(system: Any, properties: dict[str, str]) -> None:
         system.message_group = group
     if (lite := properties.get(LITE_NAME)) is not None:
         system.lite_topic = lite
-    if (priority := properties.get(PRIORITY_NAME)) is not None and priority.isdigit():
+    if (priority := properties.get(names.PRIORITY)) is not None and priority.isdigit():
         system.priority = int(priority)
     if trace := properties.get(TRACE_CONTEXT):
         system.trace_context = trace
@@ -308,4 +307,4 @@ def _given_type(properties: dict[str, str]) -> MessageType:
         return MessageType.FIFO
     if LITE_NAME in properties:
         return MessageType.LITE
-    return MessageType.PRIORITY if PRIORITY_NAME in properties else MessageType.NORMAL
+    return MessageType.PRIORITY if names.PRIORITY in properties else MessageType.NORMAL

@@ -39,7 +39,7 @@ from tiermq.broker.pop.pop_topics import (
 )
 from tiermq.broker.pop.pop_waiting import Pop
 from tiermq.broker.pull.pull_admission import ReadFailures
-from tiermq.broker.topic.topic_table import MESSAGE_TYPE
+from tiermq.broker.topic.topic_table import BY_PRIORITY, MESSAGE_TYPE
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.record import decode_records, reencode
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from tiermq.tier.tiered_reading import Page
 
 RETRY_FIRST = 0.2
-BY_PRIORITY = "PRIORITY"
-"""A type of messages: the number of a message's queue is its priority."""
 PAGES_MAX = 16
 """Of one queue, when a filter lets nothing pass."""
 STEPS_MAX = 2 * FILTER_STEPS_MAX
