@@ -28,7 +28,7 @@ def records(broker: LocalBroker, key: str) -> dict[str, list[list[str]]]:
     return found
 
 
-def test_sends_and_handlers_are_told_of(broker: LocalBroker, topic: str, group: str) -> None:
+def test_sends_and_handlers_are_recorded(broker: LocalBroker, topic: str, group: str) -> None:
     attempts: list[int] = []
 
     def handle(message: ReceivedMessage) -> None:
@@ -56,7 +56,7 @@ def test_sends_and_handlers_are_told_of(broker: LocalBroker, topic: str, group: 
     assert len([fields for fields in records(broker, f"{topic}-b")["Pub"] if fields[6] == f"{topic}-b"]) == 1
 
 
-def test_a_send_that_fails_is_told_of_and_no_trace_without_the_option(broker: LocalBroker, topic: str) -> None:
+def test_a_send_that_fails_is_recorded_and_no_trace_without_the_option(broker: LocalBroker, topic: str) -> None:
     with tiermq.connect(broker.name_server) as cluster:
         with cluster.producer("shop", trace=True) as producer, pytest.raises(RemotingError):
             producer.send(Message(topic, os.urandom(5 << 20), keys=[f"{topic}-no"]))  # Too large.
@@ -66,6 +66,6 @@ def test_a_send_that_fails_is_told_of_and_no_trace_without_the_option(broker: Lo
     assert records(broker, f"{topic}-quiet") == {}
 
 
-def test_a_consumer_without_a_handler_has_nothing_to_tell(broker: LocalBroker, topic: str) -> None:
+def test_a_consumer_without_a_handler_cannot_be_traced(broker: LocalBroker, topic: str) -> None:
     with tiermq.connect(broker.name_server) as cluster, pytest.raises(BadConfig, match="on_message"):
         cluster.consumer("readers", topic=topic, trace=True)

@@ -184,7 +184,7 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
         if type_of(message) == MessageType.LITE:
             found[names.INNER_MULTI_DISPATCH] = lite_queue(topic, system.lite_topic)
     if system.HasField("priority"):
-        found[names.PRIORITY] = str(system.priority)
+        found[names.MESSAGE_PRIORITY] = str(system.priority)
     if system.trace_context:
         found[TRACE_CONTEXT] = system.trace_context
     if system.HasField("born_timestamp"):
@@ -283,7 +283,7 @@ def _fill_later(system: Any, properties: dict[str, str]) -> None:
         system.message_group = group
     if (lite := properties.get(LITE_NAME)) is not None:
         system.lite_topic = lite
-    if (priority := properties.get(names.PRIORITY)) is not None and priority.isdigit():
+    if (priority := properties.get(names.MESSAGE_PRIORITY)) is not None and priority.isdigit():
         system.priority = int(priority)
     if trace := properties.get(TRACE_CONTEXT):
         system.trace_context = trace
@@ -307,4 +307,4 @@ def _given_type(properties: dict[str, str]) -> MessageType:
         return MessageType.FIFO
     if LITE_NAME in properties:
         return MessageType.LITE
-    return MessageType.PRIORITY if names.PRIORITY in properties else MessageType.NORMAL
+    return MessageType.PRIORITY if names.MESSAGE_PRIORITY in properties else MessageType.NORMAL

@@ -42,9 +42,9 @@ from tiermq.message.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     KEYS,
+    MESSAGE_PRIORITY,
     MSG_REGION,
     POP_CK,
-    PRIORITY,
     REAL_QID,
     REAL_TOPIC,
     TIERMQ_SENDER,
@@ -178,7 +178,7 @@ def queue_of(request: SendRequest, config: TopicConfig, chance: random.Random) -
             ResponseCode.INVALID_PARAMETER,
         )
     if config.attributes.get(MESSAGE_TYPE) == BY_PRIORITY:
-        found = get_property(request.properties, PRIORITY.encode())
+        found = get_property(request.properties, MESSAGE_PRIORITY.encode())
         if found is not None and found.isdigit():
             return min(int(found[:DIGITS_MAX]), config.write_queues - 1)
     return request.queue_id if request.queue_id >= 0 else chance.randrange(config.write_queues)

@@ -181,7 +181,7 @@ class AsyncCluster:
 
         check: answers brokers that ask about transactions. timeout_s: of one try; patience_s: for how long a send is
         tried. max_in_flight, max_in_flight_bytes: sends beyond wait. compress_above: bodies above this size (None:
-        none) are compressed by zlib, lz4 or zstd. trace: each send is told of in RocketMQ's trace topic.
+        none) are compressed by zlib, lz4 or zstd. trace: each send is recorded in RocketMQ's trace topic.
         Raises IllegalMessage for what is no group.
         """
         try:
@@ -228,7 +228,7 @@ class AsyncCluster:
         tags. start: where the group begins when it has no offsets. on_message: called for each message, by `workers`
         tasks or threads. ordered: one at a time from each queue. broadcast: this consumer gets every message, and keeps
         its offsets in offsets_file, if any. auto_ack=False: a message is done when `ack` says so. idle_s: a loop over
-        messages ends when none came for so long. trace: what on_message does is told of in RocketMQ's trace topic.
+        messages ends when none came for so long. trace: calls of on_message are recorded in RocketMQ's trace topic.
         Raises BadConfig, BadExpression and IllegalMessage.
         """
         version = _CLOCK.now_ms()

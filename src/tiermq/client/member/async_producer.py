@@ -380,7 +380,7 @@ class AsyncProducer:
     async def _traced(
         self, sent: list[Outgoing], topic: str, choose: QueueChoice | None, once: Once
     ) -> tuple[QueuePlace, RemotingCommand]:
-        """Let them be stored, and tell of it."""
+        """Let them be stored, and record it."""
         trace, began_s = self._trace, time.monotonic()
         if trace is None:
             return await self._until_stored(topic, choose, once)

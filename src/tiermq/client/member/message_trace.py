@@ -5,7 +5,7 @@
     SubAfter   request id costMs success keys contextCode time group          byte 1 between fields, byte 2 behind each
 
 `mqadmin queryMsgTraceById` shows them. Records wait for a second at most, or until there are a hundred, and go out in
-one message, whose keys are the ids and keys of what it tells of.
+one message, whose keys are the ids and keys of their messages.
 
 Invariants: nothing waits for a trace; records that no broker takes, or that come while too many wait, are dropped and
 counted. `add` may be called by any thread, everything else belongs to the loop.
@@ -97,7 +97,7 @@ class MessageTrace:
             self.dropped_count += len(records)
             _log.warning("%d trace records are dropped: %s", len(records), error)
 
-    # What is told of.
+    # Events.
 
     def sent(
         self, group: str, outgoing: Outgoing, began_s: float, place: str, offset_id: str, *, success: bool
@@ -113,7 +113,7 @@ class MessageTrace:
         self.add(fields, outgoing.unique_key, *own[KEYS].split())
 
     def handling(self, group: str, handler: Callable[[ReceivedMessage], Any]) -> Callable[[ReceivedMessage], Any]:
-        """The handler, told of before and after each message."""
+        """The handler, with records before and after each message."""
 
         def before(message: ReceivedMessage) -> Callable[[bool], None]:
             request, began_s = uuid4().hex, time.monotonic()
@@ -126,8 +126,8 @@ class MessageTrace:
             def after(success: bool) -> None:
                 cost_ms, code = round((time.monotonic() - began_s) * 1000), 0 if success else 4
                 now_ms = time.time_ns() // 1_000_000
-                told = ("SubAfter", request, own_id, cost_ms, str(success).lower(), keys, code, now_ms, group)
-                self.add(told, own_id, *message.keys)
+                fields = ("SubAfter", request, own_id, cost_ms, str(success).lower(), keys, code, now_ms, group)
+                self.add(fields, own_id, *message.keys)
 
             return after
 
