@@ -53,8 +53,8 @@ ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
 INVISIBLE_MS_MOST = 12 * 3_600_000
 POLL_S_MOST = 20.0
-ANSWER_S = 0.2
-"""Kept of a call's time for its answer."""
+ANSWER_S = 0.5
+"""Kept of a call's time for its answer: waiting receives are looked at four times a second."""
 LOOK_S = 1.0
 """How often a topic is looked for that is not there yet."""
 HANDLE_WORDS = 9

@@ -110,9 +110,11 @@ class RouteCalls:
 
     def _endpoints(self, ask: Ask, asked: Any) -> Any:
         """What the client connected to, as it names it: right behind address translation, too."""
-        if asked.addresses:
-            return asked
         host, port = ask.caller.local
+        if asked.addresses:
+            for address in asked.addresses:
+                address.port = address.port or port  # Some clients leave it to the server.
+            return asked
         made = Endpoints(scheme=IPV6 if ":" in host else IPV4)
         made.addresses.add(host=host, port=port)
         return made
