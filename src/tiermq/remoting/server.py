@@ -137,6 +137,7 @@ class RemotingServer:
         self.fast_path: FastSendPath | None = None
         self.take_sends: TakeSends | None = None
         self._take_acks: TakeAcks | None = None
+        self._take_checked_acks: TakeAcks | None = None
         self.may_answer: Callable[[], bool] | None = None
         self._ungated: frozenset[int] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
@@ -191,7 +192,7 @@ class RemotingServer:
         """Let `handler`, which raises RequestRefused, answer these requests, also those that are served already."""
         for code in codes:
             if code == RequestCode.ACK_MESSAGE:
-                self._take_acks = None
+                self._take_acks = self._take_checked_acks = None
             self._long[code] = handler
             self.register(code, handler, self._access.get(code, ANY_ACCOUNT))
 
@@ -237,6 +238,7 @@ class RemotingServer:
 
         One that was taken is answered with success.
         """
+        self._take_checked_acks = taker
         if self.acl is None:
             self._take_acks = taker
 
@@ -533,13 +535,22 @@ class RemotingServer:
         if answer is not None and not request.is_oneway:
             connection.send_bytes(answer)
 
-    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
-        left = acks
-        if self._take_acks is not None and (self.may_answer is None or self.may_answer()):
+    def take_checked_acks(self, acks: list[AckRequest]) -> list[AckRequest]:
+        """Take acknowledgements that their peer may send, as is known already; returns those that the general path must
+        answer.
+        """
+        return self._taken(self._take_checked_acks, acks)
+
+    def _taken(self, taker: TakeAcks | None, acks: list[AckRequest]) -> list[AckRequest]:
+        if taker is not None and (self.may_answer is None or self.may_answer()):
             try:
-                left = self._take_acks(acks)
+                return taker(acks)
             except Exception:  # noqa: BLE001 - the general path takes them one by one, and answers with their errors
                 _log.exception("%d acknowledgements failed together", len(acks))
+        return acks
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        left = self._taken(self._take_acks, acks)
         if left is not acks:
             over = set(map(id, left))
             connection.send_bytes(

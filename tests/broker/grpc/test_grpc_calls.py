@@ -71,6 +71,13 @@ def test_a_route_shows_the_address_that_the_client_uses(peer: GrpcPeer) -> None:
     endpoints = {"scheme": 3, "addresses": [{"host": "queues.example", "port": 443}]}
     answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints=endpoints)
     assert answer.message_queues[0].broker.endpoints.addresses[0].host == "queues.example"
+    assert answer.message_queues[0].broker.endpoints.addresses[0].port == 443
+
+
+def test_a_route_has_the_broker_s_port_where_the_client_names_none(broker: Broker, peer: GrpcPeer) -> None:
+    answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints={"scheme": 1, "addresses": [{"host": "here"}]})
+    [address] = answer.message_queues[0].broker.endpoints.addresses
+    assert (address.host, address.port) == ("here", broker.config.grpc_server_port)
 
 
 @pytest.mark.parametrize("topic", ["", "bad topic", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_anything"])
@@ -222,7 +229,15 @@ def test_a_body_that_remoting_has_compressed_is_read_by_grpc(broker: Broker, pee
     assert gzip.decompress(message.body) == plain
 
 
-def test_a_body_that_is_no_gzip_is_refused(broker: Broker, peer: GrpcPeer) -> None:
+def test_a_plain_body_that_is_called_gzip_is_stored_and_given_as_it_is(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    assert peer.send(peer.message("T", b"plain", body_encoding=Encoding.GZIP)).status.code == Code.OK
+    assert [(each.body, each.sys_flag & 1) for each in stored(broker)] == [(b"plain", 0)]
+    [found] = peer.receive("T")
+    assert (found.body, found.system_properties.body_encoding) == (b"plain", Encoding.IDENTITY)
+
+
+def test_a_body_of_damaged_gzip_is_refused(broker: Broker, peer: GrpcPeer) -> None:
     answer = peer.send(peer.message("T", b"\x1f\x8bnothing", body_encoding=Encoding.GZIP))
     assert answer.status.code == Code.MESSAGE_CORRUPTED
     assert stored(broker) == []
