@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol
 
 HOUR_MS = 3_600_000
@@ -53,3 +53,8 @@ def read_moment_ms(text: str, now_ms: int) -> int:
     if moment.tzinfo is None:
         raise ValueError(f"expected a time with its zone, such as {text}Z or {text}+02:00, found none")
     return round(moment.timestamp() * 1000)
+
+
+def iso_moment(timestamp_ms: int) -> str:
+    """UTC, to the second: 2026-01-31T12:00:00Z."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
