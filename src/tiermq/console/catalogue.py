@@ -23,17 +23,22 @@ from tiermq.errors import BadRequest, ChangeRefused
 from tiermq.settings import did_you_mean
 
 Result = dict[str, Any]
+DATA = frozenset({"properties"})
+"""Members whose own keys are data: they stay as they are."""
 NUMBER_MAX = (1 << 63) - 1
 MODULES = {
     "overview": "overview",
     "topic": "topics",
     "group": "groups",
+    "producer": "groups",
     "message": "messages",
     "tier": "tier",
     "sql": "sql",
     "settings": "settings",
     "delayed": "waiting",
     "dlq": "waiting",
+    "transaction": "waiting",
+    "history": "history",
 }
 """Of `tiermq.console.operations`, by the first word of a name: each registers its operations when it is imported."""
 
@@ -99,6 +104,12 @@ class Operation:
     call: Callable[..., Result]
     parameters: tuple[Parameter, ...] = ()
     changes: bool = False
+    starts: bool = False
+    """Reads only, and costs so much that a link of another site must not start it: POST, with a token."""
+
+    @property
+    def posts(self) -> bool:
+        return self.changes or self.starts
 
     def arguments(self, values: Mapping[str, object], now_ms: int) -> dict[str, object]:
         """The keywords of a call. An empty text counts as left out. Raises BadRequest."""
@@ -119,18 +130,34 @@ class Operation:
         return found
 
 
+def camel(found: Mapping[str, Any]) -> Result:
+    """With the names of members in the one case that results have: `queue_offset` becomes `queueOffset`."""
+    return {_camel(name): each if name in DATA else _camel_value(each) for name, each in found.items()}
+
+
+def _camel_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return camel(value)
+    return [_camel_value(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
 _operations: dict[str, Operation] = {}
 
 
 def operation(
-    name: str, summary: str, *parameters: Parameter, changes: bool = False
+    name: str, summary: str, *parameters: Parameter, changes: bool = False, starts: bool = False
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Add a function to the catalogue."""
 
     def registered(call: Callable[..., Result]) -> Callable[..., Result]:
         if name in _operations:
             raise ValueError(f"operation {name} exists already")
-        _operations[name] = Operation(name, summary, call, parameters, changes)
+        _operations[name] = Operation(name, summary, call, parameters, changes, starts)
         return call
 
     return registered
@@ -158,8 +185,8 @@ def run(name: str, visit: Visit, values: Mapping[str, object] | None = None) -> 
     """Check and call an operation. Raises BadRequest, ChangeRefused, and what the operation raises."""
     found = found_operation(name)
     keywords = found.arguments(values or {}, SystemClock().now_ms())
-    if found.changes:
-        if not visit.may_change:
-            raise ChangeRefused(f"{name} changes something, and this console only reads: start it with --allow-changes")
+    if found.changes and not visit.may_change:
+        raise ChangeRefused(f"{name} changes something, and this console only reads: start it with --allow-changes")
+    if found.posts:
         visit.audit(name, keywords)
     return found.call(visit, **keywords)

@@ -56,6 +56,10 @@ class SourcePlace:
     access: Access | None = None
     tier: str | None = None
     stores: tuple[StorePlace, ...] = ()
+    tables: tuple[str, ...] = ()
+    """Tables that messages are exported to, as `pipeline export --to` has them: a message's life names those."""
+    spark_master: str | None = None
+    """Where queries run that are too large for the console's process."""
 
 
 @dataclass(frozen=True, slots=True)

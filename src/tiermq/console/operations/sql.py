@@ -7,13 +7,17 @@ batches as DuckDB asks for them, and a query ends at the row limit.
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tiermq.client.wire_history import read_placed_task
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
-from tiermq.console.operations.messages import catalog_for
+from tiermq.console.message_reading import catalog_for
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.errors import BadRequest, install_hint
@@ -28,6 +32,11 @@ COLUMNS = (
     "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "reconsumeTimes", "storeSize", "tier", "segment",
 )  # fmt: skip
 READS_ONLY = re.compile(r"\s*(?:--[^\n]*\n\s*)*(select|with|from|describe|summarize)\b", re.IGNORECASE)
+SPARK_CALLS = frozenset({"string", "bigint", "int", "double", "json_tuple", "from_json", "to_json", "decode", "size"})
+"""Functions of Spark beside those that the parser knows, which have no effects."""
+SCRIPT = re.compile(r"\busing\s*(/\*.*?\*/|--[^\n]*\n|\s)*r?['\"]", re.IGNORECASE | re.DOTALL)
+"""`SELECT TRANSFORM(…) USING 'command'`, and its older forms, run programs."""
+_spark_runs = threading.Lock()
 _QUERY = Parameter("query", "A SELECT; a topic is a table of its name.", is_required=True)
 _SINCE = Parameter("begin", "Only messages stored at this time or later.", Kind.MOMENT)
 
@@ -97,6 +106,79 @@ def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Resul
         "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),
         "losses": losses[:20],
     }
+
+
+@operation(
+    "sql.spark",
+    "Run a SELECT on Spark, for scans that are too large for the console. `sql.estimate` reports what it will read.",
+    _QUERY,
+    _SINCE,
+    Parameter("limit", "Rows at most.", Kind.WHOLE, default=200, low=1, high=ROWS_MAX),
+    starts=True,
+)
+def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
+    """A process of its own: a session of Spark takes memory, and seconds to start. One at a time."""
+    visit.require_files()
+    place = visit.sources.place
+    if place.spark_master is None:
+        raise BadRequest("this needs Spark: start the console with --spark-master, such as local[2]")
+    if len(place.stores) > 1:
+        raise BadRequest("a query on Spark reads one store directory, and the console has several")
+    _require_only_topics(query, set(_topics_in(visit, query)))
+    words = [sys.executable, "-m", "tiermq.cli", "pipeline", "sql", query, "--json", "--limit", str(limit)]
+    words += ["--master", place.spark_master]
+    words += ["--tier", place.tier] if place.tier is not None else []
+    words += ["--store", place.stores[0].path] if place.stores else []
+    words += ["--since", str(begin)] if begin is not None else []
+    if not _spark_runs.acquire(blocking=False):
+        raise BadRequest("a query runs on Spark already: try again when it has ended")
+    began = visit.sources.clock.monotonic()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    finally:
+        _spark_runs.release()
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("Error: ")] or done.stderr.splitlines()
+        raise BadRequest(f"query: {lines[-1].removeprefix('Error: ') if lines else 'Spark ended without a reason'}")
+    report = json.loads(done.stdout)
+    rows = report["rows"]
+    return {
+        "columns": [each["name"] for each in report["columns"]],
+        "rows": rows,
+        "isCut": len(rows) >= limit,
+        "messagesRead": report.get("messages"),
+        "bytesRead": None,
+        "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),
+        "losses": [str(each) for each in report.get("notes", ())][:20],
+    }
+
+
+def _require_only_topics(query: str, topics: set[str]) -> None:
+    """Raises BadRequest for a query that could read anything else than topics: files, classes, functions with effects.
+
+    Spark reads files as tables (text.`/path`), and calls any class of its JVM.
+    """
+    try:
+        import sqlglot
+        from sqlglot import exp
+    except ModuleNotFoundError as error:
+        raise BadRequest(f"SQL on Spark needs sqlglot, which is not installed: {install_hint('console')}") from error
+    try:
+        [parsed] = sqlglot.parse(query, read="spark")
+    except (ValueError, sqlglot.errors.SqlglotError) as error:
+        raise BadRequest(f"query: expected one SELECT, found: {str(error).splitlines()[0][:200]}") from error
+    if not isinstance(parsed, exp.Query):
+        raise BadRequest(f"query: expected a SELECT, found {query.strip()[:40]!r}")
+    own = {each.alias for each in parsed.find_all(exp.CTE)}
+    known = {*topics, *own, "messages", *(re.sub(r"\W", "_", name).lower() for name in topics)}
+    for table in parsed.find_all(exp.Table):
+        if table.db or table.catalog or not isinstance(table.this, exp.Identifier) or table.name not in known:
+            raise BadRequest(f"query: expected topics as tables, found {table.sql(dialect='spark')[:80]}")
+    if SCRIPT.search(query) or parsed.find(exp.QueryTransform, exp.Command) is not None:
+        raise BadRequest("query: expected a SELECT, found a script, which the console's Spark does not run")
+    for call in parsed.find_all(exp.Anonymous):
+        if call.name.lower() not in SPARK_CALLS:
+            raise BadRequest(f"query: {call.sql(dialect='spark')[:80]} is not allowed on the console's Spark")
 
 
 def _duckdb() -> Any:

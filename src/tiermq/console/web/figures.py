@@ -11,6 +11,8 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from tiermq.clock import iso_moment
+
 WIDTH = 1080
 LEFT = 76
 STRIP, STEP = 20, 30
@@ -42,6 +44,11 @@ def moment(timestamp_ms: int | None) -> str:
     if timestamp_ms is None or not 0 < timestamp_ms < 253_402_300_800_000:
         return "–"
     return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment_iso(timestamp_ms: int | None) -> str:
+    """UTC as ISO 8601, as every field for a time takes it."""
+    return iso_moment(timestamp_ms) if timestamp_ms else ""
 
 
 def age(timestamp_ms: int | None, now_ms: int) -> str:

@@ -1,5 +1,5 @@
 "use strict";
-// Live parts, the tail of a topic, copy buttons, questions before changes, and "/" for the search field.
+// Live parts, the tail of a topic, copy buttons, questions before changes, the slider of time, and "/" for the search field.
 (() => {
   const say = (text) => { const at = document.getElementById("live-state"); if (at) at.textContent = text; };
 
@@ -52,6 +52,15 @@
     const question = event.target.dataset.ask;
     if (question && !confirm(question)) { event.preventDefault(); }
   });
+
+  const travel = document.querySelector("[data-travel]");
+  if (travel) {
+    const text = document.getElementById("at-text");
+    const shown = () => new Date(Number(travel.value)).toISOString().slice(0, 19).replace("T", " ");
+    travel.addEventListener("input", () => { text.textContent = shown(); });
+    travel.addEventListener("change", () => travel.form.requestSubmit());
+    if (new URLSearchParams(location.search).has("at")) { travel.focus(); }
+  }
 
   document.addEventListener("keydown", (event) => {
     const at = document.activeElement;
