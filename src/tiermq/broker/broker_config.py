@@ -231,6 +231,10 @@ class BrokerConfig(Configuration):
     metrics_port: int = whole(-1, low=-1, high=65_535)
     metrics_host: str = ""
     """Where they are served. Empty: `bind_address`."""
+    otlp_endpoint: str = ""
+    """Also send metrics to this collector of OpenTelemetry by OTLP/HTTP, such as http://127.0.0.1:4318/v1/metrics."""
+    otlp_interval: int = whole(60_000, low=100)
+    """ms between two of them."""
 
     def __post_init__(self) -> None:
         self.check_settings()

@@ -25,6 +25,9 @@ from tiermq.settings import did_you_mean
 Result = dict[str, Any]
 DATA = frozenset({"properties"})
 """Members whose own keys are data: they stay as they are."""
+MOMENT_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+MOMENT_CHARACTERS = 64
 NUMBER_MAX = (1 << 63) - 1
 MODULES = {
     "overview": "overview",
@@ -76,9 +79,12 @@ class Parameter:
             return words[text.lower()]
         if self.kind is Kind.MOMENT:
             try:
-                return read_moment_ms(text, now_ms)
-            except ValueError as error:
+                moment_ms = read_moment_ms(text[:MOMENT_CHARACTERS], now_ms)
+            except (ValueError, OverflowError) as error:
                 raise BadRequest(f"{self.name}: {error}") from error
+            if not 0 <= moment_ms <= MOMENT_MAX_MS:
+                raise BadRequest(f"{self.name}: expected a time from 1970 to 9999, found {text[:40]!r}")
+            return moment_ms
         if self.kind is Kind.TEXT:
             if self.choices and text not in self.choices:
                 raise BadRequest(f"{self.name}: expected one of {', '.join(self.choices)}, found {text[:40]!r}")

@@ -27,11 +27,14 @@ from tiermq.history.scan_values import Loss, ScanCounters, ScanPlan, ScanRequest
 
 ROWS_MAX = 10_000
 SCAN_BYTES_MAX = 2 << 30
+KEPT_BYTES_MAX = 256 << 20
 COLUMNS = (
     "topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "uniqKey", "body", "properties", "bornTimestamp",
     "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "reconsumeTimes", "storeSize", "tier", "segment",
 )  # fmt: skip
 READS_ONLY = re.compile(r"\s*(?:--[^\n]*\n\s*)*(select|with|from|describe|summarize)\b", re.IGNORECASE)
+LOCKED = {"enable_external_access": "false", "lock_configuration": "true", "threads": "2"}
+"""A query reads the registered topics: no files, no extensions, no other settings."""
 SPARK_CALLS = frozenset({"string", "bigint", "int", "double", "json_tuple", "from_json", "to_json", "decode", "size"})
 """Functions of Spark beside those that the parser knows, which have no effects."""
 SCRIPT = re.compile(r"\busing\s*(/\*.*?\*/|--[^\n]*\n|\s)*r?['\"]", re.IGNORECASE | re.DOTALL)
@@ -80,21 +83,35 @@ def _estimate_of(plan: ScanPlan) -> Result:
 def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
     duckdb = _duckdb()
     topics = _topics_in(visit, query)
+    try:
+        kinds = [str(each.type).rpartition(".")[2] for each in duckdb.extract_statements(query)]
+    except duckdb.Error as error:
+        raise BadRequest(f"query: {error}") from error
+    if kinds != ["SELECT"]:
+        raise BadRequest(f"query: expected one SELECT, found {', '.join(kinds)[:80] or 'nothing'}")
     losses: list[str] = []
     began = visit.sources.clock.monotonic()
     request = ScanRequest(topics=frozenset(topics), begin_ms=begin or 0)
     with catalog_for(visit, request) as catalog:
-        connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
-        try:
-            counters = ScanCounters()
+        connection = duckdb.connect(":memory:", config=LOCKED)
+        counters = ScanCounters()
+
+        def read(*, is_whole: bool) -> tuple[list[str], list[Any]]:
             for topic in topics:
-                connection.register(topic, _reader(catalog, topic, begin or 0, losses, counters))
+                reader = _reader(catalog, topic, begin or 0, losses, counters, is_whole=is_whole)
+                connection.register(topic, reader.read_all() if is_whole else reader)
+            result = connection.execute(query)
+            return [each[0] for each in result.description or []], result.fetchmany(limit + 1)
+
+        try:
             try:
-                result = connection.execute(query)
-                names = [each[0] for each in result.description or []]
-                rows = result.fetchmany(limit + 1)
-            except duckdb.Error as error:
-                raise BadRequest(f"query: {error}") from error
+                names, rows = read(is_whole=False)
+            except duckdb.InvalidInputException as error:
+                if "already been consumed" not in str(error):
+                    raise
+                names, rows = read(is_whole=True)  # A topic is named twice, as in a join with itself.
+        except duckdb.Error as error:
+            raise BadRequest(f"query: {error}") from error
         finally:
             connection.close()
     return {
@@ -191,8 +208,13 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _reader(catalog: Catalog, topic: str, begin_ms: int, losses: list[str], counters: ScanCounters) -> Any:
-    """The messages of a topic as a stream of batches. Raises BadRequest for more bytes than a page should read."""
+def _reader(
+    catalog: Catalog, topic: str, begin_ms: int, losses: list[str], counters: ScanCounters, *, is_whole: bool
+) -> Any:
+    """The messages of a topic as a stream of batches, which can be read once; `is_whole`: to be kept in memory.
+
+    Raises BadRequest for more bytes than a page should read.
+    """
     import pyarrow as pa
 
     from tiermq.history.arrow_batch import decode_run
@@ -200,10 +222,12 @@ def _reader(catalog: Catalog, topic: str, begin_ms: int, losses: list[str], coun
 
     request = ScanRequest(topics=frozenset({topic}), begin_ms=begin_ms)
     plan = plan_scan(catalog, request, loss_is_error=False)
-    if plan.counters.bytes_planned > SCAN_BYTES_MAX:
+    most = KEPT_BYTES_MAX if is_whole else SCAN_BYTES_MAX
+    if plan.counters.bytes_planned > most:
+        how = "kept in memory, since the query names it more than once" if is_whole else "read whole"
         raise BadRequest(
-            f"query: {topic} would be read whole, {plan.counters.bytes_planned:,} bytes, which is more than a page "
-            f"reads ({SCAN_BYTES_MAX:,}): give a begin time, or run it on Spark with `tiermq pipeline sql`"
+            f"query: {topic} would be {how}, {plan.counters.bytes_planned:,} bytes, which is more than a page takes "
+            f"({most:,}): give a begin time, or run it on Spark with `tiermq pipeline sql`"
         )
 
     def lose(loss: Loss) -> None:

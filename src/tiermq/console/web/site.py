@@ -279,6 +279,10 @@ class Site:
         if page is None:
             return JSONResponse({"error": "expected a page with live figures"}, 404)
         rest = {name: value for name, value in request.query_params.items() if name != "path"}
+        try:
+            await run_in_threadpool(self._visit, request)  # Streams are few: nobody has one before a log-in.
+        except Refused as error:
+            return JSONResponse({"error": str(error)}, error.status)
 
         def rendered() -> str:
             visit = self._visit(request)
@@ -374,7 +378,8 @@ class _Guard:
         try:
             request = Request(scope)
             self._gate.check_host(request)
-            if request.url.path.startswith(PAGES_ONLY) and request.headers.get("sec-fetch-site") == "cross-site":
+            is_foreign = request.headers.get("sec-fetch-site") == "cross-site"
+            if is_foreign and (request.method == "POST" or request.url.path.startswith(PAGES_ONLY)):
                 raise Refused(403, "expected a request of this console's pages, found one of another site's")
         except Refused as error:
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, with_headers)
@@ -423,7 +428,7 @@ async def _json(request: Request) -> dict[str, Any]:
         raise Refused(415, f"expected application/json, found {kind[:60]!r}")
     try:
         found = json.loads(await _body(request) or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(400, f"expected JSON, found: {error}") from error
     if not isinstance(found, dict) or not all(
         isinstance(each, str | int | float | bool | None) for each in found.values()
