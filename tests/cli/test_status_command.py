@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +38,7 @@ def test_the_status_says_what_needs_attention(tmp_path: Path) -> None:
         assert at.lines("status")[-1] == "nothing needs attention"
         at.broker.create_topic("%DLQ%audit", queues=1)
         warned = at.run("status", code=1).stdout
-        assert "1 groups have dead letters" in warned
+        assert "1 group has dead letters" in warned
     assert "! " in at.run("status", "--store", str(tmp_path / "store"), "-n", "", code=1).stdout
 
 
@@ -130,6 +132,32 @@ def test_a_log_can_be_json_lines_with_a_level_for_each_module(tmp_path: Path) ->
     assert told["time"].endswith("+00:00")
     bad = CliRunner().invoke(cli, ["namesrv", "--log-level", "LOUD"])
     assert (bad.exit_code, "expected one of DEBUG" in bad.output) == (2, True)
+
+
+def test_levels_of_modules_change_while_a_broker_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("tiermq.tier.somewhere")
+    with shell(tmp_path) as at:
+        assert not log.isEnabledFor(logging.DEBUG)
+        at.run("config", "set", "logLevels", "tiermq.tier=DEBUG")
+        assert log.isEnabledFor(logging.DEBUG)
+        log.debug("now it is")
+        assert "now it is" in caplog.text
+        assert at.lines("config", "show", "--search", "logLevels")[1] == "logLevels=tiermq.tier=DEBUG"
+        assert "expected one of DEBUG" in at.run("config", "set", "logLevels", "tiermq.tier=LOUD", code=1).stderr
+        at.run("config", "set", "logLevels", "tiermq.broker=ERROR")
+        assert not log.isEnabledFor(logging.DEBUG), "a change takes back the one before"
+        assert not logging.getLogger("tiermq.broker.x").isEnabledFor(logging.WARNING)
+        at.run("config", "set", "logLevels", "tiermq=WARNING")
+
+
+def test_lines_of_the_log_have_the_distance_from_utc(tmp_path: Path) -> None:
+    code = (
+        "import logging\nfrom tiermq.cli.server_log import start_log\nstart_log([], 'text')\n"
+        "logging.getLogger('x').warning('here')\n"
+    )
+    environment = {**os.environ, "TZ": "Asia/Kolkata"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+05:30 WARNING x: here\n", done.stderr), done.stderr
 
 
 def test_a_shell_completes_names_of_topics_and_groups(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from broker.consuming import Peer
 from broker.delivery.transaction_peer import TransactionPeer
 from tiermq.client.cluster_client import Access
 from tiermq.clock import SystemClock
-from tiermq.console.sources import SourcePlace, Sources
+from tiermq.console.catalogue import run
+from tiermq.console.sources import SourcePlace, Sources, Visit
 from tiermq.console.web.server import ConsoleServer
 from tiermq.history.scan_values import StorePlace
 from tiermq.remoting.codes import RequestCode
@@ -83,7 +84,10 @@ def shop(directory: Path, **options: Any) -> Iterator[tuple[LocalBroker, str]]:
         access = Access(broker.name_server)
         place = SourcePlace(access, f"file://{directory}/tier", (StorePlace(str(directory / "store")),))
         until(lambda: access.run(lambda cluster: cluster.find_route("%DLQ%audit")) is not None)
-        server = ConsoleServer(Sources(place), port=0, **options)
+        sources = Sources(place)
+        for group in ("audit", "mail"):
+            run("group.create", Visit(sources, may_change=True), {"group": group})
+        server = ConsoleServer(sources, port=0, **options)
         server.start()
         try:
             yield broker, server.url

@@ -17,8 +17,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 DRIVER = shutil.which("chromedriver")
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
 )  # fmt: skip
 DESKTOP, PHONE = (1280, 900), (390, 844)
 READ = "return document.body.innerText"
@@ -58,14 +58,14 @@ class Person:
 
     def see(self, *texts: str) -> None:
         """Wait until the page shows these. Its patience is that of pytest's own limit."""
-        self.wait_for(lambda: all(text in self.text() for text in texts), f"{texts} in {self.text()[:2000]}")
+        self.wait_for(lambda: all(text in self.text() for text in texts), f"{texts}")
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        for _ in range(2_000):
+        for _ in range(600):
             if condition():
                 return
             self.ask("POST", "/execute/async", {"script": "requestAnimationFrame(arguments[0])", "args": []})
-        raise AssertionError(f"expected {what}")
+        raise AssertionError(f"expected {what} at {self.at()}, found {self.text()[:1500]}")
 
     def find(self, selector: str, text: str = "") -> str:
         """The first element that can be seen, of a CSS selector, and with a text in it."""
@@ -75,10 +75,15 @@ class Person:
         )
         exact = "return [...document.querySelectorAll(arguments[0])].find(e => e.getClientRects().length"
         exact += " && e.textContent.trim() === arguments[1])"
-        found = self.run(exact, selector, text) if text else None
-        found = found or self.run(script, selector, text)
-        assert found, f"expected {selector} with {text!r} at {self.at()}, found none in {self.text()[:1500]}"
-        return str(found[ELEMENT])
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            found[:] = [self.run(exact, selector, text) if text else None]
+            found[:] = [found[0] or self.run(script, selector, text)]
+            return bool(found[0])
+
+        self.wait_for(is_there, f"{selector} with {text!r}")
+        return str(found[0][ELEMENT])
 
     def at(self) -> str:
         return str(self.ask("GET", "/url")).removeprefix(self.url)
@@ -86,7 +91,13 @@ class Person:
     def click(self, selector: str, text: str = "", *, agrees: bool = False) -> None:
         """Click on it, wait for the page that follows; `agrees` to the question that it asks."""
         self.clicks += 1
-        self.ask("POST", f"/element/{self.find(selector, text)}/click", {})
+        while True:
+            try:
+                self.ask("POST", f"/element/{self.find(selector, text)}/click", {})
+                break
+            except AssertionError as error:
+                if "stale element" not in str(error):  # A live part was replaced in between.
+                    raise
         if agrees:
             self.clicks += 1
             self.ask("POST", "/alert/accept", {})
@@ -101,7 +112,7 @@ class Person:
         """Into the field with a label."""
         script = (
             "const all = [...document.querySelectorAll('label')];"
-            "const l = all.find(e => e.textContent.trim().startsWith(arguments[0]));"
+            "const l = all.find(e => e.firstChild.textContent.trim() === arguments[0]);"
             "return l.control || document.getElementById(l.htmlFor)"
         )
         field = self.run(script, label)[ELEMENT]

@@ -65,6 +65,7 @@ from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClosed, StoreError
 from tiermq.kernel import KERNEL
+from tiermq.log_levels import change_log_levels
 from tiermq.message.topic_name import is_light_queue
 from tiermq.metrics import Registry, register_process, render_openmetrics
 from tiermq.remoting.client import BlockingClient, parse_name_servers
@@ -408,6 +409,8 @@ class Broker:
         """Listen, register, and begin periodic work. Raises OSError when the address cannot be had."""
         if self._thread is not None:
             raise RemotingError("expected a broker that was not started, found one that was: make another")
+        if self.config.log_levels:
+            change_log_levels(self.config.log_levels)
         self._thread = LoopThread("broker-loop")
         try:
             self._thread.run(self.parts.server.start())

@@ -91,7 +91,8 @@ def warnings_of(found: Result) -> list[str]:
         worst = found["mostBehind"][0]
         said.append(f"Group {worst['group']} is {worst['behind']:,} messages behind.")
     if found["deadLetterTopics"]:
-        said.append(f"{found['deadLetterTopics']} groups have dead letters: `tiermq dlq list GROUP` shows them.")
+        count = found["deadLetterTopics"]
+        said.append(f"{count} {'group has' if count == 1 else 'groups have'} dead letters: see tiermq dlq list GROUP.")
     return said
 
 

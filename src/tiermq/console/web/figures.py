@@ -84,7 +84,8 @@ def strip_map(topic: str, queues: Sequence[dict[str, Any]], *, by_time: bool = T
     is_timed = by_time and len(known) > 1 and max(known) > min(known)
     low, high = (min(known), max(known)) if is_timed else (0, max([queue["maxOffset"] for queue in queues] + [1]))
     room = WIDTH - LEFT - 12
-    edge = LEFT + (room * 0.06 if is_timed else 0)
+    has_timeless = any(span["beginMs"] is None for queue in queues for span in queue["spans"])
+    edge = LEFT + (room * 0.06 if is_timed and has_timeless else 0)
     height = 14 + STEP * len(queues) + 26
 
     def at(value: float) -> float:

@@ -3,13 +3,26 @@
 (() => {
   const say = (text) => { const at = document.getElementById("live-state"); if (at) at.textContent = text; };
 
+  // What can be scrolled, and only that, can be reached by the keyboard.
+  const reachable = () => {
+    for (const each of document.querySelectorAll(".scroll, pre")) {
+      const moves = each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1;
+      if (moves) { each.tabIndex = 0; each.setAttribute("role", "group"); each.setAttribute("aria-label", "Scrolls"); }
+      else if (each.tabIndex === 0) { each.removeAttribute("tabindex"); each.removeAttribute("role"); each.removeAttribute("aria-label"); }
+    }
+  };
+  reachable();
+  const here = document.querySelector("nav [aria-current]");
+  if (here) { here.scrollIntoView({ block: "nearest", inline: "center" }); }
+  addEventListener("resize", reachable);
+
   const live = document.querySelector("[data-live]");
   if (live && window.EventSource) {
     const query = new URLSearchParams(location.search);
     query.set("path", live.dataset.live);
     const events = new EventSource("/events/page?" + query);
     events.addEventListener("part", (event) => {
-      if (!live.contains(document.activeElement)) { live.innerHTML = event.data; }
+      if (!live.contains(document.activeElement)) { live.innerHTML = event.data; reachable(); }
       say("live");
     });
     events.addEventListener("problem", (event) => say(event.data));
