@@ -6,12 +6,14 @@ import http.client
 import json
 import logging
 import os
+import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -63,6 +65,62 @@ def test_a_table_never_cuts_a_figure(tmp_path: Path) -> None:
         at.broker.send(name, b"x")
         line = at.lines("topic", "list")[1]
         assert line.split() == [name, "4", "1", "–", "0", "0"]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_a_terminal_of_any_width_shows_whole_figures(columns: int) -> None:
+    """In a pseudo-terminal, as `rich` finds it there."""
+    code = (
+        f"import os; os.environ['COLUMNS'] = '{columns}'\n"
+        "from tiermq.cli.source_options import print_table\n"
+        "print_table(('topic', 'queues', 'messages', 'behind'),"
+        " [('a-name-that-must-fold-somewhere', '1,024', '123,456,789,012', '999,456,789,012')])\n"
+    )
+    master, slave = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=slave, close_fds=True) as child:
+        assert child.wait() == 0
+    os.close(slave)
+    shown = os.read(master, 65_536).decode()
+    os.close(master)
+    assert all(figure in shown for figure in ("1,024", "123,456,789,012", "999,456,789,012")), shown
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["topc"], "topic"), (["tier", "lst"], "ls"), (["pipeline", "ofload"], "offload"), (["dlq", "resnd"], "resend"),
+        (["topic", "list", "--serch", "x"], "--search"), (["serve", "--prot", "3"], "--port"),
+        (["namesrv", "--hots", "x"], "--host"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_command_or_option_is_answered_with_the_right_one(words: list[str], hint: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, hint in result.stderr.partition("id you mean")[2]) == (2, True), result.stderr
+
+
+def test_servers_have_the_same_names_for_the_same_options() -> None:
+    from tiermq.cli.console import console
+    from tiermq.cli.controller import controller
+    from tiermq.cli.namesrv import namesrv
+    from tiermq.cli.serve import serve
+
+    def options(command: click.Command) -> set[str]:
+        return {name for each in command.params for name in each.opts}
+
+    shared = {"--host", "--port", "--json", "--log-level", "--log-format", "--acl"}
+    for command in (serve, namesrv, console):
+        assert shared <= options(command), command.name
+    assert {"--json", "--log-level", "--log-format"} <= options(controller)
+    for command in (serve, namesrv):
+        assert {"--config", "--accept-weaker", "--tls", "--tls-cert"} <= options(command)
+
+
+def test_every_list_is_called_by_either_name() -> None:
+    for group in ("topic", "group", "dlq", "delayed", "transaction", "tier"):
+        for word in ("ls", "list"):
+            result = CliRunner().invoke(cli, [group, word, "--help"])
+            assert result.exit_code == 0, (group, word, result.output)
 
 
 def test_offsets_take_ages_and_a_preview_changes_nothing(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tiermq.history.scan_values import StorePlace
 F = TypeVar("F", bound=Callable[..., Any])
 WIDTH = 80
 ROWS = 1_000
+TEXT_MIN = 8
+"""The width of a folded text at the least."""
 
 
 def source_options(command: F) -> F:
@@ -88,7 +90,10 @@ def given(values: dict[str, object]) -> dict[str, object]:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> None:
     """A table that fits a terminal: the first `texts` columns fold, figures are never cut."""
-    width = None if sys.stdout.isatty() else max(WIDTH, sum(_widest(columns, rows)) + 2 * len(columns))
+    widest = _widest(columns, rows)
+    width = max(WIDTH, sum(widest) + 2 * len(columns))
+    if sys.stdout.isatty():  # Texts fold there; a terminal that is narrower than the figures breaks lines itself.
+        width = max(Console().width, sum(widest[texts:]) + 2 * len(columns) + TEXT_MIN * texts)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for index, name in enumerate(columns):
         if index < texts:

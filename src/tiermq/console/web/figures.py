@@ -92,7 +92,7 @@ def strip_map(topic: str, queues: Sequence[dict[str, Any]], *, by_time: bool = T
         return float(edge + (WIDTH - 12 - edge) * (value - low) / max(1, high - low))
 
     parts = [
-        f'<svg class="map" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Where {escape(topic)} is stored">',
+        f'<svg class="map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="Where {escape(topic)} is stored">',
         *_axis(low, high, height - 26, at, is_timed=is_timed),
     ]
     for row, queue in enumerate(queues):
