@@ -98,3 +98,22 @@ def test_prometheus_itself_accepts_the_rules_and_the_metrics(tmp_path: Path) -> 
     # Names of RocketMQ's are as they are, and of ours two have ms.
     problems = [line for line in checked.stderr.splitlines() if line and not line.startswith("rocketmq_")]
     assert [line for line in problems if not line.endswith("abbreviated units")] == [], checked.stderr
+
+
+def test_the_document_says_what_has_become_of_each_metric_of_rocketmq(served: set[str]) -> None:
+    text = (DEPLOY.parent / "docs" / "broker.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `rocketmq_")]
+    kept, others = set(), set()
+    for row in rows:
+        names, words = row.strip("|").split("|")
+        (kept if words.strip().startswith("served") else others).update(METRIC.findall(names))
+    assert len(kept | others) >= 55
+    histograms = {name.removesuffix("_bucket") for name in served if name.endswith("_bucket")}
+    parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    families = (served - parts) | histograms
+    assert sorted(kept - families) == []
+    ours = {name for name in families if name.startswith("rocketmq_")}
+    extra = {"rocketmq_tiered_storage_size", "rocketmq_tiered_storage_message_reserve_time",
+             "rocketmq_tiered_store_provider_failures_total"}  # fmt: skip
+    assert sorted(ours - kept - extra) == []
+    assert sorted(others & families) == []

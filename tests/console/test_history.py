@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+
+import pytest
 
 from broker.consuming import Peer
 from console.console_world import ORDERS, QUEUES, Browser, console, orders_broker, place_of, send_order
@@ -105,6 +108,22 @@ def test_a_message_shows_its_retries_and_dead_letters_and_tables(tmp_path: Path)
             assert "retried" not in newest
         with console(place_of(tmp_path)) as at:  # From files alone.
             assert {"retried", "dead letter"} <= life(at, queue=0, offset=21).keys()
+
+
+@pytest.mark.slow
+def test_a_query_runs_on_spark_from_the_page_of_sql(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    with orders_broker(tmp_path), console(SourcePlace(None, place.tier, place.stores, (), "local[1]")) as at:
+        query = "SELECT tags, count(*) AS messages FROM orders GROUP BY tags ORDER BY tags"
+        shown = at.get("/sql?" + urlencode({"query": query, "only": "estimate"})).text
+        assert "It would read about <b>41</b> messages" in shown
+        assert "Run on Spark" in shown
+        done = at.submit("/sql", token=at.token("/sql?" + urlencode({"query": query, "only": "estimate"})), query=query)
+        assert (done.status, "read on Spark" in done.text) == (200, True), done.text
+        body = json.dumps({"query": query}).encode()
+        found = at.ask("POST", "/api/sql.spark", body, Content_Type="application/json", Authorization=ANYBODY).json
+        assert (found["columns"], found["rows"]) == (["tags", "messages"], [["open", 11], ["paid", 30]]), found
+        assert at.submit("/sql", token="0" * 64, query=query).status == 403
 
 
 def test_why_a_group_is_behind_is_said_in_words(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,8 +43,11 @@ World = tuple[LocalBroker, Person]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # Pictures show where things are: not where this machine keeps its temporary files.
-    directory = Path("/tmp/shop") if "TIERMQ_SCREENSHOTS" in os.environ else tmp_path_factory.mktemp("shop")
-    directory.mkdir(exist_ok=True)
+    directory = tmp_path_factory.mktemp("shop")
+    if "TIERMQ_SCREENSHOTS" in os.environ:
+        directory = Path("/tmp/shop")
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
     with shop(directory, allow_changes=True) as (broker, url), person(url, directory) as someone:
         yield broker, someone
 

@@ -152,6 +152,8 @@ SERVICES_AFTER_S = 1.0
 class Broker:
     """See the module. Started and stopped once, by one thread."""
 
+    _otlp: OtlpExport | None = None
+
     def __init__(
         self,
         store: Store,
@@ -174,7 +176,6 @@ class Broker:
         self.store = store
         self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
         self._endpoint: HttpEndpoint | None = None
-        self._otlp: OtlpExport | None = None
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
         self._timers: list[asyncio.TimerHandle] = []

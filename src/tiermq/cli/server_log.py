@@ -16,14 +16,15 @@ from tiermq.errors import BadConfig
 from tiermq.log_levels import parse_log_levels, set_log_levels
 
 F = TypeVar("F", bound=Callable[..., Any])
-TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
 class TextLines(logging.Formatter):
     """Lines for people: times of this machine's zone, to the millisecond, with their distance from UTC."""
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - the base's
-        return datetime.fromtimestamp(record.created, tz=UTC).astimezone().isoformat(" ", timespec="milliseconds")
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, tz=UTC).astimezone()
+        return f"{moment.isoformat(' ', timespec='milliseconds')} {super().format(record)}"
 
 
 class JsonLines(logging.Formatter):

@@ -31,7 +31,7 @@ from tiermq.tier.metadata.offset_history import offsets_at
 ROWS = Parameter("rows", "Topics of a page.", Kind.WHOLE, default=20, low=1, high=100)
 AT = Parameter("at", "The time.", Kind.MOMENT, is_required=True)
 REPLAY_MAX = 10_000
-BATCH = 32
+COPIES_AT_ONCE = 32
 
 
 @dataclass(slots=True)
@@ -176,8 +176,8 @@ def replay(visit: Visit, *, topic: str, to: str, begin: int, end: int | None, li
             copy = copy_of(each.message, to, places, now_ms)
             queues[copy.place.broker_name, copy.place.queue_id].append(copy)
         for copies in queues.values():
-            for first in range(0, len(copies), BATCH):
-                await producer.send_batch(copies[first : first + BATCH])
+            for first in range(0, len(copies), COPIES_AT_ONCE):
+                await producer.send_batch(copies[first : first + COPIES_AT_ONCE])
         return {"queues": len(queues)}
 
     done = visit.ask(sent)

@@ -158,15 +158,16 @@ def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> 
         lines = [line for line in done.stderr.splitlines() if line.startswith("Error: ")] or done.stderr.splitlines()
         raise BadRequest(f"query: {lines[-1].removeprefix('Error: ') if lines else 'Spark ended without a reason'}")
     report = json.loads(done.stdout)
-    rows = report["rows"]
+    details = report["details"]
+    rows = details["rows"]
     return {
-        "columns": [each["name"] for each in report["columns"]],
+        "columns": [each["name"] for each in details["columns"]],
         "rows": rows,
         "isCut": len(rows) >= limit,
-        "messagesRead": report.get("messages"),
+        "messagesRead": report["done"].get("messages"),
         "bytesRead": None,
         "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),
-        "losses": [str(each) for each in report.get("notes", ())][:20],
+        "losses": [str(each) for each in details.get("notes", ())][:20],
     }
 
 
