@@ -103,7 +103,8 @@ def test_prometheus_itself_accepts_the_rules_and_the_metrics(tmp_path: Path) -> 
 def test_the_document_says_what_has_become_of_each_metric_of_rocketmq(served: set[str]) -> None:
     text = (DEPLOY.parent / "docs" / "broker.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `rocketmq_")]
-    kept, others = set(), set()
+    kept: set[str] = set()
+    others: set[str] = set()
     for row in rows:
         names, words = row.strip("|").split("|")
         (kept if words.strip().startswith("served") else others).update(METRIC.findall(names))

@@ -42,9 +42,7 @@ def requests_of(broker: LocalBroker) -> int:
 
 
 @pytest.mark.slow
-def test_a_page_asks_for_what_it_shows_of_ten_thousand_topics(
-    tmp_path: Path, record_property: pytest.RecordProperty
-) -> None:
+def test_a_page_asks_for_what_it_shows_of_ten_thousand_topics(tmp_path: Path) -> None:
     tables(tmp_path)
     with LocalBroker(tmp_path / "store") as broker, console(SourcePlace(Access(broker.name_server))) as at:
         broker.send("t-00042", b"x")
@@ -58,5 +56,4 @@ def test_a_page_asks_for_what_it_shows_of_ten_thousand_topics(
             assert asked <= REQUESTS_MAX, f"{path} asked {asked} times"
             assert asked <= 600 or path == "/", f"{path} asked {asked} times"
             assert len(answer.text) < 300_000, f"{path} has {len(answer.text):,} bytes"
-            record_property(path, f"{took_s:.3f} s, {asked} requests, {len(answer.text):,} bytes")
             print(f"{path:28} {took_s * 1000:6.0f} ms {asked:5} requests {len(answer.text):9,} bytes")

@@ -47,9 +47,9 @@ def api(visit: Visit, operation: str | None, parameters: tuple[str, ...], is_lis
             click.echo(f"{name:20} {found.summary}")
         return
     values = {}
-    for each in parameters:
-        name, equals, value = each.partition("=")
+    for text in parameters:
+        name, equals, value = text.partition("=")
         if not equals:
-            raise click.UsageError(f"expected NAME=VALUE, found {each!r}")
+            raise click.UsageError(f"expected NAME=VALUE, found {text!r}")
         values[name] = value
     click.echo(json.dumps(run(operation, visit, values), ensure_ascii=False))
