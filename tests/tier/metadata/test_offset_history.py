@@ -18,6 +18,8 @@ from tiermq.tier.metadata.offset_history import (
     offsets_at,
     points_of_day,
 )
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.verify.verify import verify_tier
 
 HOME = ("DefaultCluster", "broker-a")
 MIDNIGHT = 20_000 * DAY_MS
@@ -97,5 +99,8 @@ def test_a_damaged_day_is_refused_by_readers_and_begun_again_by_the_writer(manua
     driver.put_object(name, b'{"body":{"points":[]},"crc32":1,"version":2}', expected=None)
     with pytest.raises(CorruptManifest, match="not known"):
         points_of_day(driver, *HOME, MIDNIGHT)
+    [found] = verify_tier(driver, TierScope()).problems
+    assert (found.where, "not known" in found.text) == (name, True)
     assert history_of(driver, manual_clock).add(table(audit=5), MIDNIGHT)
     assert seen(driver, MIDNIGHT) == {"audit": 5}
+    assert verify_tier(driver, TierScope()).is_clean

@@ -27,7 +27,7 @@ from tiermq.errors import ManifestConflict
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.document import CorruptManifest, number_field, open_document, seal_document
 from tiermq.tier.metadata.manifest_store import WriterLease
-from tiermq.tier.names import state_object
+from tiermq.tier.names import broker_of_state, state_object
 
 VERSION = 2
 EVERY_MS = 600_000
@@ -55,6 +55,10 @@ def day_of(moment_ms: int) -> str:
 
 def day_object(cluster: str, broker: str, moment_ms: int) -> str:
     return state_object(cluster, broker, f"offsets-{day_of(moment_ms)}")
+
+
+def is_day_object(name: str) -> bool:
+    return broker_of_state(name) is not None and "/state-offsets-" in name
 
 
 class OffsetHistory:
