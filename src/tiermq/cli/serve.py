@@ -86,6 +86,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
 @click.option("--grpc-port", type=click.IntRange(0, 65_535), help="Serve RocketMQ 5's clients by gRPC here; 0: do not.")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
+@click.option(
+    "--otlp", metavar="URL", help="Send metrics to this OpenTelemetry collector: http://host:4318/v1/metrics."
+)
 @click.option("--console", "with_console", is_flag=True, help="Serve the console's pages at --console-port.")
 @click.option(
     "--console-port",
@@ -529,6 +532,7 @@ def _broker_config(options: dict[str, Any], file: FileSettings, directory: str) 
         "broker_name": options["name"],
         "namesrv_addr": options["namesrv"],
         "metrics_port": options["metrics_port"],
+        "otlp_endpoint": options["otlp"],
         "grpc_server_port": options["grpc_port"],
     }
     values |= {name: value for name, value in wanted.items() if value is not None}

@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -126,6 +127,8 @@ class RemotingServer:
         self.connections: set[Connection] = set()
         self.refused_connections = 0
         self.handler_errors = 0
+        self.note_latency: Callable[[int, int, float], None] | None = None
+        """Called with the request's code, the answer's, and the seconds between them; not for what waits in a hold."""
         self.on_open: list[Callable[[Connection], None]] = []
         self.on_close: list[Callable[[Connection], None]] = []
         self._handlers: dict[int, Handler] = {}
@@ -561,6 +564,7 @@ class RemotingServer:
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None:
         code = command.code
+        began = time.perf_counter()
         if self.may_answer is not None and self._is_gated(connection, command):
             return
         try:
@@ -582,8 +586,11 @@ class RemotingServer:
                 )
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
             response = self._refusal_of(command, error)
-        if response is not None and not command.flag & FLAG_ONEWAY:
-            self._send(connection, command, response)
+        if response is not None:
+            if self.note_latency is not None:
+                self.note_latency(code, response.code, time.perf_counter() - began)
+            if not command.flag & FLAG_ONEWAY:
+                self._send(connection, command, response)
 
     def _send(self, connection: Connection, command: RemotingCommand, response: RemotingCommand) -> None:
         if self.may_answer is not None and command.code in self._ungated:
@@ -692,21 +699,23 @@ class RemotingServer:
         assert self._pool is not None
         self._require_room_in_line(self._waiting_blocking)
         self._waiting_blocking += 1
-        self._pool.submit(self._run_blocking, handler, connection, command)
+        self._pool.submit(self._run_blocking, handler, connection, command, time.perf_counter())
         return None
 
-    def _run_blocking(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
+    def _run_blocking(self, handler: Handler, connection: Connection, command: RemotingCommand, began: float) -> None:
         try:
             with SHORT_TURNS:
                 response = None if connection.closing else handler(connection, command)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
             response = self._refusal_of(command, error)
-        self.call_threadsafe(self._blocking_done, connection, command, response)
+        self.call_threadsafe(self._blocking_done, connection, command, response, began)
 
     def _blocking_done(
-        self, connection: Connection, command: RemotingCommand, response: RemotingCommand | None
+        self, connection: Connection, command: RemotingCommand, response: RemotingCommand | None, began: float
     ) -> None:
         self._waiting_blocking -= 1
+        if response is not None and self.note_latency is not None:
+            self.note_latency(command.code, response.code, time.perf_counter() - began)
         if response is not None and not command.flag & FLAG_ONEWAY:
             self._send(connection, command, response)
 

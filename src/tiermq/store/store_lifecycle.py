@@ -364,4 +364,8 @@ def register_metrics(registry: Registry, parts: StoreComponents) -> None:
         "tiermq_store_writeable": ("1 when puts are accepted", lambda: float(parts.flags.writeable)),
     }
     for name, (text, read) in figures.items():
-        registry.gauge(name, text).labels().set_function(read)
+        make = registry.counter if name.endswith("_total") else registry.gauge
+        make(name, text, (), read)
+    parts.statistics.put_seconds = registry.histogram(
+        "tiermq_put_latency_seconds", "how long puts took, of those that are timed"
+    ).labels()
