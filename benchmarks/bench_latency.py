@@ -4,6 +4,7 @@
 `sync`    SYNC_FLUSH, on the disk.
 `tier`    A backlog is uploaded into a POSIX tier meanwhile.
 `cold`    A consumer reads history from a tier beside; of TierMQ alone.
+`topics`  The messages go to 4,000 topics of 4 queues in turn; nothing consumes them.
 
 At 2,000, 5,000 and 10,000 messages a second of 1 KiB (`--rate`), p50, p99, p99.9 and the greatest, of the send and to
 the listener. Ratios are RocketMQ's time over ours, so that above 1 is better. `--table` prints rows of Markdown.
@@ -27,12 +28,14 @@ NAME = "latency"
 RATES = (2_000, 5_000, 10_000)
 SECONDS, SECONDS_QUICK = 10.0, 2.0
 ROUNDS = 3
+TOPICS = 4_000
 QUICK_DIVISOR = 16
 CONDITIONS: dict[str, Callable[[Any, Path, Sequence[int], Amounts], Iterator[Row]]] = {
     "async": partial(latency_side.plain, condition="async", flush="ASYNC_FLUSH"),
     "sync": partial(latency_side.plain, condition="sync", flush="SYNC_FLUSH"),
     "tier": latency_side.tiering,
     "cold": latency_side.cold,
+    "topics": latency_side.many_topics,
 }
 ON_DISK = frozenset({"sync"})
 HEAD = (
@@ -54,6 +57,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         arguments.rounds or (1 if options.quick else ROUNDS),
         WARMUP_MESSAGES // (QUICK_DIVISOR if options.quick else 1),
         arguments.size or 2 * GIB // (QUICK_DIVISOR if options.quick else 1),
+        TOPICS // (QUICK_DIVISOR if options.quick else 1),
     )
     wanted = options.only or frozenset(CONDITIONS)
     made, rows = Report(NAME), []
@@ -82,9 +86,8 @@ def add_rows_to(made: Report, rows: Iterable[Row]) -> None:
     """Each time, and RocketMQ's over ours where both have one."""
     found = {row.name: row for row in rows}
     for name, row in found.items():
-        for quantile in QUANTILES:
-            made.rates[f"{name}_send_{quantile}_ms"] = round(row.send[quantile], 3)
-            made.rates[f"{name}_end_to_end_{quantile}_ms"] = round(row.end_to_end[quantile], 3)
+        for kind, times in (("send", row.send), ("end_to_end", row.end_to_end)):
+            made.rates |= {f"{name}_{kind}_{quantile}_ms": round(time, 3) for quantile, time in times.items()}
         made.rates[f"{name}_cpu_us"] = round(row.cpu_us, 1)
         theirs = found.get(f"rocketmq_{row.condition}_{row.rate}")
         if row.side == "tiermq" and theirs is not None:
@@ -95,7 +98,8 @@ def add_rows_to(made: Report, rows: Iterable[Row]) -> None:
 
 def line_of(row: Row) -> str:
     """One row of the published table, in milliseconds, microseconds and megabytes."""
-    times = [f"{kind[quantile]:.2f}" for kind in (row.send, row.end_to_end) for quantile in QUANTILES]
+    kinds = (row.send, row.end_to_end or dict.fromkeys(QUANTILES))
+    times = ["" if (time := kind[quantile]) is None else f"{time:.2f}" for kind in kinds for quantile in QUANTILES]
     names = {"tiermq": "TierMQ", "rocketmq": "RocketMQ"}
     beside = f"{row.beside_mb:,.0f} MB" if row.beside_mb else ""
     cells = [row.condition, f"{row.rate:,}", names[row.side], *times, f"{row.cpu_us:.0f} µs", beside]

@@ -1,4 +1,4 @@
-"""Put: one message, one message through a queue handle, lists of 1,000, and group commit."""
+"""Put: one message, one message through a queue handle, lists of 1,000, group commit, and the embedded store's put."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 from benchmarks import harness, limits, report, store_side, workload
 from benchmarks.harness import JavaBench, Options, Side
 from benchmarks.report import Report, Round
+from tiermq import LocalStore
 
 NAME = "put"
-PARTS = ("single", "handle", "batch", "group", "pure")
+PARTS = ("single", "handle", "batch", "group", "embedded", "pure")
 BATCH_COUNT = store_side.BATCH_COUNT
 SPARE_BYTES = 4 << 20
 FLUSHED_LOG_BYTES = 256 << 20
@@ -34,6 +35,9 @@ def run(argv: list[str]) -> dict[str, Any]:
             if _wanted(options, part):
                 with harness.part_directory(directory) as place:
                     measure(made, options, place, java)
+        if _wanted(options, "embedded") and options.tiermq:
+            with harness.part_directory(directory) as place:
+                embedded(made, options, place)
         if _wanted(options, "group"):
             group(made, options)
         result = harness.finish(made, options, directory, java, store_side.kernel())
@@ -108,6 +112,20 @@ def _against_put_loop(
     made.add(measured)
     if len(sides) == 2:
         made.compare(f"{name}_vs_java", measured[name], measured[f"java_{name}"])
+
+
+def embedded(made: Report, options: Options, directory: Path) -> None:
+    """`tiermq.LocalStore.put`, which raises what was refused, against the engine's own, which returns a status."""
+    count = messages_per_round(options)
+    with ExitStack() as stack:
+        sides: dict[str, Side] = {}
+        for name in ("engine_put", "embedded_put"):
+            store = stack.enter_context(store_side.open_store(directory / name, options.size))
+            chosen: Any = LocalStore(store) if name == "embedded_put" else store
+            sides[name] = store_side.Puts(chosen, count).round
+        measured = harness.alternate(sides, options.rounds, options.warmup)
+    made.add(measured)
+    made.compare("embedded_put_vs_engine", measured["embedded_put"], measured["engine_put"])
 
 
 def batch(made: Report, options: Options, directory: Path, java: JavaBench) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,13 +147,14 @@ def _await_route(name_server: str, topic: str) -> None:
             time.sleep(ROUTE_LOOK_S)
 
 
-def make_topics(store: Path) -> None:
-    """Both read this file when they start."""
+def make_topics(store: Path, more: Mapping[str, int] | None = None) -> None:
+    """Both read this file when they start. `more`: topics by name, with their number of queues."""
     from tiermq.broker.topic.topic_table import FILE, encode_topics
     from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
     (store / "config").mkdir(parents=True)
-    table = {name: TopicConfig(name, QUEUES, QUEUES) for name in (TOPIC, BATCH_TOPIC, BACKLOG_TOPIC, HISTORY)}
+    topics = {**dict.fromkeys((TOPIC, BATCH_TOPIC, BACKLOG_TOPIC, HISTORY), QUEUES), **(more or {})}
+    table = {name: TopicConfig(name, queues, queues) for name, queues in topics.items()}
     (store / "config" / FILE).write_bytes(encode_topics(table, NO_VERSION.next(1)))
 
 

@@ -4,6 +4,7 @@
     sync    SYNC_FLUSH, the store on the disk
     tier    ASYNC_FLUSH, a POSIX tier on the disk, into which a backlog is uploaded meanwhile
     cold    ASYNC_FLUSH, and a consumer beside that reads history from such a tier as fast as it gets it
+    topics  ASYNC_FLUSH, the messages in turn to 4,000 topics of 4 queues, and no consumer
 
 An open loop sends each message at its intended time, whether or not those before were answered, and times are counted
 from there: a broker that stands still for a second is charged for all that was due in it.
@@ -30,6 +31,7 @@ from tiermq.tier.tiered_store import TieredStore
 GROUP = "open-loop"
 BODY_BYTES = 1024
 BACKLOG_BODY_BYTES = 16 * 1024
+TOPIC_QUEUES = 4
 WARMUP_MESSAGES = 204_800
 WARMUP_RATE = 10_000
 QUANTILES = ("p50", "p99", "p999", "max")
@@ -51,11 +53,14 @@ class Amounts:
     warmup_messages: int
     beside_bytes: int
     """Of the backlog, and of the history."""
+    topics: int
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One broker at one rate in one condition: milliseconds from the intended time, by quantile."""
+    """One broker at one rate in one condition: milliseconds from the intended time, by quantile. `end_to_end` is empty
+    where nothing consumes.
+    """
 
     condition: str
     side: str
@@ -78,26 +83,28 @@ Beside = Callable[[], float]
 """Megabytes so far."""
 
 
-def measure_round(side: Loaded, rate: int, seconds: float, condition: str, beside: Beside = lambda: 0.0) -> Row:
+def measure_round(
+    side: Loaded, rate: int, seconds: float, condition: str, beside: Beside = lambda: 0.0, topics: int = 0
+) -> Row:
     """One open loop. Ends the program when a message failed."""
     messages = int(rate * seconds)
     spent, before = -process_tree.cpu_seconds(side.pid), beside()
-    told = side.load(kind="open", topic=TOPIC, threads=1, messages=messages, bytes=BODY_BYTES, rate=rate, group=GROUP)
+    job = {"kind": "open", "topic": TOPIC, "threads": 1, "bytes": BODY_BYTES, "rate": rate, "group": GROUP}
+    told = side.load(**job, messages=messages, **({"topics": topics} if topics else {}))
     spent += process_tree.cpu_seconds(side.pid)
     if told["failed"]:
         raise SystemExit(f"{side.name}: {told['failed']} of {messages} messages failed")
     late = told["late"]["p99"]
-    return Row(
-        condition, side.name, rate, told["send"], told["endToEnd"], late, 1e6 * spent / messages, beside() - before
-    )
+    received = told.get("endToEnd", {})
+    return Row(condition, side.name, rate, told["send"], received, late, 1e6 * spent / messages, beside() - before)
 
 
 def middle(rows: Sequence[Row]) -> Row:
     """Medians of rounds that differ in nothing else; of the greatest times the greatest."""
 
     def of(kind: Callable[[Row], dict[str, float]]) -> dict[str, float]:
-        found = {name: statistics.median(kind(row)[name] for row in rows) for name in QUANTILES}
-        return found | {"max": max(kind(row)["max"] for row in rows)}
+        found = {name: statistics.median(kind(row)[name] for row in rows) for name in kind(rows[0])}
+        return found | {name: max(kind(row)[name] for row in rows) for name in found if name == "max"}
 
     return Row(
         rows[0].condition,
@@ -140,6 +147,23 @@ def plain(
         for rate in rates:
             rounds = [
                 [measure_round(side, rate, amounts.seconds, condition) for side in (ours, theirs)]
+                for _ in range(amounts.rounds)
+            ]
+            yield from (middle(rows) for rows in zip(*rounds, strict=True))
+
+
+def many_topics(jars: Any, place: Path, rates: Sequence[int], amounts: Amounts) -> Iterator[Row]:
+    """Every queue has got a message before the first loop; the rest is as in `plain`."""
+    topics = {f"{TOPIC}-{number}": TOPIC_QUEUES for number in range(amounts.topics)}
+    for name in ("tiermq", "rocketmq"):
+        broker_side.make_topics(place / f"{name}-store", topics)
+    with broker_side.tiermq(jars, place) as ours, broker_side.rocketmq(jars, place, **PATIENT) as theirs:
+        for side in (ours, theirs):
+            warm(side, amounts)
+            measure_round(side, min(rates), amounts.seconds, "warmup", topics=amounts.topics)  # Queues are made in it.
+        for rate in rates:
+            rounds = [
+                [measure_round(side, rate, amounts.seconds, "topics", topics=amounts.topics) for side in (ours, theirs)]
                 for _ in range(amounts.rounds)
             ]
             yield from (middle(rows) for rows in zip(*rounds, strict=True))

@@ -45,6 +45,7 @@ TARGETS: Mapping[str, Target] = {
     "put_vs_java": Target(1.0, 1.4),
     "put_handle_vs_java": Target(None, 1.4),
     "put_pure_vs_java": Target(0.12),
+    "embedded_put_vs_engine": Target(0.98),
     "put_many_vs_java": Target(1.7, 2.0),
     "put_many_vs_memcpy": Target(0.55, 0.7),
     "group_commit_vs_single_flush": Target(100.0),

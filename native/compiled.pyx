@@ -220,7 +220,7 @@ from tiermq.kernel.fast_send_path import (  # noqa: E402
     Later,
     plain_lane,
 )
-from tiermq.message.client_batch import decode_client_batch  # noqa: E402
+from tiermq.message.client_batch import BATCH_ELEMENTS_MAX, decode_client_batch  # noqa: E402
 from tiermq.message.properties import join_properties  # noqa: E402
 
 crc_prepare(1)
@@ -287,6 +287,7 @@ UNUSUAL_FLAGS = cython.declare(int32_t, UNUSUAL_SYS_FLAGS)
 TRANSACTION_BITS = cython.declare(int32_t, TRANSACTION_FLAGS)
 LATER_BYTES_MAX = cython.declare(int64_t, 96)  # Of the properties that defer a message, without its topic and key.
 HANDLE_BYTES_MAX = cython.declare(int64_t, HANDLE_TEXT_BYTES_MAX)
+BATCH_MOST = cython.declare(int64_t, BATCH_ELEMENTS_MAX)
 
 include "write_cursor.pxi"
 include "message.pxi"

@@ -309,7 +309,7 @@ class FastSendPath:
         if key_length == 0 or later.kind != LATER_NOT:
             return None
         if batch_names_brokers(
-            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.body)), body_length
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.body)), body_length, BATCH_MOST
         ):
             return None
         try:

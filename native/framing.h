@@ -573,14 +573,15 @@ static int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *f
     return size;
 }
 
-/* Whether a message of a batch has a property that a broker sets or acts on, or the lengths are invalid. */
-static int batch_names_brokers(const u8 *p, int64_t length) {
+/* Whether a message of a batch has a property that a broker sets or acts on, or the lengths are invalid, or there are
+ * more than `most`. */
+static int batch_names_brokers(const u8 *p, int64_t length, int64_t most) {
     int64_t at = 0, size, body;
     int32_t flag;
-    for (; at < length; at += size) {
+    for (; at < length; at += size, most--) {
         const u8 *name, *end, *next, *split;
         size = batch_element(p, at, length, &flag, &body);
-        if (size < 0) return 1;
+        if (size < 0 || most <= 0) return 1;
         end = p + at + size;
         for (name = p + at + 22 + body; name < end; name = next + 1) {
             next = (const u8 *)memchr(name, 2, (size_t)(end - name));

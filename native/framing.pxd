@@ -63,7 +63,7 @@ cdef extern from "framing.h" nogil:
     int64_t print_number(u8 *out, int64_t value)
     void print_place(u8 *out, int64_t physical)
     int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *flag, int64_t *body_length)
-    int batch_names_brokers(const u8 *p, int64_t length)
+    int batch_names_brokers(const u8 *p, int64_t length, int64_t most)
     int is_true(const u8 *p, int64_t n)
     int32_t peek_code(int header_type, const u8 *p, int64_t n)
     ctypedef struct answer_t:

@@ -61,3 +61,8 @@ def time_ms(moment: datetime) -> int:
     """A moment in whole ms since 1970, without a detour over floating point."""
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def iso_moment(timestamp_ms: int) -> str:
+    """UTC, to the second: 2026-01-31T12:00:00Z."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

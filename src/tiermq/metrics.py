@@ -1,4 +1,4 @@
-"""Metrics of a process: counters, gauges and histograms, in Prometheus' text format.
+"""Metrics of a process: counters, gauges and histograms, in the text formats of Prometheus and OpenMetrics.
 
     store_puts = registry.counter("rocketmq_messages_in_total", "Messages put.", labels=("topic",))
     orders = store_puts.labels("orders")      # look a child up once, outside the loop
@@ -104,6 +104,16 @@ class HistogramChild:
             self._sum += value
 
     @property
+    def bounds(self) -> tuple[float, ...]:
+        return self._bounds
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Values in each bucket by itself; the last one is for those above every bound."""
+        with self._lock:
+            return tuple(self._counts)
+
+    @property
     def count(self) -> int:
         return sum(self._counts)
 
@@ -162,11 +172,16 @@ class Metric(Generic[Child]):
                 child = self._children.setdefault(key, self._make())
         return child
 
-    def render(self) -> list[str]:
-        lines = [f"# HELP {self.name} {_escaped(self.text, quotes=False)}", f"# TYPE {self.name} {self.kind}"]
+    def children(self) -> list[tuple[tuple[str, ...], Child]]:
+        """Label values and child, in their order."""
         with self._lock:
-            children = sorted(self._children.items())
-        for values, child in children:
+            return sorted(self._children.items(), key=lambda each: each[0])
+
+    def render(self, *, is_open: bool = False) -> list[str]:
+        """`is_open`: as OpenMetrics has it, where a counter's family is named without `_total`."""
+        family = self.name.removesuffix("_total") if is_open and self.kind == "counter" else self.name
+        lines = [f"# HELP {family} {_escaped(self.text, quotes=is_open)}", f"# TYPE {family} {self.kind}"]
+        for values, child in self.children():
             own = [f'{name}="{_escaped(value)}"' for name, value in zip(self.label_names, values, strict=True)]
             for suffix, extra, value in child.samples():
                 inside = ",".join([*own, extra] if extra else own)
@@ -221,11 +236,20 @@ class Registry:
 
     def render_prometheus(self) -> str:
         """All metrics in Prometheus' text format, version 0.0.4."""
+        return "".join(f"{line}\n" for metric in self.collected() for line in metric.render())
+
+    def collected(self) -> list[Metric[Any]]:
+        """All metrics as they are now, in the order of their names."""
         for collect in list(self._collectors):
             collect()
         with self._lock:
-            metrics = sorted(self._metrics.items())
-        return "".join(f"{line}\n" for _, metric in metrics for line in metric.render())
+            return [metric for _, metric in sorted(self._metrics.items())]
+
+
+def render_openmetrics(registries: Sequence[Registry]) -> str:
+    """The metrics of several registries in OpenMetrics' text format, version 1.0.0."""
+    lines = [line for each in registries for metric in each.collected() for line in metric.render(is_open=True)]
+    return "".join(f"{line}\n" for line in [*lines, "# EOF"])
 
 
 def register_process(registry: Registry, **build: str) -> None:

@@ -8,6 +8,7 @@ Threads that compute for long beside a broker's loop do it inside `SHORT_TURNS`.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -16,6 +17,38 @@ _log = logging.getLogger(__name__)
 
 REST_AFTER_ERROR_S = 1.0
 SWITCH_S = 0.0005
+
+
+class CollectorPause:
+    """The garbage collector rests while a long body is decoded, or a store is opened.
+
+    Tens of thousands of values are made then, and none of them is part of a cycle. Beside them the collector looks
+    at the whole process repeatedly, and every thread waits for it. The collector belongs to the process: the first
+    caller stops it, the last one starts it, unless it was off before.
+
+    Any thread may enter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._was_enabled:
+                gc.enable()
+
+
+COLLECTOR_PAUSE = CollectorPause()
 
 
 class ShortTurns:

@@ -107,5 +107,9 @@ def test_every_condition_has_a_row_of_each_broker(tmp_path: Path, jars: Any) -> 
     words = ["--quick", "--rate", "200", "--seconds", "1", "--size", "64M", "--dir", str(tmp_path), "--table"]
     result = bench_latency.run(words)
     rows = {name.removesuffix("_cpu_us") for name in result["rates"] if name.endswith("_cpu_us")}
-    both = {f"{side}_{condition}_200" for side in ("tiermq", "rocketmq") for condition in ("async", "sync", "tier")}
+    both = {
+        f"{side}_{condition}_200"
+        for side in ("tiermq", "rocketmq")
+        for condition in ("async", "sync", "tier", "topics")
+    }
     assert rows == both | {"tiermq_cold_200"}

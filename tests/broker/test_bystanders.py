@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import pytest
@@ -26,9 +27,8 @@ from servers.bystander import PAUSE_S, Bystander, Window
 from servers.loopback import free_ports
 from servers.serving import Serving
 from tiermq.broker.grpc.grpc_message import PLAIN_BYTES_MAX
-from tiermq.broker.send.send_processor import BATCH_ELEMENTS_MAX
 from tiermq.grpc.messages import SERVICE, Encoding, request_class
-from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.client_batch import BATCH_ELEMENTS_MAX, BatchElement, encode_client_batch
 from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
@@ -42,13 +42,28 @@ ROUNDS = 15
 RATIO_MAX = 100
 """p99 beside floods : p99 alone. Alone it is 0.21 to 0.4 ms on a quiet machine, so this is about 30 ms there. Most rows
 are below 50; a loaded machine makes both slower."""
+HELD_S = 0.3
 MANY_GROUPS = 30_000
 MANY_TOPICS = 20_000
 PATIENCE_S = 120.0
 MAX_OFFSET = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"})
 
 
-def cost_to_a_bystander(port: int, asked: RemotingCommand, flood: RemotingCommand) -> tuple[float, str]:
+class Cost(NamedTuple):
+    """How long a bystander waits, p99."""
+
+    beside_s: float
+    alone_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.beside_s / self.alone_s
+
+    def __str__(self) -> str:
+        return f"p99 {self.beside_s * 1e3:.1f} ms beside a flood, {self.alone_s * 1e3:.2f} ms alone: {self.ratio:.0f} x"
+
+
+def cost_to_a_bystander(port: int, asked: RemotingCommand, flood: RemotingCommand) -> Cost:
     """How many times as long a bystander waits beside floods as alone (p99), and the figures.
 
     Floods and pauses alternate, so that a loaded machine makes both slower.
@@ -57,7 +72,7 @@ def cost_to_a_bystander(port: int, asked: RemotingCommand, flood: RemotingComman
         return cost_of(lambda: client.request(flood), port, asked, f"{flood.code}, {len(flood.body)} bytes")
 
 
-def cost_of(flood: Callable[[], object], port: int, asked: RemotingCommand, name: str) -> tuple[float, str]:
+def cost_of(flood: Callable[[], object], port: int, asked: RemotingCommand, name: str) -> Cost:
     """The same of any request."""
     floods: list[Window] = []
     pauses: list[Window] = []
@@ -65,10 +80,9 @@ def cost_of(flood: Callable[[], object], port: int, asked: RemotingCommand, name
         for _ in range(ROUNDS):
             pauses.append(bystander.pause())
             floods.append(bystander.watch(lambda: _flooded(flood)))
-    beside, alone = bystander.p99(floods), bystander.p99(pauses)
-    said = f"p99 {beside * 1000:.1f} ms beside a flood, {alone * 1000:.2f} ms alone: {beside / alone:.0f} times"
-    print(f"{name}: {said}")
-    return beside / alone, said
+    cost = Cost(bystander.p99(floods), bystander.p99(pauses))
+    print(f"{name}: {cost}")
+    return cost
 
 
 def _flooded(flood: Callable[[], object]) -> None:
@@ -107,22 +121,22 @@ def _done(client: BlockingClient, code: int, body: object) -> None:
 @pytest.mark.parametrize("count", [2_000, MANY])
 def test_a_bystander_hardly_notices_a_flood(broker_port: int, code: int, body: Body, count: int) -> None:
     flood = RemotingCommand(code, body=data_of(body(count)))
-    ratio, said = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
-    assert ratio < RATIO_MAX, said
+    cost = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
+    assert cost.ratio < RATIO_MAX, cost
 
 
 @pytest.mark.parametrize("code", [21, 43, 201, 328])
 def test_a_bystander_hardly_notices_a_long_answer(broker_port: int, code: int) -> None:
-    ratio, said = cost_to_a_bystander(broker_port, MAX_OFFSET, RemotingCommand(code))
-    assert ratio < RATIO_MAX, said
+    cost = cost_to_a_bystander(broker_port, MAX_OFFSET, RemotingCommand(code))
+    assert cost.ratio < RATIO_MAX, cost
 
 
 @pytest.mark.parametrize("count", [2_000, BATCH_ELEMENTS_MAX, MANY])
 def test_a_bystander_hardly_notices_a_batch(broker_port: int, count: int) -> None:
     body = encode_client_batch([BatchElement(0, b"x", b"")] * count)
     flood = send_command("T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, properties="UNIQ_KEY\x01k\x02")
-    ratio, said = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
-    assert ratio < RATIO_MAX, said
+    cost = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
+    assert cost.ratio < RATIO_MAX, cost
 
 
 @pytest.mark.parametrize(("code", "size"), [(9_991, 100), (9_992, 1_000_000)])
@@ -130,7 +144,7 @@ def test_a_bystander_notices_a_loop_that_stands_still(tmp_path: Path, code: int,
     """What the tests above measure is there: a loop that is held for 300 ms, by a request of any size."""
 
     def hold(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        until_s = time.monotonic() + 0.3
+        until_s = time.monotonic() + HELD_S
         while time.monotonic() < until_s:
             pass
         return command.respond()
@@ -140,8 +154,8 @@ def test_a_bystander_notices_a_loop_that_stands_still(tmp_path: Path, code: int,
 
     with running(tmp_path) as broker:
         broker.parts.server.call_threadsafe(broker.parts.server.serve, Holding())
-        ratio, said = cost_to_a_bystander(broker.port, MAX_OFFSET, RemotingCommand(code, body=bytes(size)))
-        assert ratio > RATIO_MAX, said
+        cost = cost_to_a_bystander(broker.port, MAX_OFFSET, RemotingCommand(code, body=bytes(size)))
+        assert cost.beside_s > HELD_S * 0.9, cost
 
 
 # gRPC
@@ -200,8 +214,8 @@ def test_a_bystander_hardly_notices_a_call_of_grpc(grpc_ports: tuple[int, int], 
             with suppress(grpc.RpcError):  # Refused for its length: gRPC's own answer to it.
                 stub(data, metadata=peer.metadata, timeout=PATIENCE_S)
 
-        ratio, said = cost_of(flood, port, MAX_OFFSET, f"{method} {name}, {len(data)} bytes")
-    assert ratio < RATIO_MAX, said
+        cost = cost_of(flood, port, MAX_OFFSET, f"{method} {name}, {len(data)} bytes")
+    assert cost.ratio < RATIO_MAX, cost
 
 
 # Name servers
@@ -251,12 +265,12 @@ def names_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.mark.parametrize("count", [900, MANY])
 def test_a_bystander_of_a_name_server_hardly_notices_a_flood(names_process: int, name: str, count: int) -> None:
     asked = RemotingCommand(105, ext={"topic": "none"})
-    ratio, said = cost_to_a_bystander(names_process, asked, NAME_FLOODS[name](count))
-    assert ratio < RATIO_MAX, said
+    cost = cost_to_a_bystander(names_process, asked, NAME_FLOODS[name](count))
+    assert cost.ratio < RATIO_MAX, cost
 
 
 @pytest.mark.parametrize("code", NAME_LISTS)
 def test_a_bystander_of_a_name_server_hardly_notices_a_long_list(names_process: int, code: int) -> None:
     asked = RemotingCommand(105, ext={"topic": "none"})
-    ratio, said = cost_to_a_bystander(names_process, asked, RemotingCommand(code, ext=NAME_LISTS[code]))
-    assert ratio < RATIO_MAX, said
+    cost = cost_to_a_bystander(names_process, asked, RemotingCommand(code, ext=NAME_LISTS[code]))
+    assert cost.ratio < RATIO_MAX, cost

@@ -166,7 +166,7 @@ def send_until_full(peer: socket.socket, request: bytes) -> int:
 def test_a_peer_that_reads_nothing_makes_the_server_keep_one_answer_and_not_thousands() -> None:
     page = Answer(200, METRICS_TYPE, b"x" * 200_000)
     with (
-        serving({"/metrics": lambda: page}) as endpoint,
+        serving({"/metrics": lambda _accept: page}) as endpoint,
         socket.create_connection(("127.0.0.1", endpoint.port)) as peer,
     ):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -178,7 +178,7 @@ def test_a_peer_that_reads_nothing_makes_the_server_keep_one_answer_and_not_thou
 def test_thousands_of_requests_at_once_are_answered_in_their_order() -> None:
     count = 0
 
-    def number() -> Answer:
+    def number(_accept: str) -> Answer:
         nonlocal count
         count += 1
         return Answer(200, "text/plain", b"[%d]" % count)
@@ -216,7 +216,7 @@ def read_all(peer: socket.socket) -> bytes:
 
 
 def test_idle_peers_do_not_block_a_new_one() -> None:
-    with serving({"/health": lambda: status_answer({})}) as endpoint, contextlib.ExitStack() as peers:
+    with serving({"/health": lambda _accept: status_answer({})}) as endpoint, contextlib.ExitStack() as peers:
         for number in range(CONNECTIONS_MAX * 3):
             peer = peers.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
             if number % 2:
@@ -232,7 +232,7 @@ def test_idle_peers_do_not_block_a_new_one() -> None:
 def test_a_peer_that_reports_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     monkeypatch.setattr("tiermq.broker.http_endpoint.IDLE_S", 0.05)
     with (
-        serving({"/health": lambda: status_answer({})}) as endpoint,
+        serving({"/health": lambda _accept: status_answer({})}) as endpoint,
         socket.create_connection(("127.0.0.1", endpoint.port)) as peer,
     ):
         peer.sendall(said)
@@ -241,7 +241,7 @@ def test_a_peer_that_reports_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, 
 
 def test_no_thread_and_no_signal_handler_is_left() -> None:
     before, handlers = set(threading.enumerate()), [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    with serving({"/health": lambda: status_answer({})}) as endpoint:
+    with serving({"/health": lambda _accept: status_answer({})}) as endpoint:
         assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
         peer = socket.create_connection(("127.0.0.1", endpoint.port))
     assert set(threading.enumerate()) == before
@@ -260,7 +260,7 @@ def test_an_address_that_is_taken_is_an_error_at_once_and_leaves_nothing() -> No
 
 
 def test_a_page_that_fails_is_answered_503_and_others_go_on() -> None:
-    with serving({"/ready": lambda: 1 // 0, "/health": lambda: status_answer({})}) as endpoint:  # type: ignore[dict-item,return-value]
+    with serving({"/ready": lambda _accept: 1 // 0, "/health": lambda _accept: status_answer({})}) as endpoint:  # type: ignore[dict-item,return-value]
         for path, status in (("/ready", 503), ("/health", 200), ("/ready", 503)):
             connection = http.client.HTTPConnection("127.0.0.1", endpoint.port)
             connection.request("GET", path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +58,63 @@ def test_panels_do_not_overlap_and_rules_say_what_happened() -> None:
     names = [rule["alert"] for group in groups for rule in group["rules"]]
     assert len(set(names)) == len(names)
     assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for g in groups for rule in g["rules"])
+
+
+def test_counters_are_counters_and_openmetrics_has_its_own_form(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "store", metrics_port=0) as broker:
+        broker.send("orders", b"x")
+        address = broker.broker.metrics_address
+        assert address is not None
+        answers = {}
+        for accept in ("", "application/openmetrics-text; version=1.0.0"):
+            connection = http.client.HTTPConnection(address)
+            connection.request("GET", "/metrics", headers={"Accept": accept})
+            answer = connection.getresponse()
+            answers[accept] = (answer.getheader("content-type", ""), answer.read().decode())
+            connection.close()
+    plain, opened = answers.values()
+    assert plain[0].startswith("text/plain; version=0.0.4")
+    assert opened[0].startswith("application/openmetrics-text; version=1.0.0")
+    kinds = dict(line.split()[2:4] for line in plain[1].splitlines() if line.startswith("# TYPE "))
+    assert [name for name, kind in kinds.items() if name.endswith("_total") != (kind == "counter")] == []
+    assert kinds["tiermq_put_latency_seconds"] == kinds["rocketmq_rpc_latency"] == "histogram"
+    assert opened[1].endswith("# EOF\n")
+    families = {line.split()[2] for line in opened[1].splitlines() if line.startswith("# TYPE ")}
+    assert "tiermq_store_puts" in families
+    assert not [name for name in families if name.endswith("_total")]
+    assert "\ntiermq_store_puts_total 1\n" in opened[1]
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here: apt-get install prometheus")
+def test_prometheus_itself_accepts_the_rules_and_the_metrics(tmp_path: Path) -> None:
+    rules = DEPLOY / "prometheus" / "tiermq.rules.yml"
+    done = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, check=False)
+    assert (done.returncode, "rules found" in done.stdout + done.stderr) == (0, True), done.stderr
+    with LocalBroker(tmp_path / "store", tier=f"file://{tmp_path}/tier") as broker:
+        broker.send("orders", b"x")
+        text = broker.broker.render_metrics()
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    # Names of RocketMQ's are as they are, and of ours two have ms.
+    problems = [line for line in checked.stderr.splitlines() if line and not line.startswith("rocketmq_")]
+    assert [line for line in problems if not line.endswith("abbreviated units")] == [], checked.stderr
+
+
+def test_the_document_says_what_has_become_of_each_metric_of_rocketmq(served: set[str]) -> None:
+    text = (DEPLOY.parent / "docs" / "broker.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `rocketmq_")]
+    kept: set[str] = set()
+    others: set[str] = set()
+    for row in rows:
+        names, words = row.strip("|").split("|")
+        (kept if words.strip().startswith("served") else others).update(METRIC.findall(names))
+    assert len(kept | others) >= 55
+    histograms = {name.removesuffix("_bucket") for name in served if name.endswith("_bucket")}
+    parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    families = (served - parts) | histograms
+    assert sorted(kept - families) == []
+    ours = {name for name in families if name.startswith("rocketmq_")}
+    extra = {"rocketmq_tiered_storage_size", "rocketmq_tiered_storage_message_reserve_time",
+             "rocketmq_tiered_store_provider_failures_total"}  # fmt: skip
+    assert sorted(ours - kept - extra) == []
+    assert sorted(others & families) == []

@@ -66,7 +66,7 @@ def test_json_tells_everything_of_a_message(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.broker.send("orders", b"\xff\x00", keys=["k"])
         [told] = at.json_lines("consume", "orders")
-        assert (told["body"], told["body_encoding"], told["queue_offset"]) == ("/wA=", "base64", 0)
+        assert (told["body"], told["bodyEncoding"], told["queueOffset"]) == ("/wA=", "base64", 0)
         assert told["properties"]["KEYS"] == "k"
 
 

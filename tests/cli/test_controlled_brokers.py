@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -76,19 +77,26 @@ def create_topic(broker: ControlledBroker) -> None:
         assert client.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)).code == 0
 
 
-def test_the_master_of_a_controllers_set_is_moved_by_tiermq_broker(tmp_path: Path) -> None:
+@contextmanager
+def controlled(path: Path) -> Iterator[tuple[NameServer, ControllerProcess, dict[int, ControlledBroker]]]:
+    """A name server, a controller, and two brokers of one set by id, both in sync and with topic T; 1 is the master."""
     with ExitStack() as world:
         names = world.enter_context(NameServer(name_server_config()))
-        controller = ControllerProcess(f"file://{tmp_path}/state")
+        controller = ControllerProcess(f"file://{path}/state")
         world.callback(controller.stop)
-        brokers = {
-            number: ControlledBroker(tmp_path / str(number), names.port, controller.address) for number in (1, 2)
-        }
+        brokers = {number: ControlledBroker(path / str(number), names.port, controller.address) for number in (1, 2)}
         for number, broker in brokers.items():
             world.callback(broker.stop)
             broker.start()
             until(lambda: number in sync_state(controller.address)["in_sync"])  # noqa: B023 - it is waited for here
         create_topic(brokers[1])
+        topics = path / "2/store/config/topics.json"
+        until(lambda: topics.exists() and '"T"' in topics.read_text())
+        yield names, controller, brokers
+
+
+def test_the_master_of_a_controllers_set_is_moved_by_tiermq_broker(tmp_path: Path) -> None:
+    with controlled(tmp_path) as (names, controller, brokers):
         offsets = [send_until_acknowledged(brokers[1], b"%d" % number) for number in range(5)]
         at = ["-n", f"127.0.0.1:{names.port}"]
         moves = (
@@ -118,20 +126,7 @@ def test_the_master_of_a_controllers_set_is_moved_by_tiermq_broker(tmp_path: Pat
 
 
 def test_a_killed_master_is_replaced_and_returns_as_a_slave_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    with ExitStack() as world:
-        names = world.enter_context(NameServer(name_server_config()))
-        controller = ControllerProcess(f"file://{tmp_path}/state")
-        world.callback(controller.stop)
-        brokers = {
-            number: ControlledBroker(tmp_path / str(number), names.port, controller.address) for number in (1, 2)
-        }
-        for number, broker in brokers.items():
-            world.callback(broker.stop)
-            broker.start()
-            until(lambda: number in sync_state(controller.address)["in_sync"])  # noqa: B023 - it is waited for here
-        create_topic(brokers[1])
-        until(lambda: (tmp_path / "2/store/config/topics.json").exists())
-        until(lambda: '"T"' in (tmp_path / "2/store/config/topics.json").read_text())
+    with controlled(tmp_path) as (_, controller, brokers):
         offsets = [send_until_acknowledged(brokers[1], b"%d" % number) for number in range(20)]
         for old, new in ((1, 2), (2, 1)):
             brokers[old].stop(kill=True)
@@ -174,20 +169,7 @@ def bodies_at(broker: ControlledBroker) -> list[bytes]:
 
 
 def test_of_sends_in_flight_at_a_kill_those_acknowledged_are_at_their_offset_ever_after(tmp_path: Path) -> None:
-    with ExitStack() as world:
-        names = world.enter_context(NameServer(name_server_config()))
-        controller = ControllerProcess(f"file://{tmp_path}/state")
-        world.callback(controller.stop)
-        brokers = {
-            number: ControlledBroker(tmp_path / str(number), names.port, controller.address) for number in (1, 2)
-        }
-        for number, broker in brokers.items():
-            world.callback(broker.stop)
-            broker.start()
-            until(lambda: number in sync_state(controller.address)["in_sync"])  # noqa: B023 - it is waited for here
-        create_topic(brokers[1])
-        until(lambda: (tmp_path / "2/store/config/topics.json").exists())
-        until(lambda: '"T"' in (tmp_path / "2/store/config/topics.json").read_text())
+    with controlled(tmp_path) as (_, controller, brokers):
         acknowledged: dict[int, bytes] = {}
         with ThreadPoolExecutor(IN_FLIGHT) as producers:
             sends = [producers.submit(send_until_it_dies, brokers[1], name, acknowledged) for name in range(IN_FLIGHT)]

@@ -38,7 +38,7 @@ def test_what_waits_is_listed_soonest_first_from_the_broker_and_from_its_directo
             ("orders", 0, []),
             ("orders", 0, ["order-42"]),
         ]
-        assert all(each["broker"] and each["unique_key"] for each in found)
+        assert all(each["broker"] and each["uniqueKey"] for each in found)
         assert len(at.json_lines("delayed", "ls", "--topic", "orders")) == 2
         assert len(at.json_lines("delayed", "ls", "--key", "order-42")) == 1
         assert len(at.json_lines("delayed", "ls", "--limit", "1")) == 1
@@ -47,7 +47,7 @@ def test_what_waits_is_listed_soonest_first_from_the_broker_and_from_its_directo
         assert "keys order-42" in line
         directory = str(at.broker.broker.store.config.root_path)
         in_directory = at.json_lines("delayed", "ls", "--store", directory)
-        assert [each["unique_key"] for each in in_directory] == [each["unique_key"] for each in found]
+        assert [each["uniqueKey"] for each in in_directory] == [each["uniqueKey"] for each in found]
         # And `store stat` counts them: in the wheel when it was written down, else as those that are to come.
         waiting = at.json("store", "stat", directory)["waiting"]
         assert waiting["timers"] + waiting["timers_not_taken_in"] == 2
@@ -60,9 +60,9 @@ def test_a_cancelled_timer_waits_no_longer_and_is_not_delivered(tmp_path: Path) 
         for body in ("keep", "drop"):
             at.run("produce", "orders", body, "--property", "TIMER_DELAY_SEC=3600", "--key", body, "--queue", "0")
         [row] = [each for each in waits(at, 2) if each["keys"] == ["drop"]]
-        key = str(row["unique_key"])
+        key = str(row["uniqueKey"])
         [told] = at.json_lines("delayed", "cancel", "orders", key)
-        assert [each["unique_key"] for each in told["cancelled"]] == [key]
+        assert [each["uniqueKey"] for each in told["cancelled"]] == [key]
         assert [each["keys"] for each in waits(at, 1)] == [["keep"]]
         at.run("delayed", "cancel", "orders", key, code=1)  # It is cancelled already.
         at.run("delayed", "cancel", "bills", "unknown", code=1)

@@ -47,9 +47,9 @@ def test_dead_letters_are_listed_with_where_they_came_from_and_how_often_they_we
     assert [each["key"] for each in found] == ["k0", "k1", "k2", "k3"]
     first = found[0]
     original = at.broker.messages("orders")[0]
-    assert (first["origin_topic"], first["origin_message_id"]) == ("orders", original.message_id)
-    assert (first["tries"], first["tags"], first["born_ms"]) == (1, "paid", original.born_timestamp_ms)
-    assert first["died_ms"] >= first["born_ms"]
+    assert (first["originTopic"], first["originMessageId"]) == ("orders", original.message_id)
+    assert (first["tries"], first["tags"], first["bornMs"]) == (1, "paid", original.born_timestamp_ms)
+    assert first["diedMs"] >= first["bornMs"]
     result = at.run("dlq", "ls", "%DLQ%audit")
     assert "orders k0" in result.stdout
     assert "body 0" in result.stdout
@@ -65,7 +65,7 @@ def test_filters_leave_out_what_is_not_wanted(at: Shell) -> None:
     assert keys("--key", at.broker.messages("orders")[2].message_id) == ["k2"]
     assert keys("--limit", "2") == ["k0", "k1"]
     assert keys("--since", "1h") == ["k0", "k1", "k2", "k3"]
-    died_ms = at.json_lines("dlq", "ls", "audit")[3]["died_ms"]
+    died_ms = at.json_lines("dlq", "ls", "audit")[3]["diedMs"]
     assert keys("--since", str(died_ms + 1)) == []
     assert "k3" in keys("--since", str(died_ms))
 
@@ -121,7 +121,7 @@ def test_a_letter_that_dies_again_is_another_letter(at: Shell) -> None:
     again = at.broker.messages("orders")[-1]
     kill(at.broker, again)
     letters = at.json_lines("dlq", "ls", "audit", "--key", "k0")
-    assert [each["origin_message_id"] for each in letters][1] == again.message_id
+    assert [each["originMessageId"] for each in letters][1] == again.message_id
     done = at.json("dlq", "resend", "audit", "--key", "k0")
     assert (done["resent"], done["already"]) == (1, 1)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cli.standbys import replicas
 from cli.test_restore_tables import World
 from cli.wire_commands import Shell, shell
 from tiermq.client.cluster_client import Access
@@ -29,10 +30,17 @@ def drained(world: World | Shell, *words: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
+def left_by(world: World | Shell, name: str) -> dict[str, Any]:
+    """What a drain is waiting for when all copies are compared."""
+    while (found := drained(world, name, "--timeout", "0", code=1))["notProven"]:
+        pass
+    return found
+
+
 def test_everything_of_a_drained_broker_comes_back_without_its_disk(world: World) -> None:
     with world.serving():
         world.fill()
-        found = drained(world, "b1", "--timeout", "0", code=1)
+        found = left_by(world, "b1")
         assert found["left"] == ["not consumed: 1 messages of orders by audit"]
         assert found["notUploaded"] == {"queues": 0, "messages": 0, "stopped": 0}
         shown = world.run("broker", "drain", "b1", "--timeout", "0", code=1)
@@ -73,7 +81,7 @@ def test_a_drain_waits_for_what_the_broker_delivers_later_and_takes_it_along(tmp
     with shell(tmp_path, tier=(tmp_path / "tier").as_uri()) as at:
         at.broker.send("orders", b"delayed", properties={"DELAY": "18"})
         at.broker.send("orders", b"timed", properties={"TIMER_DELAY_SEC": "3600"})
-        found = drained(at, "broker-a", "--timeout", "0", code=1)
+        found = left_by(at, "broker-a")
         assert found["left"] == ["delayed messages: 1", "timers: 1"]
         at.broker.advance(hours=3)
         until(lambda: len(at.broker.messages("orders")) == 2)
@@ -104,10 +112,26 @@ def test_messages_that_are_never_uploaded_keep_a_broker_until_they_are_left(tmp_
     with shell(tmp_path, tier=(tmp_path / "tier").as_uri()) as at:
         at.broker.send("orders", b"kept")
         at.broker.send("RMQ_SYS_TRACE_TOPIC", b"a trace")
-        found = drained(at, "broker-a", "--timeout", "0", code=1)
+        found = left_by(at, "broker-a")
         assert found["localOnly"] == {"RMQ_SYS_TRACE_TOPIC": 1}
         assert found["left"] == ["only on the disk, since it is never uploaded: 1 messages of RMQ_SYS_TRACE_TOPIC"]
         assert drained(at, "broker-a", "--leave", "RMQ_SYS_*")["left"] == []
+
+
+def test_of_replicas_the_master_is_drained_and_one_that_takes_over_takes_messages(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--tier", (tmp_path / "tier").as_uri()) as of:
+        first = of.start("a")
+        until(lambda: of.is_master(first))
+        second = of.start("b")
+        until(lambda: len(of.in_sync(first)) == 2)
+        until(lambda: of.master() == first.address)
+        refused = of.run("broker", "drain", f"127.0.0.1:{second.port}", code=1)
+        assert "expected the master of b1, found a slave: its master uploads" in refused["said"]
+        assert of.run("broker", "drain", "b1")["drained"]
+        assert answer_at(first.port, "orders").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        of.run("broker", "demote", "b1")
+        until(lambda: of.is_master(second))
+        until(lambda: answer_at(second.port, "orders").code == ResponseCode.SUCCESS)
 
 
 def test_a_broker_without_a_tier_refuses_and_goes_on(tmp_path: Path) -> None:
@@ -130,10 +154,13 @@ def test_every_kind_of_send_is_refused_while_retries_are_taken(tmp_path: Path) -
 
 
 def answer_of(broker: LocalBroker, topic: str) -> RemotingCommand:
+    return answer_at(int(broker.address.rpartition(":")[2]), topic)
+
+
+def answer_at(port: int, topic: str) -> RemotingCommand:
     ext = {
         "producerGroup": "P", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": "1", "queueId": "0",
         "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "properties": "", "reconsumeTimes": "0",
     }  # fmt: skip
-    host, _, port = broker.address.rpartition(":")
-    with BlockingClient(host, int(port)) as client:
+    with BlockingClient("127.0.0.1", port) as client:
         return client.request(RemotingCommand(RequestCode.SEND_MESSAGE, ext=ext, body=b"x"))

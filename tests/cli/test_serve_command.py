@@ -400,7 +400,7 @@ def test_a_file_that_names_no_address_lets_only_this_machine_in(tmp_path: Path) 
     ],
 )
 def test_where_it_listens_is_what_the_option_or_the_file_says(text: str, host: str | None, listening: str) -> None:
-    options = dict.fromkeys(("port", "name", "namesrv", "metrics_port", "grpc_port")) | {"host": host}
+    options = dict.fromkeys(("port", "name", "namesrv", "metrics_port", "otlp", "grpc_port")) | {"host": host}
     assert _broker_config(options, settings_in_properties(text), "nowhere").bind_address == listening
 
 

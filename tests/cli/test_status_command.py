@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -36,7 +40,7 @@ def test_the_status_says_what_needs_attention(tmp_path: Path) -> None:
         assert at.lines("status")[-1] == "nothing needs attention"
         at.broker.create_topic("%DLQ%audit", queues=1)
         warned = at.run("status", code=1).stdout
-        assert "1 groups have dead letters" in warned
+        assert "1 group has dead letters" in warned
     assert "! " in at.run("status", "--store", str(tmp_path / "store"), "-n", "", code=1).stdout
 
 
@@ -61,6 +65,62 @@ def test_a_table_never_cuts_a_figure(tmp_path: Path) -> None:
         at.broker.send(name, b"x")
         line = at.lines("topic", "list")[1]
         assert line.split() == [name, "4", "1", "–", "0", "0"]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_a_terminal_of_any_width_shows_whole_figures(columns: int) -> None:
+    """In a pseudo-terminal, as `rich` finds it there."""
+    code = (
+        f"import os; os.environ['COLUMNS'] = '{columns}'\n"
+        "from tiermq.cli.source_options import print_table\n"
+        "print_table(('topic', 'queues', 'messages', 'behind'),"
+        " [('a-name-that-must-fold-somewhere', '1,024', '123,456,789,012', '999,456,789,012')])\n"
+    )
+    master, slave = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=slave, close_fds=True) as child:
+        assert child.wait() == 0
+    os.close(slave)
+    shown = os.read(master, 65_536).decode()
+    os.close(master)
+    assert all(figure in shown for figure in ("1,024", "123,456,789,012", "999,456,789,012")), shown
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["topc"], "topic"), (["tier", "lst"], "ls"), (["pipeline", "ofload"], "offload"), (["dlq", "resnd"], "resend"),
+        (["topic", "list", "--serch", "x"], "--search"), (["serve", "--prot", "3"], "--port"),
+        (["namesrv", "--hots", "x"], "--host"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_command_or_option_is_answered_with_the_right_one(words: list[str], hint: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, hint in result.stderr.partition("id you mean")[2]) == (2, True), result.stderr
+
+
+def test_servers_have_the_same_names_for_the_same_options() -> None:
+    from tiermq.cli.console import console
+    from tiermq.cli.controller import controller
+    from tiermq.cli.namesrv import namesrv
+    from tiermq.cli.serve import serve
+
+    def options(command: click.Command) -> set[str]:
+        return {name for each in command.params for name in each.opts}
+
+    shared = {"--host", "--port", "--json", "--log-level", "--log-format", "--acl"}
+    for command in (serve, namesrv, console):
+        assert shared <= options(command), command.name
+    assert {"--json", "--log-level", "--log-format"} <= options(controller)
+    for command in (serve, namesrv):
+        assert {"--config", "--accept-weaker", "--tls", "--tls-cert"} <= options(command)
+
+
+def test_every_list_is_called_by_either_name() -> None:
+    for group in ("topic", "group", "dlq", "delayed", "transaction", "tier"):
+        for word in ("ls", "list"):
+            result = CliRunner().invoke(cli, [group, word, "--help"])
+            assert result.exit_code == 0, (group, word, result.output)
 
 
 def test_offsets_take_ages_and_a_preview_changes_nothing(tmp_path: Path) -> None:
@@ -130,6 +190,32 @@ def test_a_log_can_be_json_lines_with_a_level_for_each_module(tmp_path: Path) ->
     assert told["time"].endswith("+00:00")
     bad = CliRunner().invoke(cli, ["namesrv", "--log-level", "LOUD"])
     assert (bad.exit_code, "expected one of DEBUG" in bad.output) == (2, True)
+
+
+def test_levels_of_modules_change_while_a_broker_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("tiermq.tier.somewhere")
+    with shell(tmp_path) as at:
+        assert not log.isEnabledFor(logging.DEBUG)
+        at.run("config", "set", "logLevels", "tiermq.tier=DEBUG")
+        assert log.isEnabledFor(logging.DEBUG)
+        log.debug("now it is")
+        assert "now it is" in caplog.text
+        assert at.lines("config", "show", "--search", "logLevels")[1] == "logLevels=tiermq.tier=DEBUG"
+        assert "expected one of DEBUG" in at.run("config", "set", "logLevels", "tiermq.tier=LOUD", code=1).stderr
+        at.run("config", "set", "logLevels", "tiermq.broker=ERROR")
+        assert not log.isEnabledFor(logging.DEBUG), "a change takes back the one before"
+        assert not logging.getLogger("tiermq.broker.x").isEnabledFor(logging.WARNING)
+        at.run("config", "set", "logLevels", "tiermq=WARNING")
+
+
+def test_lines_of_the_log_have_the_distance_from_utc(tmp_path: Path) -> None:
+    code = (
+        "import logging\nfrom tiermq.cli.server_log import start_log\nstart_log([], 'text')\n"
+        "logging.getLogger('x').warning('here')\n"
+    )
+    environment = {**os.environ, "TZ": "Asia/Kolkata"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+05:30 WARNING x: here\n", done.stderr), done.stderr
 
 
 def test_a_shell_completes_names_of_topics_and_groups(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_open_transactions_are_listed_for_eyes_and_for_programs(world: World) ->
     assert done.exit_code == 0
     assert [line.split()[1:] for line in done.stdout.splitlines()] == [["T:1", "ID-b", "PG", "asked", "1", "times"]]
     (line,) = run("ls", str(world.path), "--json").stdout.splitlines()
-    assert json.loads(line)["transaction_id"] == "ID-b"
+    assert json.loads(line)["transactionId"] == "ID-b"
     assert run("ls", str(world.path), "--topic", "U", "--json").stdout == ""
     assert run("ls", str(world.path), "--group", "U", "--json").stdout == ""
 

@@ -10,13 +10,18 @@ import pytest
 
 from broker.brokers import lagging_dispatch
 from client.wire_world import EACH, filled
+from remoting.peers import make_server, serving
 from tiermq import Message
 from tiermq.broker.pull.pull_processor import PullProcessor
-from tiermq.client.cluster_client import Access, BlockingCluster
+from tiermq.client.cluster_client import Access, BlockingCluster, QueuePlace
 from tiermq.client.queue_access import HOLD_MS, Pulled, QueueAccess, find_by_key, patiently
 from tiermq.errors import PeerGone, RequestRefused
 from tiermq.message.record import decode_records
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.access import ANY_ACCOUNT
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.permissions import AccessTable
 
 
 def test_a_queue_shows_its_bounds_times_and_records(tmp_path: Path) -> None:
@@ -131,13 +136,27 @@ def test_a_pull_that_was_sent_soon_and_is_not_answered_in_time_is_sent_by_anothe
         assert not client.is_open, "no request of the old connection is left"
 
 
-def test_requests_that_must_be_signed_are_not_sent_soon(tmp_path: Path) -> None:
-    with filled(tmp_path) as (broker, _), BlockingCluster(Access(broker.name_server, "key", "secret")) as cluster:
-        place = cluster.run(cluster.client.route("orders")).readable[1]
+def test_pulls_of_an_account_that_are_sent_soon_are_signed(tmp_path: Path) -> None:
+    table = tmp_path / "acl.toml"
+    table.write_text(
+        '[[accounts]]\naccessKey = "reader"\nsecretKey = "a secret"\n'
+        'defaultTopicPerm = "SUB"\ndefaultGroupPerm = "SUB"\n'
+    )
+    server = make_server(acl=AccessTable.load(table))
+    asked: list[RemotingCommand] = []
+
+    def pull(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        asked.append(command)
+        return command.respond(ext={"nextBeginOffset": command.ext["queueOffset"]})
+
+    server.register(RequestCode.PULL_MESSAGE, pull, ANY_ACCOUNT)
+    with serving(server) as running, BlockingCluster(Access("127.0.0.1:1", "reader", "a secret")) as cluster:
+        place = QueuePlace("b", f"127.0.0.1:{running.port}", 3)
         queue = QueueAccess(cluster.client, "orders", place)
-        assert cluster.run(queue.pull(0, most=1)).code == ResponseCode.SUCCESS
-        assert cluster.client.connected(place.address) is not None
-        assert queue.pull_soon(0, 1) is None
+        assert cluster.run(queue.pull(7)) == Pulled(0, 7, b"")
+        assert soon(cluster, queue, 8, 32) == Pulled(0, 8, b"")
+    assert [command.header_type for command in asked] == [HeaderType.JSON, HeaderType.ROCKETMQ]
+    assert [command.account.access_key for command in asked if command.account] == ["reader", "reader"]
 
 
 async def _answers(codes: list[int]) -> str:

@@ -7,6 +7,7 @@ does not care which one it has. The cache is `$TIERMQ_CACHE` or `~/.cache/tiermq
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -43,7 +44,10 @@ class ForeignClient:
     @property
     def home(self) -> Path:
         cache = Path(os.environ.get("TIERMQ_CACHE") or Path.home() / ".cache" / "tiermq")
-        return cache / "clients" / "+".join(self.packages).translate(str.maketrans("=@:/", "----"))
+        name = "+".join(self.packages).translate(str.maketrans("=@:/", "----"))
+        if self.program.endswith(".go"):  # Compiled: an edited program is never run from an old one.
+            name += "-" + hashlib.sha256((PROGRAMS / self.program).read_bytes()).hexdigest()[:16]
+        return cache / "clients" / name
 
     def prepare(self) -> None:
         """Install it, unless it was. Raises Unavailable."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,8 @@ def attempts(events: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(event["received"]["body"], event["received"]["attempt"]) for event in events if "received" in event]
 
 
-def make_group(broker: Serving, group: str, *, in_order: bool) -> None:
-    body = json.dumps({"groupName": group, "consumeMessageOrderly": in_order}).encode()
+def make_group(broker: Serving, group: str, *, in_order: bool, **fields: int) -> None:
+    body = json.dumps({"groupName": group, "consumeMessageOrderly": in_order, **fields}).encode()
     host, _, port = broker.address.rpartition(":")
     with BlockingClient(host, int(port), timeout_s=60) as admin:
         made = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
@@ -153,6 +154,42 @@ def test_tags_and_sql_choose_messages(client: ForeignClient, place: dict[str, st
     client.run(tmp_path, **place, bodies=["dear"], tag="two", properties={"price": "10"})
     assert bodies(client.run(tmp_path, **{**place, "group": "by-tag"}, receive=1, only="two")) == ["dear"]
     assert bodies(client.run(tmp_path, **{**place, "group": "by-sql"}, receive=1, sql="price < 7")) == ["cheap"]
+
+
+@contextmanager
+def consuming(client: ForeignClient, scratch: Path, **job: Any) -> Iterator[Iterator[tuple[str, int]]]:
+    """A push consumer that does not end: body and attempt of what it gets, as it gets it. It is killed."""
+    running = client.start(scratch, **job, receive=1_000, push=True)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    with running.stdout as lines, running.stderr:
+        try:
+            yield (attempts([json.loads(line)])[0] for line in lines if line.startswith('{"received"'))
+        finally:
+            running.kill()
+            running.wait()
+
+
+@pytest.mark.slow
+def test_what_a_consumer_that_crashed_had_goes_to_the_next_one(client: ForeignClient, tmp_path: Path) -> None:
+    with GrpcServing(tmp_path / "store", **SETTINGS, channel_expired_timeout=15_000) as broker:
+        place = {"endpoints": broker.endpoints, "topic": "T", "group": "G"}
+        client.run(tmp_path, **place, bodies=["one"])
+        with consuming(client, tmp_path, **place, hold=["one"]) as got:
+            assert next(got) == ("one", 1)
+        assert attempts(client.run(tmp_path, **place, receive=1, push=True)) == [("one", 2)]
+
+
+@pytest.mark.slow
+def test_what_fails_too_often_is_received_as_a_dead_letter(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    make_group(broker, place["group"], in_order=False, retryMaxTimes=1)
+    client.run(tmp_path, **place, bodies=["bad"])
+    dead = {**place, "topic": f"%DLQ%{place['group']}", "group": "undertaker"}
+    with consuming(client, tmp_path, **place, fail=["bad"]) as got:
+        assert [next(got), next(got)] == [("bad", 1), ("bad", 2)]
+        assert bodies(client.run(tmp_path, **dead, receive=1)) == ["bad"]
 
 
 @pytest.mark.slow

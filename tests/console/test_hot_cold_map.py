@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tiermq.console.bill import DAY_MS, GB, TopicUse, WhatIf, cost_of, sheet_of
@@ -42,6 +44,7 @@ def test_the_ranges_of_a_queue_are_where_its_messages_are() -> None:
         (Where.BOTH, 500, 600),
         (Where.LOCAL, 600, 900),
     ]
+    assert shown(replace(queue, hot_min=200))[2:4] == [(Where.EVICTABLE, 200, 300), (Where.BOTH, 300, 600)]
 
 
 def test_bytes_missing_between_segments_are_shown_as_damage_unless_the_disk_has_them() -> None:
@@ -50,7 +53,9 @@ def test_bytes_missing_between_segments_are_shown_as_damage_unless_the_disk_has_
         (Where.PROVEN, 0, 100), (Where.DAMAGED, 100, 150), (Where.PROVEN, 150, 250),
     ]  # fmt: skip
     kept = QueueHistory(KEY, cold_min=0, cold_max=250, hot_min=90, hot_max=250, logs=logs)
-    assert shown(kept) == [(Where.PROVEN, 0, 90), (Where.BOTH, 90, 250)]
+    assert shown(kept) == [
+        (Where.PROVEN, 0, 90), (Where.EVICTABLE, 90, 100), (Where.BOTH, 100, 150), (Where.EVICTABLE, 150, 250),
+    ]  # fmt: skip
 
 
 def test_messages_between_both_sides_are_missing() -> None:

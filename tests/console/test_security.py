@@ -88,7 +88,7 @@ def test_a_message_is_sent_again_as_a_new_one(tmp_path: Path) -> None:
         done = at.submit("/do/message.resend", token=at.token(), topic="orders", queue="1", offset="3")
         assert done.status == 200, done.text
         last = at.api("message.find", topic="orders", key="order-7")["messages"]
-        assert sorted(each["queue_offset"] for each in last) == [3, 20]
+        assert sorted(each["queueOffset"] for each in last) == [3, 20]
         assert len({each["properties"].get("UNIQ_KEY") for each in last}) == 2
 
 

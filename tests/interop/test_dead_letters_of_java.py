@@ -65,7 +65,7 @@ def records(name_server: str) -> list[dict[str, Any]]:
 
 def told(record: dict[str, Any]) -> dict[str, Any]:
     properties = {name: value for name, value in record["properties"].items() if name not in VARYING}
-    return {"body": record["body"], "times": record["reconsume_times"], "flag": record["flag"], **properties}
+    return {"body": record["body"], "times": record["reconsumeTimes"], "flag": record["flag"], **properties}
 
 
 def test_a_java_consumer_that_always_fails_ends_in_dead_letters_and_resend_brings_them_back(
@@ -74,7 +74,7 @@ def test_a_java_consumer_that_always_fails_ends_in_dead_letters_and_resend_bring
     with Serving(tmp_path / "store", message_delay_level=QUICK) as broker:
         client = JavaClient(distribution, broker.name_server, tmp_path)
         letters = fail_all(client, broker.name_server, "DeadOrders")
-        assert {(each["origin_topic"], each["tries"], each["key"]) for each in letters} == {
+        assert {(each["originTopic"], each["tries"], each["key"]) for each in letters} == {
             ("DeadOrders", 3, "order-42")
         }
         for _ in range(2):  # A second time sends nothing.

@@ -131,7 +131,7 @@ def end(pid: int) -> None:
 
 
 def sent(peer: Peer) -> set[bytes]:
-    bodies = [b"order %d " % number + b"." * 3_000 for number in range(MESSAGES)]
+    bodies = [b"order %d " % number + b"." * 9_000 for number in range(MESSAGES)]
     peer.create_topic("orders", QUEUES)
     for number, body in enumerate(bodies):
         peer.send({"topic": "orders", "queue": number % QUEUES, "body": body, "keys": [f"order-{number}"]})

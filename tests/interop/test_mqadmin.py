@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import tiermq
 from broker.brokers import send_command
 from broker.consuming import heartbeat
 from cli.wire_commands import shell
@@ -20,11 +21,14 @@ from interop.mqadmin import Mqadmin, masked
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, Distribution
 from interop.two_brokers import World, broker_config, name_server_config, send_alike, two_brokers
 from tiermq.broker.broker import Broker
+from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.namesrv.name_server import NameServer
 from tiermq.remoting.codes import RequestCode as Code
 from tiermq.remoting.json_dialect import decode_body
 from tiermq.remoting.permissions import AccessTable
 from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
+from tiermq.testing import LocalBroker
+from waiting import until
 
 pytestmark = pytest.mark.interop
 
@@ -166,6 +170,27 @@ def test_a_topic_s_own_time_reaches_the_tier(distribution: Distribution, tmp_pat
         assert kept_after("+reserve.time=48") == ("kept in the tier of broker-a: 2 d (its own)", [("orders", 48)])
         assert kept_after("+reserve.time=720") == ("kept in the tier of broker-a: 30 d (its own)", [("orders", 720)])
         assert kept_after("-reserve.time") == ("kept in the tier of broker-a: for ever (by default)", [])
+
+
+def test_it_shows_what_the_python_client_traced(distribution: Distribution, tmp_path: Path) -> None:
+    handled: list[bytes] = []
+    with (
+        LocalBroker(tmp_path / "store") as broker,
+        Mqadmin(distribution, tmp_path / "admin", broker.name_server) as mqadmin,
+    ):
+        with tiermq.connect(broker.name_server) as cluster:
+            with cluster.producer("shop", trace=True) as producer:
+                receipt = producer.send(tiermq.Message("orders", b"tea", keys=["order-42"], tags="paid"))
+
+            def handle(message: ReceivedMessage) -> None:
+                handled.append(message.body)
+
+            with cluster.consumer("audit", topic="orders", start="first", on_message=handle, trace=True):
+                until(lambda: handled == [b"tea"])
+        rows = [line.split() for line in mqadmin.run("queryMsgTraceById", "-i", receipt.unique_key).splitlines()]
+    shown = {tuple(row[:2]) for row in rows if row and row[0] in ("Pub", "Sub")}
+    assert shown == {("Pub", "shop"), ("Sub", "audit")}
+    assert {row[-1] for row in rows if row and row[0] in ("Pub", "Sub")} <= {"success", "SUCCESS"}
 
 
 ACCOUNTS = """

@@ -120,6 +120,10 @@ WITHOUT: dict[str, dict[str, str]] = {
         ("testResetOffsetThenAckOldForPopOrderly", "testRestOffsetToSkipMsgForPopOrderly"),
         "looks up whether a queue is blocked inside the broker's process",
     ),
+    "tiermq.peer.BrokerGrpcIT": dict.fromkeys(
+        ("testQueryAssignment", "testQueryFifoAssignment"),
+        "counts the queues of three brokers: here each broker answers for itself",
+    ),
     "offset.LagCalculationIT": {"testEstimateLag": "counts the units of the broker's own consume queues"},
 }
 """Methods of classes above that look inside a broker of their own process."""

@@ -13,7 +13,8 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.limits import INLINE_BODY_BYTES
-from tiermq.remoting.server import CollectorPause, RemotingServer
+from tiermq.remoting.server import RemotingServer
+from tiermq.service import CollectorPause
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ from tiermq.spark import ScanMeter, attach, explain_scan, messages
 from tiermq.spark.attached_history import AttachedHistory, topic_views
 from tiermq.spark.source.builder import PRUNING_OPTION
 from tiermq.store.local_store import LocalStore
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SourceWorld]:
-    made = SourceWorld(tmp_path)
-    for queue_id in range(3):
-        made.put(60, "orders", queue_id)
-    made.put(5, "rare", 0)
-    made.flush_to_tier()
-    made.upload_index()
-    made.evict_all()
-    made.put(10, "orders", 0)
-    yield made
-    made.bury()
 
 
 def places(world: SourceWorld) -> dict[str, Any]:

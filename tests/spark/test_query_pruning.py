@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,6 @@ from tiermq.history.scan_pruning import ScanPruning
 from tiermq.spark import ScanMeter, attach, messages
 from tiermq.spark.query_pruning import read_condition, zone_of
 from waiting import until
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SourceWorld]:
-    """195 messages of topic orders in three queues, the last ten of which are on disk only, and five of rare."""
-    made = SourceWorld(tmp_path)
-    for queue_id in range(3):
-        made.put(60, "orders", queue_id)
-    made.put(5, "rare", 0)
-    made.flush_to_tier()
-    made.upload_index()
-    made.evict_all()
-    made.put(10, "orders", 0)
-    yield made
-    made.bury()
 
 
 def places(world: SourceWorld) -> dict[str, Any]:

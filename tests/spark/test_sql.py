@@ -12,7 +12,7 @@ import pytest
 
 from spark.source_world import SourceWorld
 from tiermq.errors import BadHistory, BadOption
-from tiermq.pipeline.sql.history_views import plain
+from tiermq.pipeline.sql.topic_views import plain
 from tiermq.spark.attached_history import topic_views
 from tiermq.spark.sql import sql
 

@@ -12,6 +12,7 @@ from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, bodies, numbered, on_simulation, put_all
 from tiermq import GetStatus, Message, PutStatus
 from tiermq.config import StoreConfig
+from tiermq.errors import StoreClosed
 from tiermq.store.clean_service import MANUAL_RUNS, Urgency, urgency_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.running_flags import Flag
@@ -241,6 +242,23 @@ def test_any_of_several_vetoes_is_enough(disk: DiskOf, clock: ManualClock) -> No
         store.add_eviction_veto(lambda start, end: True)
         disk.ratio = 0.99
         assert clean(store) == 0
+
+
+def test_a_round_that_meets_the_end_of_its_store_is_no_error_and_any_other_is(disk: DiskOf, clock: ManualClock) -> None:
+    with filled(disk, clock) as store:
+        found: list[Exception] = [StoreClosed("the store is closed"), OSError("the disk is gone")]
+
+        def veto(_start: int, _end: int) -> bool:
+            raise found.pop(0)
+
+        store.add_eviction_veto(veto)
+        disk.ratio = 0.99
+        clock.advance_ms(HOUR_MS)
+        assert store._parts.housekeeping.run_once() > 0
+        clock.advance_ms(HOUR_MS)
+        with pytest.raises(OSError, match="gone"):
+            store._parts.housekeeping.run_once()
+        assert found == []
 
 
 # What follows

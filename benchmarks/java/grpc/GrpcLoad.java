@@ -29,6 +29,8 @@ import java.util.concurrent.atomic.AtomicReference;
  */
 public final class GrpcLoad {
     private static final int BATCH = 32;
+    /** Both brokers let 1,024 wait for one topic of a group (popPollingSize). */
+    private static final int OF_ONE_GROUP = 500;
     private static Map<String, String> asked = new HashMap<>();
     private static final List<Client> CLIENTS = new ArrayList<>();
     private static String group;
@@ -103,7 +105,7 @@ public final class GrpcLoad {
             .setSystemProperties(system).setBody(body)).build();
     }
 
-    private static ReceiveMessageRequest receive(String topic) {
+    private static ReceiveMessageRequest receive(String topic, String group) {
         return ReceiveMessageRequest.newBuilder().setGroup(resource(group)).setMessageQueue(MessageQueue.newBuilder()
             .setTopic(resource(topic)).setId(-1)).setFilterExpression(all()).setBatchSize(BATCH)
             .setInvisibleDuration(Durations.fromSeconds(300)).setLongPollingTimeout(Durations.fromSeconds(20)).build();
@@ -130,7 +132,7 @@ public final class GrpcLoad {
         while (left.get() > 0) {
             AckMessageRequest.Builder acks = AckMessageRequest.newBuilder().setGroup(resource(group)).setTopic(resource(topic));
             Iterator<ReceiveMessageResponse> answers = client.blocking.withDeadlineAfter(60, TimeUnit.SECONDS)
-                .receiveMessage(receive(topic));
+                .receiveMessage(receive(topic, group));
             while (answers.hasNext()) {
                 ReceiveMessageResponse each = answers.next();
                 if (each.hasMessage()) {
@@ -193,7 +195,7 @@ public final class GrpcLoad {
         int count = number("count");
         for (int at = 0; at < count; at++) {
             CLIENTS.get(at % CLIENTS.size()).stub.withDeadlineAfter(120, TimeUnit.SECONDS)
-                .receiveMessage(receive(asked.get("topic")), new StreamObserver<ReceiveMessageResponse>() {
+                .receiveMessage(receive(asked.get("topic"), group + "-" + at / OF_ONE_GROUP), new StreamObserver<ReceiveMessageResponse>() {
                     @Override
                     public void onNext(ReceiveMessageResponse answer) {
                     }

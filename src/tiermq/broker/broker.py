@@ -40,7 +40,7 @@ from tiermq.broker.delivery.delivery_services import DeliveryServices
 from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.broker.group.group_table import GroupTable
-from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
+from tiermq.broker.http_endpoint import METRICS_TYPE, OPENMETRICS_TYPE, Answer, HttpEndpoint, status_answer
 from tiermq.broker.listen_address import BoundSockets, broker_sockets, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
@@ -56,6 +56,7 @@ from tiermq.broker.replication.replication import (
 )
 from tiermq.broker.replication.table_log import NOTE_S, SETTLED, TableLog
 from tiermq.broker.replication.table_replay import TableReplay
+from tiermq.broker.rpc_latency import NODE, RpcLatency
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic.topic_table import TopicTable, with_retention
@@ -64,8 +65,9 @@ from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, RequestRefused, StoreClosed, StoreError
 from tiermq.kernel import KERNEL
+from tiermq.log_levels import change_log_levels
 from tiermq.message.topic_name import is_light_queue
-from tiermq.metrics import Registry, register_process
+from tiermq.metrics import Registry, register_process, render_openmetrics
 from tiermq.remoting.client import BlockingClient, parse_name_servers
 from tiermq.remoting.connection import AccessCheck
 from tiermq.remoting.limits import ServerLimits
@@ -82,6 +84,7 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 if TYPE_CHECKING:
     from tiermq.broker.broker_context import Store
     from tiermq.broker.grpc.grpc_service import GrpcService
+    from tiermq.broker.otlp_export import OtlpExport
     from tiermq.broker.replication.tier_tables import TierTables
     from tiermq.tier.tiered_store import NotUploaded
 
@@ -146,11 +149,12 @@ BUSY_LOOK_S = 0.01
 SETTLED_LOOK_S = 0.2
 SERVICES_AFTER_S = 1.0
 """How long after the broker its services begin, as in RocketMQ."""
-NODE = ("cluster", "node_type", "node_id")
 
 
 class Broker:
     """See the module. Started and stopped once, by one thread."""
+
+    _otlp: OtlpExport | None = None
 
     def __init__(
         self,
@@ -408,12 +412,18 @@ class Broker:
         """Listen, register, and begin periodic work. Raises OSError when the address cannot be had."""
         if self._thread is not None:
             raise RemotingError("expected a broker that was not started, found one that was: make another")
+        if self.config.log_levels:
+            change_log_levels(self.config.log_levels)
         self._thread = LoopThread("broker-loop")
         try:
             self._thread.run(self.parts.server.start())
             if self.config.enable_slave_acting_master:
                 self._set_member = self._made_member()
             self._thread.call(self._open)
+            if self.config.otlp_endpoint:
+                from tiermq.broker.otlp_export import OtlpExport
+
+                self._otlp = OtlpExport(self.config, lambda: self.registries)
             if self.config.metrics_port >= 0:
                 pages = {"/metrics": self._metrics_page, "/health": self._health_page, "/ready": self._ready_page}
                 host = self.config.metrics_host or self.config.bind_address
@@ -424,6 +434,8 @@ class Broker:
             self._thread.stop()
             self._thread = None
             raise
+        if self._otlp is not None:
+            self._otlp.start()
         self.replication.start()
         if self._set_member is not None:
             self._set_member.start()
@@ -585,18 +597,23 @@ class Broker:
 
     def render_metrics(self) -> str:
         """The figures of the broker, its store and its tier, in Prometheus' text format."""
-        registries = [self.parts.metrics, self.parts.local.metrics]
-        if self.parts.tiered is not None:
-            registries.append(self.parts.tiered.metrics)
-        return "".join(registry.render_prometheus() for registry in registries)
+        return "".join(registry.render_prometheus() for registry in self.registries)
 
-    def _metrics_page(self) -> Answer:
+    @property
+    def registries(self) -> list[Registry]:
+        """Of the broker, its store and its tier."""
+        found = [self.parts.metrics, self.parts.local.metrics]
+        return found if self.parts.tiered is None else [*found, self.parts.tiered.metrics]
+
+    def _metrics_page(self, accept: str) -> Answer:
+        if OPENMETRICS_TYPE.partition(";")[0] in accept:
+            return Answer(200, OPENMETRICS_TYPE, render_openmetrics(self.registries).encode())
         return Answer(200, METRICS_TYPE, self.render_metrics().encode())
 
-    def _health_page(self) -> Answer:
+    def _health_page(self, _accept: str) -> Answer:
         return status_answer({} if self.store.running else {"store": "expected it open, found it closed"})
 
-    def _ready_page(self) -> Answer:
+    def _ready_page(self, _accept: str) -> Answer:
         return status_answer(self.problems(), self.warnings())
 
     def problems(self) -> dict[str, str]:
@@ -668,6 +685,8 @@ class Broker:
             self._set_member.stop()
         if self._registration is not None:
             self._registration.stop()
+        if self._otlp is not None:
+            self._otlp.stop()
         if self._endpoint is not None:
             self._endpoint.stop()
         thread.run(self._close(drain_s))
@@ -805,4 +824,5 @@ def register_broker_metrics(parts: BrokerContext, name_servers: Callable[[], lis
         registry.gauge(name, text, NODE).labels(*node).set_function(read)
     for name, (text, read) in counters.items():
         registry.counter(name, text, NODE).labels(*node).set_function(read)
+    server.note_latency = RpcLatency(registry, node, lambda: server.codes).note
     register_process(registry, version=__version__, python=platform.python_version(), kernel=KERNEL)

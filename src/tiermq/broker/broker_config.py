@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from tiermq.config import DELAY_LEVELS
 from tiermq.errors import BadConfig
+from tiermq.log_levels import levels_in
 from tiermq.message.hosts import LOOPBACK
 from tiermq.settings import Configuration, whole
 
@@ -31,6 +32,7 @@ CHANGEABLE_OF_BROKER = frozenset(
         "channel_expired_timeout",
         "cold_pace_bytes_min",
         "enable_property_filter",
+        "log_levels",
         "long_polling_enable",
         "notify_consumer_ids_changed_enable",
         "reject_transaction_message",
@@ -235,9 +237,17 @@ class BrokerConfig(Configuration):
     metrics_port: int = whole(-1, low=-1, high=65_535)
     metrics_host: str = ""
     """Where they are served. Empty: `bind_address`."""
+    otlp_endpoint: str = ""
+    """Also send metrics to this collector of OpenTelemetry by OTLP/HTTP, such as http://127.0.0.1:4318/v1/metrics."""
+    otlp_interval: int = whole(60_000, low=100)
+    """ms between two of them."""
+
+    log_levels: str = ""
+    """Levels of single modules, or of the whole log: `tiermq.tier=DEBUG,INFO`. Can be changed while the broker runs."""
 
     def __post_init__(self) -> None:
         self.check_settings()
+        levels_in(self.log_levels)
         if not self.broker_name:
             object.__setattr__(self, "broker_name", socket.gethostname() or "DEFAULT_BROKER")
         if len(self.broker_name.encode()) > BROKER_NAME_BYTES_MAX:

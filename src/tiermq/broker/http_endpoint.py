@@ -1,6 +1,6 @@
 """HttpEndpoint: /metrics, /health and /ready of a broker over HTTP/1.1.
 
-    GET /metrics    Prometheus' text, under RocketMQ's metric names where it has one
+    GET /metrics    Prometheus' text, or OpenMetrics' if that is accepted, under RocketMQ's names where it has one
     GET /health     200 while the process serves; 503 with a reason when a restart would help
     GET /ready      200 when clients can be sent here; 503 with what is missing
 
@@ -42,6 +42,7 @@ KEEP_ALIVE_S = 5
 CONNECTIONS_MAX = 64
 BACKLOG = 128
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 JSON_TYPE = "application/json"
 _log = logging.getLogger(__name__)
 _requests_log = logging.getLogger(f"{__name__}.requests")
@@ -56,7 +57,8 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Page = Callable[[], Answer]
+Page = Callable[[str], Answer]
+"""Gets the header Accept."""
 
 
 def status_answer(problems: Mapping[str, str], warnings: Mapping[str, str] | None = None) -> Answer:
@@ -217,7 +219,7 @@ def _application(pages: Mapping[str, Page]) -> ASGIApp:
 
     async def page(request: Request) -> Response:
         try:
-            return response(request, pages[request.url.path]())
+            return response(request, pages[request.url.path](request.headers.get("accept", "")))
         except Exception as error:  # noqa: BLE001 - the client gets an answer
             _log.exception("%s failed", request.url.path)
             return response(request, status_answer({"endpoint": f"{type(error).__name__}: {error}"}))

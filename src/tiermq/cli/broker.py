@@ -26,6 +26,8 @@ ROLE_LOOK_S = 0.05
 ASK_S = 3.0
 DRAIN_LOOK_S = 0.5
 DRAIN_ASK_S = 60.0
+EMPTY_LOOKS = 2
+"""A send that was under way when sends were closed may come after the first."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -40,7 +42,7 @@ def broker() -> None:
       tiermq broker status orders-a
       tiermq broker demote orders-a              hand over before maintenance
       tiermq broker promote 10.0.0.12:10911      make this replica the master
-      tiermq broker drain orders-a               before this broker is taken away for good
+      tiermq broker drain orders-a               before it is taken away for good
     """
 
 
@@ -160,9 +162,10 @@ def drain(
 async def _drain(
     cluster: ClusterClient, name: str, unread: bool, left_topics: Collection[str], cancel: bool, timeout_s: float
 ) -> dict[str, Any]:
-    """Ask until nothing is left, or the time is over; the last answer. A new master is closed, too."""
+    """Ask until nothing is left, twice, or the time is over; the last answer. A new master is closed, too."""
     deadline_s = time.monotonic() + timeout_s
     said: list[str] = []
+    empty_looks = 0
     while True:
         address = name if _is_address(name) else (await cluster.masters()).get(name)
         if address is None:
@@ -171,9 +174,10 @@ async def _drain(
         answer = await cluster.ask(address, RequestCode.DRAIN_BROKER, timeout_s=DRAIN_ASK_S, close=close)
         found = decode_object(answer.body)
         left = _left(found, unread, left_topics)
-        if cancel or not left or time.monotonic() >= deadline_s:
+        empty_looks = 0 if left else empty_looks + 1
+        if cancel or empty_looks == EMPTY_LOOKS or (left and time.monotonic() >= deadline_s):
             return found
-        if left != said:
+        if left and left != said:
             click.echo(f"waiting: {'; '.join(left)}", err=True)
             said = left
         await asyncio.sleep(DRAIN_LOOK_S)

@@ -31,6 +31,14 @@ from tiermq.remoting.permissions import AccessFile
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Read this store directory, in use or not; repeatable.",
 )
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="KIND:PLACE",
+    help="A table that messages are exported to (parquet:/dir, …); repeatable.",
+)
+@click.option("--spark-master", metavar="URL", help="Let queries run on this Spark, such as local[2] [do not].")
 @click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
 @click.option("--host", default=LOOPBACK, show_default=True, help="Listen at this address; others need accounts.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A further name that browsers use for it.")
@@ -47,6 +55,8 @@ def console(
     access: Access,
     tier: str | None,
     stores: tuple[Path, ...],
+    tables: tuple[str, ...],
+    spark_master: str | None,
     port: int,
     host: str,
     hosts: tuple[str, ...],
@@ -75,8 +85,9 @@ def console(
             # Visitors sign with their own account, never with this process's.
             visitors = Access(access.name_servers, None, None, access.tls, access.certificates)
             place = SourcePlace(
-                visitors if access.name_servers else None, tier, tuple(StorePlace(str(each)) for each in stores)
-            )
+                visitors if access.name_servers else None, tier, tuple(StorePlace(str(each)) for each in stores),
+                tables, spark_master,
+            )  # fmt: skip
             server = ConsoleServer(
                 Sources(place), host=host, port=port, hosts=hosts, accounts=acl, allow_changes=allow_changes
             )

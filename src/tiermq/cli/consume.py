@@ -21,6 +21,7 @@ from tiermq.client.queue_access import (
     SUSPEND_FLAG,
     QueueAccess,
 )
+from tiermq.console.catalogue import camel
 from tiermq.errors import CorruptRecord, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
@@ -225,7 +226,7 @@ async def _consume(
 def show(message: StoredMessage, shown_as: str) -> None:
     """Print one message to standard output."""
     if shown_as == "json":
-        click.echo(json.dumps(described(message)))
+        click.echo(json.dumps(camel(described(message))))
     elif shown_as == "bodies":
         sys.stdout.buffer.write(_body(message) + b"\n")
         sys.stdout.buffer.flush()

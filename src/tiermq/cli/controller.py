@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import ACCEPT_WEAKER, SecurityOptions, run_server, security_options, server_settings
 from tiermq.controller.controller import Controller
 from tiermq.controller.controller_config import ControllerConfig
@@ -27,7 +28,7 @@ STATE_TIMEOUT_S = 2.0
     help="Where the state of broker sets is kept, for all controllers: s3://bucket/prefix, gs://, az:// or file:///dir.",
 )
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [9878]; 0 takes a free one.")
-@click.option("--bind", help="Listen on this address [bindAddress of the file, or 127.0.0.1].")
+@click.option("--host", "--bind", "host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option("--advertise", help="HOST:PORT under which brokers reach it [the address to which they connected].")
 @click.option(
     "--config",
@@ -38,10 +39,11 @@ STATE_TIMEOUT_S = 2.0
 @ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
+@log_options
 def controller(
     state_url: str,
     port: int | None,
-    bind: str | None,
+    host: str | None,
     advertise: str | None,
     config_file: Path | None,
     accept_weaker: bool,
@@ -53,7 +55,7 @@ def controller(
     Its state is one object per broker set, changed by compare-and-set. Any number of controllers may run on one state;
     name all of them in controllerAddr of every broker. With file:///dir all must run on this machine.
 
-    Only this machine can connect, unless --bind or the file's bindAddress is set: 0.0.0.0 is every address.
+    Only this machine can connect, unless --host or the file's bindAddress is set: 0.0.0.0 is every address.
 
     Options override the file. Ends cleanly on SIGTERM and on Ctrl-C; SIGHUP reads accounts and certificates again.
 
@@ -77,7 +79,7 @@ def controller(
         security,
         accept_weaker=accept_weaker,
         listen_port=port,
-        bind_address=bind,
+        bind_address=host,
         advertised_address=advertise,
     )
 

@@ -20,6 +20,7 @@ from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.client.delayed_messages import AtBroker, cancel_timer, delayed_messages, send_cancellation
 from tiermq.config import StoreConfig
+from tiermq.console.catalogue import camel
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
 from tiermq.delivery.timer.timer_destination import PRECISION_MS
 from tiermq.delivery.waiting_view import WaitingView
@@ -85,7 +86,7 @@ def list_delayed(access: Access, directory: Path | None, tier_url: str | None, a
     Examples:
       tiermq delayed ls -n 127.0.0.1:9876 --topic orders
       tiermq delayed ls --store ~/store --limit 10
-      tiermq delayed ls --json | jq -r 'select(.topic == "orders") | .unique_key'
+      tiermq delayed ls --json | jq -r 'select(.topic == "orders") | .uniqueKey'
     """
     if directory is not None and tier_url is not None:
         raise click.UsageError("expected --store or --tier, found both")
@@ -95,7 +96,7 @@ def list_delayed(access: Access, directory: Path | None, tier_url: str | None, a
     else:
         rows = _found(directory, options) if directory else access.run(lambda cluster: _asked(cluster, options))
     for row in rows:
-        click.echo(json.dumps(row) if as_json else _line(row))
+        click.echo(json.dumps(camel(row)) if as_json else _line(row))
     if not rows and not as_json:
         click.echo("nothing waits", err=True)
 
@@ -161,7 +162,7 @@ def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as
     if not done and tier_url is not None:
         done = cancel_tiered_timer(access, tier_url, topic, unique_key)
     if as_json:
-        click.echo(json.dumps({"cancelled": [each.to_dict() for each in done]}))
+        click.echo(json.dumps({"cancelled": [camel(each.to_dict()) for each in done]}))
     else:
         for each in done:
             click.echo(f"cancelled: it was due {moment(each.waiting.deliver_ms)} at {each.broker_name}")

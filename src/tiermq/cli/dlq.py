@@ -16,6 +16,7 @@ from tiermq.cli.option_values import Moment
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.client.dead_letters import DeadLetter, Resending, Unreadable, Wanted, dead_letters
+from tiermq.console.catalogue import camel
 from tiermq.errors import CorruptRecord, RemotingError, StoreDamaged
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX
 from tiermq.pipeline.job_report import counted_noun
@@ -127,7 +128,7 @@ def list_letters(
     async def listed(client: ClusterClient) -> int:
         count = 0
         async for letter in _limited(dead_letters(client, name, Wanted(topic, since, key)), limit):
-            click.echo(json.dumps(_values(letter)) if as_json else _line(letter))
+            click.echo(json.dumps(camel(_values(letter))) if as_json else _line(letter))
             count += 1
         return count
 
@@ -235,7 +236,7 @@ def _problem(letter: Unreadable) -> dict[str, str]:
 
 def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(report))
+        click.echo(json.dumps(camel(report)))
         return
     verb = "to be sent" if report["dry_run"] else "sent again"
     click.echo(

@@ -22,6 +22,7 @@ from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
 from tiermq.cli.conventions import EXIT_CANNOT_START
 from tiermq.cli.serve import check_access, own_account
+from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
     ACCEPT_WEAKER,
     OPEN,
@@ -88,6 +89,7 @@ _log = logging.getLogger(__name__)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
 @partial(cluster_options, default="")
+@log_options
 def follow(access: Access, **options: Any) -> None:
     """Copy the log of a running master into DIR, upload it at once, and serve reads.
 
@@ -110,8 +112,6 @@ def follow(access: Access, **options: Any) -> None:
         --tier s3://bucket/history
       tiermq follow shadow --master 10.0.0.5:10912 --tier s3://bucket/history
     """
-    level = logging.INFO if options["verbose"] else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     limit_heaps()
     as_json: bool = options["as_json"]
     with EndSignals() as ending, ExitStack() as running:

@@ -83,6 +83,7 @@ COMMANDS = {
     "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
     "status": Entry("tiermq.cli.status", "status", "Show the overview, and what needs attention."),
     "config": Entry("tiermq.cli.config", "config", "Show, check and change settings of brokers."),
+    "api": Entry("tiermq.cli.api", "api", "Run any operation of the console, and print its JSON."),
     "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),

@@ -16,7 +16,7 @@ from tiermq.remoting.permissions import AccessFile
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [9876]; 0 takes a free one.")
-@click.option("--bind", help="Listen on this address [bindAddress of the file, or 127.0.0.1].")
+@click.option("--host", "--bind", "host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option(
     "--config",
     "config_file",
@@ -29,7 +29,7 @@ from tiermq.remoting.permissions import AccessFile
 @log_options
 def namesrv(
     port: int | None,
-    bind: str | None,
+    host: str | None,
     config_file: Path | None,
     accept_weaker: bool,
     as_json: bool,
@@ -37,7 +37,7 @@ def namesrv(
 ) -> None:
     """Run a name server for brokers and clients of TierMQ and RocketMQ.
 
-    Only this machine can connect, unless --bind or the file's bindAddress is set: 0.0.0.0 is every address.
+    Only this machine can connect, unless --host or the file's bindAddress is set: 0.0.0.0 is every address.
 
     Options override the file. Ends cleanly on SIGTERM and on Ctrl-C; SIGHUP reads accounts and certificates again.
 
@@ -49,7 +49,7 @@ def namesrv(
     \b
     Examples:
       tiermq namesrv
-      tiermq namesrv --bind 0.0.0.0 --port 9877
+      tiermq namesrv --host 0.0.0.0 --port 9877
       tiermq namesrv --config /etc/rocketmq/namesrv.conf --json
       tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
@@ -61,7 +61,7 @@ def namesrv(
         security,
         accept_weaker=accept_weaker,
         listen_port=port,
-        bind_address=bind,
+        bind_address=host,
     )
 
     def make(acl: AccessFile | None, _opened: ExitStack) -> tuple[NameServer, str, dict[str, object]]:

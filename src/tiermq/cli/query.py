@@ -13,6 +13,7 @@ from tiermq.cli.consume import described
 from tiermq.cli.conventions import EXIT_NOTHING
 from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
 from tiermq.client.queue_access import QueueAccess, find_by_key
+from tiermq.console.catalogue import camel
 from tiermq.errors import TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import decode_records
@@ -123,7 +124,7 @@ async def _by_id(cluster: ClusterClient, options: dict[str, Any], text: str) -> 
 def _print(message: StoredMessage, as_json: bool) -> None:
     shown = described(message)
     if as_json:
-        click.echo(json.dumps(shown))
+        click.echo(json.dumps(camel(shown)))
         return
     for name, value in shown.items():
         click.echo(f"{name:28} {value}")

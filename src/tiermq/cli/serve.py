@@ -86,6 +86,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
 @click.option("--grpc-port", type=click.IntRange(0, 65_535), help="Serve RocketMQ 5's clients by gRPC here; 0: do not.")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
+@click.option(
+    "--otlp", metavar="URL", help="Send metrics to this OpenTelemetry collector: http://host:4318/v1/metrics."
+)
 @click.option("--console", "with_console", is_flag=True, help="Serve the console's pages at --console-port.")
 @click.option(
     "--console-port",
@@ -164,9 +167,8 @@ def _start(
 ) -> tuple[
     dict[str, Any], Callable[[], None], Callable[[], None], AccessFile | None, Callable[[], list[RemotingServer]]
 ]:
-    """Start everything; `running` stops it in reverse order. Returns the ready line's values, what SIGHUP calls, what
-    is called when the ready line was printed, the accounts, and the servers that run now.
-    `left` receives what the tier lacks when everything has ended.
+    """Start everything; `running` stops it in reverse order, and then `left` receives what the tier lacks. Returns the
+    ready line's values, what SIGHUP calls, what is called after that line, the accounts, and the servers that run now.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     _take_options(options, file, running)
@@ -530,6 +532,7 @@ def _broker_config(options: dict[str, Any], file: FileSettings, directory: str) 
         "broker_name": options["name"],
         "namesrv_addr": options["namesrv"],
         "metrics_port": options["metrics_port"],
+        "otlp_endpoint": options["otlp"],
         "grpc_server_port": options["grpc_port"],
     }
     values |= {name: value for name, value in wanted.items() if value is not None}

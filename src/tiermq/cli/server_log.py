@@ -12,9 +12,19 @@ from typing import Any, TypeVar
 
 import click
 
+from tiermq.errors import BadConfig
+from tiermq.log_levels import parse_log_levels, set_log_levels
+
 F = TypeVar("F", bound=Callable[..., Any])
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+
+class TextLines(logging.Formatter):
+    """Lines for people: times of this machine's zone, to the millisecond, with their distance from UTC."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, tz=UTC).astimezone()
+        return f"{moment.isoformat(' ', timespec='milliseconds')} {super().format(record)}"
 
 
 class JsonLines(logging.Formatter):
@@ -57,19 +67,11 @@ def log_options(command: F) -> F:
 
 def start_log(levels: Sequence[str], log_format: str, *, is_verbose: bool = False) -> None:
     """Log to standard error. Raises UsageError for an unknown level."""
-    whole = "INFO" if is_verbose else "WARNING"
-    own: dict[str, str] = {}
-    for text in levels:
-        name, equals, level = text.rpartition("=")
-        if level.upper() not in LEVELS or bool(equals) != bool(name):
-            raise click.UsageError(f"--log-level: expected one of {', '.join(LEVELS)}, found {text!r}")
-        if name:
-            own[name] = level.upper()
-        else:
-            whole = level.upper()
-    logging.basicConfig(level=whole, format=TEXT_FORMAT, stream=sys.stderr)
-    if log_format == "json":
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonLines())
-    for name, level in own.items():
-        logging.getLogger(name).setLevel(level)
+    try:
+        wanted = parse_log_levels(levels)
+    except BadConfig as error:
+        raise click.UsageError(f"--log-level: {error}") from error
+    logging.basicConfig(level="INFO" if is_verbose else "WARNING", stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLines() if log_format == "json" else TextLines(TEXT_FORMAT))
+    set_log_levels(wanted)

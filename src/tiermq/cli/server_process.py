@@ -82,8 +82,7 @@ class Watchdog:
             return
         self._next_s = now_s + self.period_s
         servers = self._servers()
-        answered = [0]  # Of this beat; each loop counts on its own thread, one increment after the other.
-        lock = threading.Lock()
+        answered, lock = [0], threading.Lock()  # Of this beat.
 
         def count() -> None:
             with lock:

@@ -11,6 +11,7 @@ import click
 
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
 from tiermq.cli.tier.output import moment
+from tiermq.console.catalogue import camel
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.errors import StoreError, TierMQError
 from tiermq.history.scan_values import HistoryPlace, StorePlace
@@ -57,7 +58,7 @@ def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group:
     Examples:
       tiermq transaction ls ~/store
       tiermq transaction ls ~/store --group payments --json \\
-          | jq -r .transaction_id
+          | jq -r .transactionId
     """
     count = 0
     try:
@@ -67,7 +68,7 @@ def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group:
             count += 1
             asked = f"asked {half.questions} times" if half.questions else "not asked about yet"
             line = f"{moment(half.born_ms)}  {half.topic}:{half.queue_id}  {half.transaction_id}  {half.producer_group}"
-            click.echo(json.dumps(half.to_dict()) if as_json else f"{line}  {asked}")
+            click.echo(json.dumps(camel(half.to_dict())) if as_json else f"{line}  {asked}")
     except StoreError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(EXIT_NO_STORE) from error
@@ -121,7 +122,7 @@ def show(
         click.echo(f"tiermq transaction: nothing is known there of a transaction {transaction_id}", err=True)
         sys.exit(EXIT_NOTHING)
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
+        click.echo(json.dumps(camel(found.to_dict())))
     else:
         _show(found)
 

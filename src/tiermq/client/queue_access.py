@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from tiermq.client.cluster_client import TIMEOUT_S, ClusterClient, QueuePlace
@@ -139,18 +140,19 @@ class QueueAccess:
     def pull_soon(self, offset: int, most: int) -> SentPull | None:
         """The same of all messages, sent with everything that this loop iteration sends, and without a task.
 
-        For pulls by the thousand, one of which costs a fifth of `pull`. None: it must be done by `pull`, since no
-        connection is open, or requests are signed.
+        For pulls by the thousand, one of which costs a fifth of `pull`. None: no connection is open, so it must be done
+        by `pull`.
         """
         client = self.client.connected(self.place.address)
-        if client is None or client.credentials is not None:
+        if client is None:
             return None
         if self._template is None:
             fields = {"topic": self.topic, "queueId": str(self.place.queue_id), **PULL_FIELDS, "subscription": "*"}
             fields |= {"sysFlag": str(SUBSCRIPTION_FLAG), "suspendTimeoutMillis": "0"}
             self._template = RequestTemplate(RequestCode.PULL_MESSAGE, fields, ("queueOffset", "maxMsgNums"))
-        encode = self._template.encode
-        code = int(RequestCode.PULL_MESSAGE)
+        encode, code = self._template.encode, int(RequestCode.PULL_MESSAGE)
+        if client.credentials is not None:
+            encode = partial(self._template.signed, client.credentials)
         return SentPull(
             client, client.request_encoded(lambda opaque: (encode(opaque, offset, most),), self.timeout_s, code)
         )

@@ -10,7 +10,9 @@ writing, as a start: prices change, so every figure shows which sheet it was mad
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from tiermq.errors import BadRequest
@@ -110,3 +112,43 @@ def cost_of(use: TopicUse, sheet: PriceSheet, what_if: WhatIf | None = None) -> 
         "reads": round(reads, 6),
         "total": round(storage + writes + reads, 6),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class DatedBytes:
+    """A segment of the log with the times of its messages, and the objects that it was written as."""
+
+    begin_ms: int
+    end_ms: int
+    size: int
+    objects: int
+    messages: int
+
+
+def cost_of_days(parts: Iterable[DatedBytes], sheet: PriceSheet) -> list[dict[str, Any]]:
+    """A row for each day (UTC) that has messages, oldest first. A segment of several days is spread evenly over them.
+
+    `storage` is what the bytes of the day cost for a month, `writes` what their upload has cost, once.
+    """
+    found: dict[int, list[float]] = {}
+    for part in parts:
+        first, last = part.begin_ms // DAY_MS, max(part.begin_ms, part.end_ms) // DAY_MS
+        span = max(1, part.end_ms - part.begin_ms)
+        for day in range(first, last + 1):
+            begin, end = max(part.begin_ms, day * DAY_MS), min(part.end_ms, (day + 1) * DAY_MS)
+            share = 1.0 if first == last else max(0, end - begin) / span
+            row = found.setdefault(day, [0.0, 0.0, 0.0])
+            for index, amount in enumerate((part.messages, part.size, part.objects)):
+                row[index] += amount * share
+    return [
+        {
+            "day": datetime.fromtimestamp(day * DAY_MS / 1000, tz=UTC).strftime("%Y-%m-%d"),
+            "messages": round(messages),
+            "bytes": round(size),
+            "objects": round(objects, 1),
+            "storage": round(size / GB * sheet.gb_month, 6),
+            "writes": round(objects / 1000 * sheet.writes_1000, 6),
+            "total": round(size / GB * sheet.gb_month + objects / 1000 * sheet.writes_1000, 6),
+        }
+        for day, (messages, size, objects) in sorted(found.items())
+    ]

@@ -23,17 +23,25 @@ from tiermq.errors import BadRequest, ChangeRefused
 from tiermq.settings import did_you_mean
 
 Result = dict[str, Any]
+DATA = frozenset({"properties"})
+"""Members whose own keys are data: they stay as they are."""
+MOMENT_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+MOMENT_CHARACTERS = 64
 NUMBER_MAX = (1 << 63) - 1
 MODULES = {
     "overview": "overview",
     "topic": "topics",
     "group": "groups",
+    "producer": "groups",
     "message": "messages",
     "tier": "tier",
     "sql": "sql",
     "settings": "settings",
     "delayed": "waiting",
     "dlq": "waiting",
+    "transaction": "waiting",
+    "history": "history",
 }
 """Of `tiermq.console.operations`, by the first word of a name: each registers its operations when it is imported."""
 
@@ -71,9 +79,12 @@ class Parameter:
             return words[text.lower()]
         if self.kind is Kind.MOMENT:
             try:
-                return read_moment_ms(text, now_ms)
-            except ValueError as error:
+                moment_ms = read_moment_ms(text[:MOMENT_CHARACTERS], now_ms)
+            except (ValueError, OverflowError) as error:
                 raise BadRequest(f"{self.name}: {error}") from error
+            if not 0 <= moment_ms <= MOMENT_MAX_MS:
+                raise BadRequest(f"{self.name}: expected a time from 1970 to 9999, found {text[:40]!r}")
+            return moment_ms
         if self.kind is Kind.TEXT:
             if self.choices and text not in self.choices:
                 raise BadRequest(f"{self.name}: expected one of {', '.join(self.choices)}, found {text[:40]!r}")
@@ -99,6 +110,12 @@ class Operation:
     call: Callable[..., Result]
     parameters: tuple[Parameter, ...] = ()
     changes: bool = False
+    starts: bool = False
+    """Reads only, and costs so much that a link of another site must not start it: POST, with a token."""
+
+    @property
+    def posts(self) -> bool:
+        return self.changes or self.starts
 
     def arguments(self, values: Mapping[str, object], now_ms: int) -> dict[str, object]:
         """The keywords of a call. An empty text counts as left out. Raises BadRequest."""
@@ -119,18 +136,34 @@ class Operation:
         return found
 
 
+def camel(found: Mapping[str, Any]) -> Result:
+    """With the names of members in the one case that results have: `queue_offset` becomes `queueOffset`."""
+    return {_camel(name): each if name in DATA else _camel_value(each) for name, each in found.items()}
+
+
+def _camel_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return camel(value)
+    return [_camel_value(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
 _operations: dict[str, Operation] = {}
 
 
 def operation(
-    name: str, summary: str, *parameters: Parameter, changes: bool = False
+    name: str, summary: str, *parameters: Parameter, changes: bool = False, starts: bool = False
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Add a function to the catalogue."""
 
     def registered(call: Callable[..., Result]) -> Callable[..., Result]:
         if name in _operations:
             raise ValueError(f"operation {name} exists already")
-        _operations[name] = Operation(name, summary, call, parameters, changes)
+        _operations[name] = Operation(name, summary, call, parameters, changes, starts)
         return call
 
     return registered
@@ -158,8 +191,8 @@ def run(name: str, visit: Visit, values: Mapping[str, object] | None = None) -> 
     """Check and call an operation. Raises BadRequest, ChangeRefused, and what the operation raises."""
     found = found_operation(name)
     keywords = found.arguments(values or {}, SystemClock().now_ms())
-    if found.changes:
-        if not visit.may_change:
-            raise ChangeRefused(f"{name} changes something, and this console only reads: start it with --allow-changes")
+    if found.changes and not visit.may_change:
+        raise ChangeRefused(f"{name} changes something, and this console only reads: start it with --allow-changes")
+    if found.posts:
         visit.audit(name, keywords)
     return found.call(visit, **keywords)

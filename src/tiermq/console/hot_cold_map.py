@@ -11,7 +11,7 @@ were sampled in the store; between two of them they are interpolated.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,6 +30,7 @@ class Where(enum.StrEnum):
     TIERED = "tiered"
     PROVEN = "proven"
     BOTH = "both"
+    EVICTABLE = "evictable"
     LOCAL = "local"
     GAP = "gap"
     MISSING = "missing"
@@ -40,7 +41,8 @@ WORDS = {
     Where.EXPIRED: "expired: deleted by retention",
     Where.TIERED: "in the tier only, in a segment that still grows",
     Where.PROVEN: "in the tier only, in a sealed segment with its checksum",
-    Where.BOTH: "in the tier and still on the local disk",
+    Where.BOTH: "in the tier and still on the local disk, not proven",
+    Where.EVICTABLE: "evictable: proven in the tier, and still on the local disk",
     Where.LOCAL: "on the local disk only",
     Where.GAP: "a gap: gone before it was copied to the tier",
     Where.MISSING: "neither in the tier nor on the local disk",
@@ -100,6 +102,22 @@ class Times:
         before, after = self._times[index - 1], self._times[index]
         return before + (after - before) * (offset - low) // (high - low)
 
+    @property
+    def range_ms(self) -> tuple[int, int] | None:
+        """The first and the last known time."""
+        return (self._times[0], self._times[-1]) if self._times else None
+
+    def offset_after(self, moment_ms: int, end: int) -> int:
+        """About the first message that was stored after this time; `end` where all known ones were stored before it."""
+        index = bisect_right(self._times, moment_ms)
+        if index == len(self._times):
+            return end
+        if index == 0:
+            return self._offsets[0]
+        low, high = self._offsets[index - 1], self._offsets[index]
+        before, after = self._times[index - 1], self._times[index]
+        return low + 1 + (high - low - 1) * (moment_ms - before) // (after - before)
+
 
 def times_of(queue: QueueHistory, newest_ms: int | None = None) -> Times:
     """What a queue's history knows of its times; `newest_ms` is that of its last message."""
@@ -158,10 +176,11 @@ def _where(queue: QueueHistory, at: int, gaps: Sequence[Range], holes: Sequence[
         inside = next((detail for begin, end, detail in ranges if begin <= at < end), None)
         if inside is not None and not is_hot:
             return where, inside
-    if is_cold and is_hot:
-        return Where.BOTH, ""
     if is_cold:
-        return (Where.PROVEN if _is_proven(queue, at) else Where.TIERED), ""
+        is_proven = _is_proven(queue, at)
+        if is_hot:
+            return (Where.EVICTABLE if is_proven else Where.BOTH), ""
+        return (Where.PROVEN if is_proven else Where.TIERED), ""
     if is_hot:
         return Where.LOCAL, ""
     return (Where.EXPIRED if at < queue.min_offset else Where.MISSING), ""

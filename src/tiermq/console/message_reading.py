@@ -6,10 +6,13 @@ A scan is planned by `tiermq.history` and read until enough was found; nothing i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tiermq.client.wire_history import read_placed_task
+from tiermq.client.wire_history import catalog_of, read_placed_task
+from tiermq.console.catalogue import camel
+from tiermq.console.sources import Visit
 from tiermq.errors import CorruptRecord
 from tiermq.history.catalog import Catalog
 from tiermq.history.key_lookup import KeyIndex
@@ -30,13 +33,28 @@ class FoundMessage:
     side: Side
     segment: str
 
+    def moment(self) -> tuple[int, int, int]:
+        """The order in which messages were stored; within a queue that of its offsets."""
+        return self.message.store_timestamp_ms, self.message.queue_id, self.message.queue_offset
+
     def to_dict(self) -> dict[str, Any]:
         return {
-            **self.message.to_sent_dict(),
+            **camel(self.message.to_sent_dict()),
             "broker": self.queue.broker,
             "side": self.side.value,
             "segment": self.segment,
         }
+
+
+@contextmanager
+def catalog_for(visit: Visit, request: ScanRequest) -> Iterator[Catalog]:
+    """Files where the visit may read them, else brokers."""
+    if visit.has_files:
+        with visit.sources.files() as history:
+            yield catalog_of(history, request)
+    else:
+        with visit.wire_history() as history:
+            yield catalog_of(history, request)
 
 
 def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> Iterator[FoundMessage]:

@@ -56,6 +56,10 @@ class SourcePlace:
     access: Access | None = None
     tier: str | None = None
     stores: tuple[StorePlace, ...] = ()
+    tables: tuple[str, ...] = ()
+    """Tables that messages are exported to, as `pipeline export --to` has them: a message's life names those."""
+    spark_master: str | None = None
+    """Where queries run that are too large for the console's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Sources:
         self._clusters: OrderedDict[Credentials | None, BlockingCluster] = OrderedDict()
         self._listing = Kept(LISTING_S, self.clock, self._list_tier)
         self._wire_tables: dict[Credentials | None, Kept[Tables]] = {}
+        self._kept: dict[tuple[object, ...], Kept[Any]] = {}
         self.verification: dict[str, Any] | None = None
         """The last verification that this console made."""
         self._tables = Kept(TABLES_S, self.clock, self._read_tables)
@@ -171,6 +176,17 @@ class Sources:
                 self._wire_tables[credentials] = kept
         return kept.get()
 
+    def kept(self, key: tuple[object, ...], seconds: float, make: Callable[[], T]) -> T:
+        """What `make` gives, or gave in the last seconds for this key, which has all that it depends on."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                while len(self._kept) >= CLUSTERS_MAX:
+                    self._kept.pop(next(iter(self._kept)))
+                found = self._kept[key] = Kept(seconds, self.clock, make)
+        value: T = found.get()
+        return value
+
     def _ask_tables(self, credentials: Credentials | None) -> Tables:
         cluster = self.cluster(credentials)
         found, problems = cluster.run(_tables_of(cluster.client))
@@ -226,7 +242,7 @@ class Sources:
         with self._lock:
             self._listing.forget()
             self._tables.forget()
-            for kept in self._wire_tables.values():
+            for kept in (*self._wire_tables.values(), *self._kept.values()):
                 kept.forget()
 
     def tables(self) -> Tables:

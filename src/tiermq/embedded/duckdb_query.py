@@ -20,9 +20,8 @@ from tiermq.history.scan_values import ScanCounters, ScanPlan
 from tiermq.pipeline.job_report import JobReport, size_text
 from tiermq.pipeline.scan.explain import describe_counters
 from tiermq.pipeline.scan.scan_spec import ScanSpec
-from tiermq.pipeline.sql.history_views import ROWS_SHOWN, history_views, plain
 from tiermq.pipeline.sql.query_tables import query_tables
-from tiermq.pipeline.sql.topic_views import columns_needed
+from tiermq.pipeline.sql.topic_views import ROWS_SHOWN, columns_needed, history_views, plain
 
 if TYPE_CHECKING:
     import duckdb

@@ -281,8 +281,11 @@ class MappedFileQueue:
         """The end of readable bytes; 0 for an empty queue."""
         if self._unmapped:
             return self._unmapped_end
-        last = self.last()
-        return 0 if last is None else last.from_offset + last.read_position
+        files = self._files  # Without the properties on the way: a pop asks for the end of every queue of its topic.
+        if not files:
+            return 0
+        last = files[-1]
+        return last.from_offset + last.view.position
 
     @property
     def max_wrote_offset(self) -> int:

@@ -126,6 +126,12 @@ class Call:
     def messages_in(self, data: bytes) -> list[bytes]:
         """The messages that are whole now. Raises CallFailed."""
         buffer, most_bytes = self.buffer, self.message_bytes_max
+        if (
+            not buffer and len(data) >= PREFIX_BYTES and not data[0]
+        ):  # Most messages come whole, in a frame of their own.
+            length = int.from_bytes(data[1:PREFIX_BYTES], "big")
+            if length == len(data) - PREFIX_BYTES and length <= most_bytes:
+                return [bytes(data[PREFIX_BYTES:])]
         buffer += data
         found: list[bytes] = []
         at = 0

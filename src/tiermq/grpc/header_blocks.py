@@ -32,6 +32,8 @@ TEXT_BYTES_MAX = 256
 """Of one that is."""
 Field = tuple[bytes, bytes]
 _STATIC: tuple[Field, ...] = tuple(HeaderTable.STATIC_TABLE)
+STATIC_LAST = 0x80 + len(_STATIC)
+"""The byte that stands for the last field of the static table."""
 assert _STATIC[7] == (b":status", b"200")
 
 
@@ -58,7 +60,13 @@ class HeaderDecoder:
         try:
             while at < len(block):
                 first = block[at]
-                if first & 0x80:
+                if 0x80 < first <= STATIC_LAST:  # Most fields are of a table, and have one byte.
+                    field = _STATIC[first - 0x81]
+                    at += 1
+                elif STATIC_LAST < first < 0xFF and first - STATIC_LAST <= len(self._table):
+                    field = self._table[first - STATIC_LAST - 1]
+                    at += 1
+                elif first & 0x80:
                     index, at = _number(block, at, 0x7F)
                     field = self._field(index)
                 elif first & 0x40:

@@ -6,7 +6,7 @@
 The fast path takes a message or a batch, with a body, for a queue that was put to before; the request's properties are
 well-formed (`name 1 value 2`), have a unique key in plain ASCII, and none that a broker sets; the same holds for the
 messages in a batch. It does not take a message whose properties exceed `properties_bytes_max` with the added ones, a
-batch that the store would refuse, or messages with special encoding.
+batch that the store would refuse or with more than `BATCH_ELEMENTS_MAX` messages, or messages with special encoding.
 
 A single message may have one property that defers it (`Later`), which names the topic that it is stored in first:
 
@@ -34,6 +34,7 @@ from tiermq.kernel.appender import Appender
 from tiermq.kernel.frame_reader import AckRequest, Frame, SendRequest, message_of_send, messages_of_batch, send_answer
 from tiermq.kernel.message import Message, offset_message_id
 from tiermq.kernel.stop_reasons import Refusal
+from tiermq.message.client_batch import BATCH_ELEMENTS_MAX, has_more_elements
 from tiermq.message.layout import PROPERTIES_BYTES_MAX
 from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -270,6 +271,8 @@ class FastSendPath:
         if usual is None or usual.deferring:
             return None
         if not 0 < len(request.body) <= self._appender.max_body_bytes or names_broker_s(request.body):
+            return None
+        if has_more_elements(request.body, BATCH_ELEMENTS_MAX):
             return None
         try:
             messages = messages_of_batch(

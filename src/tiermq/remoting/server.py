@@ -12,11 +12,11 @@ handler's exception with 1 and a log line, `RequestRefused` with its code; a lin
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -37,40 +37,7 @@ from tiermq.remoting.frame import SEND_CODES, command_of_ack, command_of_send, s
 from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.tls import TlsMode, TlsSettings
-from tiermq.service import SHORT_TURNS
-
-
-class CollectorPause:
-    """The garbage collector rests while a long body is decoded.
-
-    Tens of thousands of values are made then, and none of them is part of a cycle. Beside them the collector looks
-    at the whole process repeatedly, and every thread waits for it. The collector belongs to the process: the first
-    caller stops it, the last one starts it, unless it was off before.
-
-    Any thread may enter.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._was_enabled = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._was_enabled:
-                gc.enable()
-
-
-COLLECTOR_PAUSE = CollectorPause()
-
+from tiermq.service import COLLECTOR_PAUSE, SHORT_TURNS
 
 _log = logging.getLogger(__name__)
 
@@ -160,6 +127,8 @@ class RemotingServer:
         self.connections: set[Connection] = set()
         self.refused_connections = 0
         self.handler_errors = 0
+        self.note_latency: Callable[[int, int, float], None] | None = None
+        """Called with the request's code, the answer's, and the seconds between them; not for what waits in a hold."""
         self.on_open: list[Callable[[Connection], None]] = []
         self.on_close: list[Callable[[Connection], None]] = []
         self._handlers: dict[int, Handler] = {}
@@ -171,6 +140,7 @@ class RemotingServer:
         self.fast_path: FastSendPath | None = None
         self.take_sends: TakeSends | None = None
         self._take_acks: TakeAcks | None = None
+        self._take_checked_acks: TakeAcks | None = None
         self.may_answer: Callable[[], bool] | None = None
         self._ungated: frozenset[int] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
@@ -225,7 +195,7 @@ class RemotingServer:
         """Let `handler`, which raises RequestRefused, answer these requests, also those that are served already."""
         for code in codes:
             if code == RequestCode.ACK_MESSAGE:
-                self._take_acks = None
+                self._take_acks = self._take_checked_acks = None
             self._long[code] = handler
             self.register(code, handler, self._access.get(code, ANY_ACCOUNT))
 
@@ -271,6 +241,7 @@ class RemotingServer:
 
         One that was taken is answered with success.
         """
+        self._take_checked_acks = taker
         if self.acl is None:
             self._take_acks = taker
 
@@ -567,13 +538,22 @@ class RemotingServer:
         if answer is not None and not request.is_oneway:
             connection.send_bytes(answer)
 
-    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
-        left = acks
-        if self._take_acks is not None and (self.may_answer is None or self.may_answer()):
+    def take_checked_acks(self, acks: list[AckRequest]) -> list[AckRequest]:
+        """Take acknowledgements that their peer may send, as is known already; returns those that the general path must
+        answer.
+        """
+        return self._taken(self._take_checked_acks, acks)
+
+    def _taken(self, taker: TakeAcks | None, acks: list[AckRequest]) -> list[AckRequest]:
+        if taker is not None and (self.may_answer is None or self.may_answer()):
             try:
-                left = self._take_acks(acks)
+                return taker(acks)
             except Exception:  # noqa: BLE001 - the general path takes them one by one, and answers with their errors
                 _log.exception("%d acknowledgements failed together", len(acks))
+        return acks
+
+    def take_acks(self, connection: Connection, acks: list[AckRequest]) -> None:
+        left = self._taken(self._take_acks, acks)
         if left is not acks:
             over = set(map(id, left))
             connection.send_bytes(
@@ -584,6 +564,7 @@ class RemotingServer:
 
     def take_request(self, connection: Connection, command: RemotingCommand) -> None:
         code = command.code
+        began = time.perf_counter()
         if self.may_answer is not None and self._is_gated(connection, command):
             return
         try:
@@ -605,8 +586,11 @@ class RemotingServer:
                 )
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
             response = self._refusal_of(command, error)
-        if response is not None and not command.flag & FLAG_ONEWAY:
-            self._send(connection, command, response)
+        if response is not None:
+            if self.note_latency is not None:
+                self.note_latency(code, response.code, time.perf_counter() - began)
+            if not command.flag & FLAG_ONEWAY:
+                self._send(connection, command, response)
 
     def _send(self, connection: Connection, command: RemotingCommand, response: RemotingCommand) -> None:
         if self.may_answer is not None and command.code in self._ungated:
@@ -715,21 +699,23 @@ class RemotingServer:
         assert self._pool is not None
         self._require_room_in_line(self._waiting_blocking)
         self._waiting_blocking += 1
-        self._pool.submit(self._run_blocking, handler, connection, command)
+        self._pool.submit(self._run_blocking, handler, connection, command, time.perf_counter())
         return None
 
-    def _run_blocking(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
+    def _run_blocking(self, handler: Handler, connection: Connection, command: RemotingCommand, began: float) -> None:
         try:
             with SHORT_TURNS:
                 response = None if connection.closing else handler(connection, command)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
             response = self._refusal_of(command, error)
-        self.call_threadsafe(self._blocking_done, connection, command, response)
+        self.call_threadsafe(self._blocking_done, connection, command, response, began)
 
     def _blocking_done(
-        self, connection: Connection, command: RemotingCommand, response: RemotingCommand | None
+        self, connection: Connection, command: RemotingCommand, response: RemotingCommand | None, began: float
     ) -> None:
         self._waiting_blocking -= 1
+        if response is not None and self.note_latency is not None:
+            self.note_latency(command.code, response.code, time.perf_counter() - began)
         if response is not None and not command.flag & FLAG_ONEWAY:
             self._send(connection, command, response)
 

@@ -24,9 +24,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
-from tiermq.pipeline.sql.history_views import history_views
 from tiermq.pipeline.sql.query_tables import QueryTables, TableRead, query_tables, written_table
-from tiermq.pipeline.sql.topic_views import ALL_TOPICS, TopicViews, columns_needed
+from tiermq.pipeline.sql.topic_views import ALL_TOPICS, TopicViews, columns_needed, history_views
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.query_pruning import RULE_OPTIONS, TABLE_PREFIX

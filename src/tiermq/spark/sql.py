@@ -14,8 +14,7 @@ from tiermq.errors import BadOption
 from tiermq.history.scan_values import ScanCounters
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.scan.explain import describe_counters
-from tiermq.pipeline.sql.history_views import ROWS_SHOWN, plain
-from tiermq.pipeline.sql.topic_views import columns_needed
+from tiermq.pipeline.sql.topic_views import ROWS_SHOWN, columns_needed, plain
 from tiermq.spark.attached_history import AttachedHistory, quiet_analysis, read_arguments, tables_of, topic_views
 from tiermq.spark.source.builder import explain_scan
 from tiermq.spark.source.scan_meter import ScanMeter

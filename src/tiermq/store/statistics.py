@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tiermq.clock import Clock, SystemClock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.message.topic_name import QueueName
+from tiermq.metrics import HistogramChild
 from tiermq.store.reader import Reader
 
 SAMPLES_KEPT = 601  # Ten minutes of seconds, and their start.
@@ -74,6 +75,8 @@ class StoreStatistics:
         self._get_missed = 0
         self._get_transferred = 0
         self._latency_ms_max = 0.0
+        self.put_seconds: HistogramChild | None = None
+        """Gets what `record_latency` gets, for watchers."""
         self._coarse = [0] * len(COARSE_NAMES)
         self._fine = [0] * (len(FINE_ENDS_MS) + 1)
         self._fine_before = list(self._fine)
@@ -90,6 +93,8 @@ class StoreStatistics:
             self._fine[fine] += 1
             if latency_ms > self._latency_ms_max:
                 self._latency_ms_max = latency_ms
+        if self.put_seconds is not None:
+            self.put_seconds.observe(latency_ms / 1000)
 
     def add_puts(self, topic: str, size_bytes: int, messages: int) -> None:
         """Count messages that were put without timing each of them (bulk puts, a replica's copy)."""

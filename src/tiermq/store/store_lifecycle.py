@@ -26,6 +26,7 @@ from tiermq.files.file_access import FileAccess, FileLock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.hosts import encode_host
 from tiermq.metrics import Registry
+from tiermq.service import COLLECTOR_PAUSE
 from tiermq.store.checkpoint import CleanMarker, QueueEnd, read_marker, remove_marker, write_marker
 from tiermq.store.readonly.directory import require_no_rocksdb
 from tiermq.store.recovery import Recovered, Recovery
@@ -115,8 +116,9 @@ class StoreLifecycle:
         try:
             clean = not access.exists(f"{root}/abort")
             marker = read_marker(access, root)
-            self._load(clean, marker)
-            self._recover(clean, marker, background)
+            with COLLECTOR_PAUSE:
+                self._load(clean, marker)
+                self._recover(clean, marker, background)
             if not with_tier:
                 require_own_numbers(root, self._end_of)
             parts.reader.check_below(parts.log.files.max_offset)
@@ -330,16 +332,15 @@ class StateMachine:
 
     def __init__(self) -> None:
         self.state = State.INIT
+        self.running = False
+        """Each read asks for it."""
 
     def advance(self, to: State) -> None:
         """Move forward; a move to the same or an earlier state raises and changes nothing."""
         if to <= self.state:
             raise IllegalTransition(f"a store that is {self.state.name} cannot become {to.name}")
         self.state = to
-
-    @property
-    def running(self) -> bool:
-        return self.state is State.RUNNING
+        self.running = to is State.RUNNING
 
 
 def register_metrics(registry: Registry, parts: StoreComponents) -> None:
@@ -363,4 +364,8 @@ def register_metrics(registry: Registry, parts: StoreComponents) -> None:
         "tiermq_store_writeable": ("1 when puts are accepted", lambda: float(parts.flags.writeable)),
     }
     for name, (text, read) in figures.items():
-        registry.gauge(name, text).labels().set_function(read)
+        make = registry.counter if name.endswith("_total") else registry.gauge
+        make(name, text, (), read)
+    parts.statistics.put_seconds = registry.histogram(
+        "tiermq_put_latency_seconds", "how long puts took, of those that are timed"
+    ).labels()

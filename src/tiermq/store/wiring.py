@@ -5,6 +5,7 @@ Tests may use components singly. Each round of a thread is short; a test can run
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.flush_services import Flusher, GroupCommit, PageRelease, RealTimeCommit, RealTimeFlush
 from tiermq.config import BrokerRole, FlushDiskType, StoreConfig
 from tiermq.consumequeue.queue_table import QueueTable
-from tiermq.errors import CorruptRecord
+from tiermq.errors import CorruptRecord, StoreClosed
 from tiermq.files.allocator import FileAllocator, Preparation, TransientPool
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
@@ -159,7 +160,8 @@ class Housekeeping(Service):
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_clean_ms:
             self._next_clean_ms = now_ms + self._config.clean_resource_interval
-            self._cleaner.run()
+            with contextlib.suppress(StoreClosed):  # By a veto, which reads a store that is being closed.
+                self._cleaner.run()
         return HOUSEKEEPING_REST_S
 
 

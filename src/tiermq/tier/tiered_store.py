@@ -432,9 +432,8 @@ class TieredStore(TieredReading):
         return self.tier.engine.flush(timeout_s)
 
     def unproven(self) -> str:
-        """Compare what the local store has with the tier's copy; why a file of the log would stay, empty if none would.
-
-        Waits for the tier. Once it is empty the tier has every message that is tiered, byte for byte.
+        """Why a file of the local log would stay, as text; empty once the tier has every message that is tiered, byte
+        for byte. What is copied and not compared yet is compared in the background, however long that takes.
         """
         proof, end = self.tier.engine.proof, self.local.dispatched_where
         if not proof.must_stay(0, end):
@@ -442,8 +441,7 @@ class TieredStore(TieredReading):
         lag = proof.lag()
         if lag.copied_to < end:
             return f"{lag.topic}-{lag.queue_id} is not copied from physical offset {lag.copied_to} on"
-        proof.prove()
-        return proof.state if proof.must_stay(0, end) else ""
+        return proof.state or f"the log before {end} is being compared with the tier"
 
     def not_uploaded(self) -> NotUploaded:
         """What the tier lacks now of what the local store has on its disk."""

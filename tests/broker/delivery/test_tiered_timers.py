@@ -279,11 +279,11 @@ def test_an_operator_sees_far_timers_and_cancels_them(far_broker: LocalBroker, t
         return [json.loads(line) for line in result.stdout.splitlines()]
 
     rows = run("ls")
-    assert {(row["unique_key"], row["topic"], row["broker"]) for row in rows} == {
+    assert {(row["uniqueKey"], row["topic"], row["broker"]) for row in rows} == {
         ("A1", "T", "broker-a"), ("B2", "T", "broker-a"),
     }  # fmt: skip
-    assert {due_ms <= row["deliver_ms"] <= due_ms + 1_000 for row in rows} == {True}
-    assert [row["unique_key"] for row in run("ls", "--key", "key-B2")] == ["B2"]
+    assert {due_ms <= row["deliverMs"] <= due_ms + 1_000 for row in rows} == {True}
+    assert [row["uniqueKey"] for row in run("ls", "--key", "key-B2")] == ["B2"]
     run("cancel", "T", "A1")
     kept(far_broker, 3)
-    assert [row["unique_key"] for row in run("ls")] == ["B2"]
+    assert [row["uniqueKey"] for row in run("ls")] == ["B2"]

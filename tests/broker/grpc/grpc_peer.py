@@ -62,6 +62,8 @@ class GrpcPeer:
         for name, value in system.items():
             if name == "delivery_s":
                 made.system_properties.delivery_timestamp.seconds = value
+            elif name == "born_s":
+                made.system_properties.born_timestamp.seconds = value
             elif name == "keys":
                 made.system_properties.keys.extend(value)
             else:

@@ -12,7 +12,7 @@ import pytest
 from broker.grpc import test_http2
 from broker.grpc.grpc_peer import GrpcPeer
 from tiermq.broker.broker import Broker
-from tiermq.broker.grpc import grpc_service
+from tiermq.broker.grpc import grpc_clients
 from tiermq.broker.grpc.grpc_message import SHORT_BYTES_MAX
 from tiermq.broker.grpc.send_calls import SENDS_MAX
 from tiermq.grpc.call import framed
@@ -109,6 +109,22 @@ def test_a_client_may_send_a_long_dump_of_its_threads_and_no_long_settings(peer:
         next(peer.telemetry)
 
 
+def test_settings_of_all_clients_are_bounded_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_clients, "SETTINGS_TOTAL_BYTES_MAX", 1_500)
+    settings = {"client_type": 1, "publishing": {"topics": [{"name": "T" * 100}] * 10}}
+
+    def peer(name: str) -> GrpcPeer:
+        return GrpcPeer(broker.config.grpc_server_port, client_id=name)
+
+    with peer("one") as one, peer("two") as two:
+        for _ in range(3):  # The same client again takes its own place.
+            assert one.settle(**settings).status.code == Code.OK
+        with pytest.raises(grpc.RpcError, match="of all clients"):
+            two.settle(**settings)
+        assert one.call("NotifyClientTermination").status.code == Code.OK
+        assert two.settle(**settings).status.code == Code.OK
+
+
 def test_addresses_that_each_queue_of_a_route_would_repeat_are_few(peer: GrpcPeer) -> None:
     asked = {"scheme": 1, "addresses": [{"host": f"10.0.0.{each}", "port": 1} for each in range(200)]}
     for method in ("QueryRoute", "QueryAssignment"):
@@ -118,21 +134,6 @@ def test_addresses_that_each_queue_of_a_route_would_repeat_are_few(peer: GrpcPee
         answer = peer.call(method, request)
         assert answer.status.code == Code.BAD_REQUEST
         assert "endpoints" in answer.status.message
-
-
-@pytest.fixture
-def given_way(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often calls gave way to others, each after no time at all."""
-    monkeypatch.setattr(grpc_service, "SLICE_S", 0.0)
-    server, found = broker.parts.server, []
-    give_way = server.give_way
-
-    def counted(resume: Callable[[], None]) -> None:
-        found.append(1)
-        give_way(resume)
-
-    monkeypatch.setattr(server, "give_way", counted)
-    return found
 
 
 def test_calls_with_long_lists_let_others_be_served_between_entries(

@@ -57,10 +57,27 @@ def test_a_topic_that_a_send_may_create_has_a_route(broker: Broker, peer: GrpcPe
     assert broker.parts.topics.queue_count("New") == 4
 
 
+def test_a_drained_broker_has_routes_to_read_only_and_refuses_sends(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    broker.parts.topics.close("it is being drained")
+    answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints={"scheme": 1})
+    assert {queue.permission for queue in answer.message_queues} == {QueuePermission.READ}
+    assert peer.send(peer.message("T")).status.code != Code.OK
+    broker.parts.topics.close("")
+    assert peer.send(peer.message("T")).status.code == Code.OK
+
+
 def test_a_route_shows_the_address_that_the_client_uses(peer: GrpcPeer) -> None:
     endpoints = {"scheme": 3, "addresses": [{"host": "queues.example", "port": 443}]}
     answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints=endpoints)
     assert answer.message_queues[0].broker.endpoints.addresses[0].host == "queues.example"
+    assert answer.message_queues[0].broker.endpoints.addresses[0].port == 443
+
+
+def test_a_route_has_the_broker_s_port_where_the_client_names_none(broker: Broker, peer: GrpcPeer) -> None:
+    answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints={"scheme": 1, "addresses": [{"host": "here"}]})
+    [address] = answer.message_queues[0].broker.endpoints.addresses
+    assert (address.host, address.port) == ("here", broker.config.grpc_server_port)
 
 
 @pytest.mark.parametrize("topic", ["", "bad topic", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_anything"])
@@ -128,6 +145,9 @@ def test_messages_of_one_group_go_to_one_queue(broker: Broker, peer: GrpcPeer) -
         ({"keys": ["a\x01b"]}, Code.ILLEGAL_MESSAGE_KEY),
         ({"message_group": "g" * 64}, Code.ILLEGAL_MESSAGE_GROUP),
         ({"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
+        ({"born_host": "h\x02REAL_TOPIC\x01Other"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"trace_context": "t\x01"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"born_s": 2**62}, Code.BAD_REQUEST),
     ],
 )
 def test_a_message_that_breaks_a_rule_is_refused_and_not_stored(
@@ -209,7 +229,15 @@ def test_a_body_that_remoting_has_compressed_is_read_by_grpc(broker: Broker, pee
     assert gzip.decompress(message.body) == plain
 
 
-def test_a_body_that_is_no_gzip_is_refused(broker: Broker, peer: GrpcPeer) -> None:
+def test_a_plain_body_that_is_called_gzip_is_stored_and_given_as_it_is(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    assert peer.send(peer.message("T", b"plain", body_encoding=Encoding.GZIP)).status.code == Code.OK
+    assert [(each.body, each.sys_flag & 1) for each in stored(broker)] == [(b"plain", 0)]
+    [found] = peer.receive("T")
+    assert (found.body, found.system_properties.body_encoding) == (b"plain", Encoding.IDENTITY)
+
+
+def test_a_body_of_damaged_gzip_is_refused(broker: Broker, peer: GrpcPeer) -> None:
     answer = peer.send(peer.message("T", b"\x1f\x8bnothing", body_encoding=Encoding.GZIP))
     assert answer.status.code == Code.MESSAGE_CORRUPTED
     assert stored(broker) == []
@@ -268,6 +296,7 @@ def test_a_receive_that_its_client_gives_up_is_not_held_any_longer(broker: Broke
 def test_acknowledged_messages_have_a_status_each(broker: Broker, peer: GrpcPeer) -> None:
     make(broker)
     peer.send(peer.message("T", b"1"), peer.message("T", b"2"))
+    broker.parts.local.dispatch_now()  # A pop gets what is in the queue, and that may be the first one alone.
     one, two = peer.receive("T")
     two.system_properties.receipt_handle = "nonsense"
     answer = peer.acknowledge("T", one, two)

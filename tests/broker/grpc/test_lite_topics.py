@@ -14,6 +14,7 @@ from broker.grpc.grpc_peer import GrpcPeer
 from servers.loopback import free_ports
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
+from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
 from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class
 from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX
 from tiermq.namesrv.topic_config import TopicConfig
@@ -272,3 +273,14 @@ def test_messages_of_lite_topics_are_in_their_parent_for_remoting_clients(broker
     [message] = [each for found in queues for each in found]
     assert message.body == b"a1"
     assert message.properties["__LITE_TOPIC"] == "ann"
+
+
+def test_lite_topics_without_number_let_others_be_served_in_between(consumer: LitePeer, given_way: list[int]) -> None:
+    assert consumer.want(*(f"l{each}" for each in range(300))) == Code.OK
+    assert len(given_way) >= 300
+    given_way.clear()
+    consumer.send(consumer.message(PARENT, b"found", lite_topic="l299"))
+    assert [each.body for each in consumer.got()] == [b"found"]
+    assert len(given_way) >= 300
+    assert consumer.want(*(f"m{each}" for each in range(LITE_QUOTA))) == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    assert consumer.want(*("x" * 100 for _ in range(2_500))) == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED

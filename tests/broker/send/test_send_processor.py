@@ -512,3 +512,23 @@ def test_refused_sends_are_counted(tmp_path: Path) -> None:
     counts = SendCounts(registry, config, TopicTable(str(tmp_path), config, ManualClock()))
     counts.refused += 2
     assert "tiermq_sends_refused_total 2\n" in registry.render_prometheus()
+
+
+@pytest.mark.parametrize(
+    ("properties", "queue"),
+    [
+        ({"_SYS_MSG_PRIORITY_": "2"}, 2),
+        ({"_SYS_MSG_PRIORITY_": "9"}, 3),
+        ({"_SYS_MSG_PRIORITY_": "9" * 40}, 3),
+        ({"_SYS_MSG_PRIORITY_": "-1"}, 1),
+        ({}, 1),
+    ],
+)
+def test_the_queue_of_a_message_with_a_priority_is_its_priority(
+    broker: Broker, properties: dict[str, str], queue: int
+) -> None:
+    broker.parts.topics.put(TopicConfig("Ranked", 4, 4, attributes={"message.type": "PRIORITY"}))
+    text = "".join(f"{name}\x01{value}\x02" for name, value in {"UNIQ_KEY": "K", **properties}.items())
+    with Producer(broker) as producer:
+        answer = producer.send("Ranked", properties=text, queue=1)
+    assert (answer.code, answer.ext["queueId"]) == (0, str(queue))

@@ -12,7 +12,6 @@ import socket
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 ONLY_POSIX = ("fcntl", "grp", "mmap", "posix_spawn", "pty", "pwd", "resource", "syslog", "termios", "uvloop")
 
@@ -36,6 +35,7 @@ sys.platform = "win32"
 
 import tiermq  # noqa: E402 - what this file is about
 from tiermq import Decision, Message  # noqa: E402
+from tiermq.client.member.received_message import ReceivedMessage  # noqa: E402
 
 
 def sync(name_server: str, offsets: Path) -> None:
@@ -56,7 +56,7 @@ def sync(name_server: str, offsets: Path) -> None:
 async def asynchronous(name_server: str) -> None:
     async with tiermq.aconnect(name_server) as cluster:
         async with cluster.simple_consumer("pops", topic="orders", start="first") as consumer:
-            found: list[Any] = []
+            found: list[ReceivedMessage] = []
             while len(found) < 3:
                 got = await consumer.receive(3, wait_s=5)
                 for message in got:

@@ -9,6 +9,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -72,10 +73,10 @@ public class GrpcRocketmq {
             : new FilterExpression(word("only", "*"), FilterExpressionType.TAG);
     }
 
-    static Set<String> again() {
+    static Set<String> all(String name) {
         Set<String> found = new HashSet<>();
-        if (job.has("again")) {
-            job.getAsJsonArray("again").forEach(each -> found.add(each.getAsString()));
+        if (job.has(name)) {
+            job.getAsJsonArray(name).forEach(each -> found.add(each.getAsString()));
         }
         return found;
     }
@@ -137,7 +138,7 @@ public class GrpcRocketmq {
     }
 
     static void receive() throws Exception {
-        Set<String> again = again();
+        Set<String> again = all("again");
         try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration())
             .setConsumerGroup(word("group", "")).setAwaitDuration(Duration.ofSeconds(5))
             .setSubscriptionExpressions(Collections.singletonMap(word("topic", ""), filter())).build()) {
@@ -155,14 +156,16 @@ public class GrpcRocketmq {
     }
 
     static void push() throws Exception {
-        Set<String> again = Collections.synchronizedSet(again());
+        Set<String> again = Collections.synchronizedSet(all("again"));
         AtomicInteger left = new AtomicInteger(job.get("receive").getAsInt());
         CountDownLatch over = new CountDownLatch(1);
         try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration())
             .setConsumerGroup(word("group", "")).setConsumptionThreadCount(1)
             .setSubscriptionExpressions(Collections.singletonMap(word("topic", ""), filter()))
             .setMessageListener(view -> {
-                if (again.remove(told(view))) return ConsumeResult.FAILURE;
+                String body = told(view);
+                while (all("hold").contains(body)) LockSupport.park();
+                if (again.remove(body) || all("fail").contains(body)) return ConsumeResult.FAILURE;
                 if (left.decrementAndGet() == 0) over.countDown();
                 return ConsumeResult.SUCCESS;
             }).build()) {

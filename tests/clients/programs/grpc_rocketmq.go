@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,8 @@ type job struct {
 	Receive      int               `json:"receive"`
 	Push         bool              `json:"push"`
 	Again        []string          `json:"again"`
+	Fail         []string          `json:"fail"`
+	Hold         []string          `json:"hold"`
 	Tag          string            `json:"tag"`
 	Only         string            `json:"only"`
 	Sql          string            `json:"sql"`
@@ -170,7 +173,11 @@ func push() {
 	failing, left, over := fails(), asked.Receive, make(chan bool, 1)
 	consumer, err := rmq.NewPushConsumer(config(), rmq.WithPushAwaitDuration(5*time.Second), rmq.WithPushSubscriptionExpressions(filters()),
 		rmq.WithPushConsumptionThreadCount(1), rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: func(view *rmq.MessageView) rmq.ConsumerResult {
-			if body := told(view); failing[body] {
+			body := told(view)
+			if slices.Contains(asked.Hold, body) {
+				select {}
+			}
+			if failing[body] || slices.Contains(asked.Fail, body) {
 				delete(failing, body)
 				return rmq.FAILURE
 			}

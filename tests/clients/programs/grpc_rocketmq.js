@@ -71,7 +71,9 @@ async function push() {
   const over = new Promise(done => {
     const messageListener = {
       async consume(view) {
-        if (again.delete(told(view))) return ConsumeResult.FAILURE;
+        const body = told(view);
+        if ((job.hold || []).includes(body)) await new Promise(() => {});
+        if (again.delete(body) || (job.fail || []).includes(body)) return ConsumeResult.FAILURE;
         left -= 1;
         if (left === 0) setTimeout(done, 1000); // The last acknowledgement leaves behind the listener.
         return ConsumeResult.SUCCESS;

@@ -5,7 +5,8 @@ sent to), and either
     send      bodies; optional messageGroup, delayS, tag, properties, recall, transaction: commit, rollback, or lost,
               which is committed when it is asked about                →  {"sent": {...}} for each, {"checked": body}
     receive   until so many are acknowledged; the first of each of `again` is given more or less time instead, or fails
-              in a push consumer; optional push, tag, sql                  →  {"received": {...}} for each
+              in a push consumer, which fails for each of `fail` always, and never ends with one of `hold`; optional
+              push, tag, sql                                                       →  {"received": {...}} for each
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import queue
 import sys
+import threading
 import time
 from typing import Any
 
@@ -116,14 +118,17 @@ def filter_of(job: dict[str, Any]) -> FilterExpression:
 class Telling(MessageListener):  # type: ignore[misc]
     """Tells what came, and fails for the first of each of `again`."""
 
-    def __init__(self, again: set[str], left: int) -> None:
-        self._again = again
+    def __init__(self, job: dict[str, Any], left: int) -> None:
+        self._again = set(job.get("again", ()))
+        self._fail, self._hold = set(job.get("fail", ())), set(job.get("hold", ()))
         self._left = left
         self.done: queue.Queue[bool] = queue.Queue()
 
     def consume(self, message: Any) -> Any:
         body = told(message)
-        if body in self._again:
+        if body in self._hold:
+            threading.Event().wait()
+        if body in self._again or body in self._fail:
             self._again.discard(body)
             return ConsumeResult.FAILURE
         self._left -= 1
@@ -145,7 +150,7 @@ def subscribe(consumer: LitePushConsumer | LiteSimpleConsumer, names: list[str])
 
 
 def push(config: ClientConfiguration, job: dict[str, Any]) -> None:
-    listener = Telling(set(job.get("again", ())), job["receive"])
+    listener = Telling(job, job["receive"])
     chosen = {job["topic"]: filter_of(job)}
     if "lite" in job:
         consumer = LitePushConsumer(config, job["group"], job["topic"], listener, consumption_thread_count=1)

@@ -145,8 +145,9 @@ def test_a_committed_message_goes_where_its_delay_sends_it(world: World) -> None
         return Message("SCHEDULE_TOPIC_XXXX", message.body, 2, sys_flag=message.sys_flag)
 
     world.ending = EndTransaction(world.store, world.ops, world.clock, rewrite=delayed)
-    assert world.commit(world.half("a")).status is EndStatus.DONE
-    assert (world.bodies(), world.bodies("SCHEDULE_TOPIC_XXXX", 2)) == ([], ["a"])
+    assert world.commit(world.half("a", more={"DELAY": "3"})).status is EndStatus.DONE
+    assert world.commit(world.half("b")).status is EndStatus.DONE  # Without a delay it stays as it is.
+    assert (world.bodies(), world.bodies("SCHEDULE_TOPIC_XXXX", 2)) == (["b"], ["a"])
 
 
 def test_a_commit_that_no_record_can_hold_is_told(world: World) -> None:
@@ -154,6 +155,6 @@ def test_a_commit_that_no_record_can_hold_is_told(world: World) -> None:
         raise IllegalMessage("no")
 
     world.ending = EndTransaction(world.store, world.ops, world.clock, rewrite=illegal)
-    ended = world.commit(world.half("a"))
+    ended = world.commit(world.half("a", more={"DELAY": "3"}))
     assert (ended.status, ended.put_status) == (EndStatus.NOT_STORED, PutStatus.MESSAGE_ILLEGAL)
     assert world.store.max_offset(HALF_TOPIC, 0) == 1

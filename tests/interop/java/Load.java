@@ -7,7 +7,9 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
@@ -47,13 +49,16 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * them all, and tells as its seconds how long after their time 99 of 100 of them were delivered at most, by the
  * broker's store time. An open loop sends each message at its intended time, answered or not, to a consumer beside; it
  * adds {"send", "endToEnd", "late"}: milliseconds from the intended time to the answer, to the listener, and to the call
- * of the client, each as {"p50", "p99", "p999", "max"}.
+ * of the client, each as {"p50", "p99", "p999", "max"}. With topics, so many, named TOPIC-0 and so on, get the messages in
+ * turn, and one in each queue before the first loop; then there is no consumer and no "endToEnd".
  */
 public final class Load {
     private static final long LEVEL_ONE_MS = 1_000;
     private static final LongAdder FAILED = new LongAdder();
     private static final LongAdder TAKEN_NS = new LongAdder();
     private static final AtomicLong LONGEST_NS = new AtomicLong();
+    /** Topics of open loops whose queues have a message each. */
+    private static final Set<String> BEGUN = new HashSet<>();
 
     public static void main(String[] arguments) {
         try {
@@ -285,9 +290,20 @@ public final class Load {
                 messages.forEach(this::receive);
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
-            consumer.start();
-            awaitRoute(producer, job.getString("topic"));
-            probe(producer);
+            int topics = job.getIntValue("topics");
+            if (topics == 0) {
+                consumer.start();
+                awaitRoute(producer, job.getString("topic"));
+                probe(producer);
+            }
+            for (int topic = 0; topic < topics; topic++) {
+                if (BEGUN.add(job.getString("nameServer") + " " + topicOf(topic))) {
+                    awaitRoute(producer, topicOf(topic));
+                    for (MessageQueue queue : producer.fetchPublishMessageQueues(topicOf(topic))) {
+                        producer.send(new Message(topicOf(topic), bodyOf(-1)), queue);
+                    }
+                }
+            }
             long began = System.nanoTime() + 10_000_000;
             for (int number = 0; number < wanted; number++) {
                 long due = due(began, number);
@@ -299,13 +315,20 @@ public final class Load {
             }
             answers.await();
             double seconds = (System.nanoTime() - began) / 1e9;
-            receipts.await();
-            consumer.shutdown();
+            if (topics == 0) {
+                receipts.await();
+                consumer.shutdown();
+                told.put("endToEnd", quantiles(began, receivedNs));
+            }
             producer.shutdown();
             told.put("send", quantiles(began, answeredNs));
-            told.put("endToEnd", quantiles(began, receivedNs));
             told.put("late", quantiles(began, calledNs));
             return seconds;
+        }
+
+        private String topicOf(int number) {
+            int topics = job.getIntValue("topics");
+            return topics == 0 ? job.getString("topic") : job.getString("topic") + "-" + number % topics;
         }
 
         private long due(long began, int number) {
@@ -329,7 +352,7 @@ public final class Load {
         }
 
         private void send(DefaultMQProducer producer, int number) throws Exception {
-            producer.send(new Message(job.getString("topic"), bodyOf(number)), new SendCallback() {
+            producer.send(new Message(topicOf(number), bodyOf(number)), new SendCallback() {
                 @Override
                 public void onSuccess(SendResult result) {
                     answeredNs.set(number, System.nanoTime());

@@ -15,7 +15,7 @@ from pipeline.offload.wire_world import Waiting
 from tiermq.message.record import encode_record
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.job import OffloadJob, OffloadOptions
-from tiermq.pipeline.offload.plan import OffloadSettings
+from tiermq.pipeline.offload.plan import TASK_BYTES, OffloadSettings
 from tiermq.pipeline.offload.wire_fleet import FleetScope
 from tiermq.pipeline.task_runner import TaskRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -143,11 +143,12 @@ class ScriptedFleet:
 
     def offload(
         self, stop: Waiting | None = None, *, cluster: str | None = "c", scope: dict[str, Any] | None = None,
-        task_s: float = 60.0, wave_queues: int = 1000, runner: TaskRunner | None = None, **options: Any,
+        task_s: float = 60.0, wave_queues: int = 1000, task_bytes: int = TASK_BYTES,
+        runner: TaskRunner | None = None, **options: Any,
     ) -> JobReport:  # fmt: skip
         stop = stop or Waiting()
         fleet = FleetScope(self.names.address, cluster, **(scope or {}))
-        settings = OffloadSettings(task_s=task_s, wave_queues=wave_queues)
+        settings = OffloadSettings(task_s=task_s, wave_queues=wave_queues, task_bytes=task_bytes)
         chosen = OffloadOptions(
             fleet=fleet,
             stop=stop,

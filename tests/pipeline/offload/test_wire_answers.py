@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait as futures_wait
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, ScriptedFlee
 from pipeline.offload.wire_world import Waiting
 from tiermq.cli.pipeline.offload import exit_code
 from tiermq.pipeline.offload.gap_check import GAP_MESSAGES_MAX
-from tiermq.pipeline.offload.plan import OffloadTask
+from tiermq.pipeline.offload.job import LOOK_WAIT_S
+from tiermq.pipeline.offload.plan import OffloadTask, Stop, cut
+from tiermq.pipeline.offload.wire_fleet import FAILED_WAIT_S
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.testing import MovableClock
@@ -307,6 +311,39 @@ def test_a_slow_broker_does_not_hold_back_the_messages_of_others(tmp_path: Path)
         assert (report.problems, fleet.copied("slow")) == ([], (0, 10, 0))
 
 
+def test_waves_of_others_hardly_wait_for_a_broker_that_failed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, stop = threading.Event(), Waiting()
+    waits: list[tuple[int, float | None]] = []
+    state = ["up"]
+
+    def waited(futures: Any, timeout: float | None = None) -> Any:
+        waits.append((len(futures), timeout))
+        return futures_wait(futures, 0.0 if timeout == FAILED_WAIT_S else None)
+
+    def hang(_ext: dict[str, str]) -> None:
+        if state[0] == "hangs":
+            released.wait()
+
+    def look() -> None:
+        if state[0] == "hangs":
+            stop.set()
+        elif state[0] == "fails":
+            waits.clear()
+        state[0] = {"up": "fails"}.get(state[0], "hangs")
+
+    with scripted_fleet(tmp_path, b=orders(), down=orders()) as fleet:
+        answers = fleet.brokers["down"].answers
+        answers[int(RequestCode.GET_ALL_TOPIC_CONFIG)] = lambda _: (1, {}, b"") if state[0] == "fails" else None
+        answers[int(RequestCode.GET_BROKER_RUNTIME_INFO)] = hang
+        monkeypatch.setattr("tiermq.pipeline.offload.wire_fleet.wait", waited)
+        stop.happens = dict.fromkeys(range(1, 1000), look)
+        fleet.offload(stop, trigger_s=20.0)
+        released.set()
+    assert waits[:2] == [(1, LOOK_WAIT_S), (1, FAILED_WAIT_S)]
+
+
 class WatchedRunner(LocalRunner):
     """Notes the brokers of each wave's tasks; a wave of `slow` alone waits until `may_end`."""
 
@@ -358,10 +395,45 @@ def test_a_broker_that_ran_out_of_time_has_waves_of_its_own_until_it_is_in_time(
     assert report.done["messages"] == 121
 
 
+@pytest.mark.parametrize(("copied", "tasks"), [(1, 1), (90, 4)], ids=["slow", "a backlog"])
+def test_a_broker_whose_backlog_takes_time_is_copied_by_all_executors_and_a_slow_one_by_one(
+    tmp_path: Path, copied: int, tasks: int
+) -> None:
+    topics = {f"t{number}": rows(100, topic=f"t{number}", tag=b"x" * 2_000) for number in range(8)}
+    stop, waves = Waiting(), list[int]()
+
+    class OutOfTime(LocalRunner):
+        """Ends each task of the first wave after `copied` messages of a queue, as if its time was over."""
+
+        parallelism = 4
+
+        def run(self, function: Any, tasks: Sequence[Any], **options: Any) -> list[Any]:
+            if not isinstance(tasks[0], OffloadTask):
+                return super().run(function, tasks, **options)
+            waves.append(len(tasks))
+            if len(waves) > 1:
+                stop.set()
+                return super().run(function, tasks, **options)
+            cut_short = [replace(task, works=tuple(cut(work, copied) for work in task.works)) for task in tasks]
+            results = super().run(function, cut_short, **options)
+            return [
+                replace(result, commits=tuple(replace(each, stop=Stop.SLOW, took_s=9.0) for each in result.commits))
+                for result in results
+            ]
+
+    with scripted_fleet(tmp_path, b=ScriptedBroker(topics)) as fleet:
+        fleet.offload(stop, trigger_s=20.0, runner=OutOfTime(), task_bytes=20_000)
+        assert [fleet.copied(topic=topic) for topic in topics] == [(0, 100, 0)] * 8
+    assert waves == [8, tasks]
+
+
 def test_more_queues_than_a_wave_takes_are_copied_by_several(tmp_path: Path) -> None:
     topics = {f"t{number}": rows(3, topic=f"t{number}") for number in range(7)}
     runner = WatchedRunner()
+    looks: list[str] = []
     with scripted_fleet(tmp_path, b=ScriptedBroker(topics)) as fleet:
+        fleet.brokers["b"].answers[STATS] = lambda ext: looks.append(ext["topic"])
         report = fleet.offload(runner=runner, wave_queues=3)
+        assert sorted(looks) == sorted(2 * [*topics]), "before the first wave, and when nothing was left of that"
         assert [fleet.copied(topic=topic) for topic in topics] == [(0, 3, 0)] * 7
     assert (report.problems, report.done["messages"], len(runner.waves)) == ([], 21, 3)

@@ -8,7 +8,8 @@ groups that have not consumed everything. Deliveries, retries, ends of transacti
 counts falls; a broker of which nothing is left may be stopped, and its disk be deleted.
 
 Invariants: sends are refused by this process only, and only until it ends: what it took before is uploaded at its end,
-as ever. One request at a time uploads and compares.
+as ever. One request at a time uploads; the tier's own thread compares, and the client asks again until it has. A send
+that was under way when sends were closed may be stored after one answer, so that two without anything left are needed.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class DrainProcessor:
         parts, store = self._parts, self._parts.tiered
         assert store is not None
         is_closed = bool(parts.topics.closed_for)
+        held = parts.hooks.held()  # First: what is delivered after this is counted as not uploaded.
         unproven = ""
         if is_closed:
             try:
@@ -76,7 +78,7 @@ class DrainProcessor:
             "closed": is_closed,
             "notUploaded": dataclasses.asdict(store.not_uploaded()),
             "notProven": unproven,
-            "held": parts.hooks.held(),
+            "held": held,
             "localOnly": store.local_only(),
             "behind": self._behind(),
             "trouble": "" if trouble is None else str(trouble),

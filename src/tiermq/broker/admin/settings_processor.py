@@ -37,6 +37,7 @@ from tiermq.broker.settings_file import FileSettings, settings_in
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.log_levels import change_log_levels
 from tiermq.namesrv.topic_config import NO_VERSION
 from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import RequestCode
@@ -240,6 +241,8 @@ class SettingsProcessor:
             for config, setting, value in changes:
                 _log.info("setting %s: %s", setting.property_name, setting.render(value))
                 object.__setattr__(config, setting.name, value)
+                if setting.name == "log_levels":
+                    change_log_levels(str(value))
                 if isinstance(config, StoreConfig) and setting.name == "max_message_size" and isinstance(value, int):
                     self._parts.local.set_max_message_size(value)
             self._version = self._version.next(self._parts.clock.now_ms())

@@ -18,7 +18,7 @@ from tiermq.remoting.connection import Connection
 _CONTAINER = "This broker is one process without a broker container: start another with `tiermq serve`."
 _ROCKSDB = "This broker keeps no RocksDB: topics, groups and offsets are JSON files, consume queues are plain files."
 _ACCOUNTS = "Accounts and permissions are in the file of `tiermq serve --acl`, which is read again when it changes."
-_LITE = "This broker has no lite topics."
+_LITE = "Lite topics are served to gRPC clients by the broker itself: docs/grpc.md."
 
 REASONS: Mapping[int, str] = {
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,

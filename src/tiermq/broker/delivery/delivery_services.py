@@ -115,6 +115,11 @@ def register_timer_metrics(metrics: Registry, timers: TimerService) -> None:
         metrics.counter(f"tiermq_timers_{name}_total", text, (), read)
     for name, (text, read) in gauges.items():
         metrics.gauge(f"tiermq_timers_{name}", text, (), read)
+    # Under RocketMQ's names, for its dashboards.
+    metrics.counter("rocketmq_timer_enqueue_total", "timers enqueued", (), lambda: counts.enqueued)
+    metrics.counter("rocketmq_timer_dequeue_total", "timers delivered", (), lambda: counts.delivered)
+    metrics.gauge("rocketmq_timer_enqueue_lag", "messages not in the wheel yet", (), lambda: timers.behind_count)
+    metrics.gauge("rocketmq_timer_dequeue_latency", "ms behind the slot that is due", (), timers.delivery_behind_ms)
 
 
 def _report_by_topic(metrics: Registry, timers: TimerService) -> Callable[[], None]:

@@ -125,6 +125,7 @@ class EndTransactionProcessor:
         }
         for name, (text, read) in counters.items():
             metrics.counter(name, text, (), read)
+        metrics.gauge("rocketmq_half_messages", "half messages of open transactions", (), lambda: self.waiting)
         metrics.gauge("tiermq_half_messages_waiting", "half messages of open transactions", (), lambda: self.waiting)
 
     @property

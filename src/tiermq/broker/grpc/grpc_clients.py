@@ -7,7 +7,7 @@ A `GrpcClient` stands for its client among the broker's connections: the check o
 request to a consumer, reaches the client as a command on its stream.
 
 Invariants: a client belongs to an account and an id; at most one stream of it is used, the newest; what clients send is
-bounded (`SETTINGS_BYTES_MAX`, `CLIENTS_MAX`). All state belongs to the loop's thread.
+bounded (`SETTINGS_BYTES_MAX`, `SETTINGS_TOTAL_BYTES_MAX`, `CLIENTS_MAX`). All state belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ _log = logging.getLogger(__name__)
 
 SETTINGS_BYTES_MAX = 32 * 1024
 CLIENTS_MAX = 20_000
+SETTINGS_TOTAL_BYTES_MAX = 64 * 1024 * 1024
+"""Of all clients. Those of a usual client have some hundred bytes."""
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH = 32
 POLL_S = 20
@@ -86,6 +88,7 @@ class GrpcClient(Connection):
         "group",
         "seen_ms",
         "settings",
+        "settings_bytes",
         "stream",
         "topics",
     )
@@ -110,6 +113,7 @@ class GrpcClient(Connection):
         self.caller = caller
         self.forgotten = forgotten
         self.settings: Any = None
+        self.settings_bytes = 0
         self.stream: Call | None = None
         self.group = ""
         self.topics: tuple[str, ...] = ()
@@ -290,6 +294,7 @@ class GrpcClients:
     def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._clients: dict[tuple[str, str], GrpcClient] = {}
+        self._settings_bytes = 0
         self.on_gone: list[Callable[[GrpcClient], None]] = []
         parts.hooks.every(SWEEP_S, self._sweep)
         parts.metrics.gauge("tiermq_grpc_clients", "gRPC clients with settings", (), lambda: len(self._clients))
@@ -322,11 +327,18 @@ class GrpcClients:
 
     def take(self, caller: Caller, settings: Any, stream: Call) -> GrpcClient:
         """A client has sent settings that were checked. Raises Refused when there are too many clients."""
-        client = self._clients.get(caller.key)
+        client, size = self._clients.get(caller.key), settings.ByteSize()
+        total = self._settings_bytes + size - (0 if client is None else client.settings_bytes)
+        if total > SETTINGS_TOTAL_BYTES_MAX:
+            raise Refused(
+                Code.TOO_MANY_REQUESTS,
+                f"expected at most {SETTINGS_TOTAL_BYTES_MAX} bytes of settings of all clients, found {total}",
+            )
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 raise Refused(Code.TOO_MANY_REQUESTS, f"expected at most {CLIENTS_MAX} clients, found them connected")
             client = self._clients[caller.key] = GrpcClient(self._parts.server, caller, self._forget)
+        self._settings_bytes, client.settings_bytes = total, size
         client.caller, client.peer = caller, caller.peer
         client.seen_ms = self._parts.clock.now_ms()
         client.settings = self._completed(settings)
@@ -434,6 +446,7 @@ class GrpcClients:
     def _forget(self, client: GrpcClient) -> None:
         if self._clients.get(client.caller.key) is client:
             del self._clients[client.caller.key]
+            self._settings_bytes -= client.settings_bytes
         for listener in self.on_gone:
             listener(client)
 

@@ -34,6 +34,7 @@ from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
 from tiermq.message.topic_name import lite_queue
+from tiermq.settings import LONG_MAX
 
 SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
@@ -44,10 +45,10 @@ USER_PROPERTIES_MAX = 128
 USER_BYTES_MAX = 16 * 1024
 GROUP_BYTES_MAX = 64
 RECOVERY_S_MAX = 3600
-PRIORITY_NAME = "_SYS_MSG_PRIORITY_"
 LITE_NAME = "__LITE_TOPIC"
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
+GZIP_MAGIC = b"\x1f\x8b"
 ZLIB_FLAG = 0x300
 """Of a record's system flag: the body is by zlib."""
 _ZLIBS = (CompressionType.ZLIB, CompressionType.ZLIB_LEGACY)
@@ -58,7 +59,7 @@ RESERVED = frozenset(
         if name.isupper() and isinstance(value, str) and name not in ("KEY_SEPARATOR",)
     }
     | {
-        PRIORITY_NAME, LITE_NAME, BORN_HOST, TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
+        LITE_NAME, BORN_HOST, TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
         "MIN_OFFSET", "MAX_OFFSET", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID",
         "PROPERTY_CORRELATION_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", "__MSG_TYPE",
     }
@@ -111,6 +112,10 @@ def check_message(message: Any) -> None:
             Code.MESSAGE_BODY_TOO_LARGE, f"expected a body of at most {SENT_BODY_BYTES_MAX} bytes, found {len(body)}"
         )
     _check_properties(message)
+    if system.HasField("born_timestamp") and not 0 <= timestamp_ms(system.born_timestamp) <= LONG_MAX:
+        raise Refused(
+            Code.BAD_REQUEST, f"born_timestamp: expected milliseconds of 64 bits, found {system.born_timestamp}"
+        )
     if not system.message_id.strip() or has_control(system.message_id):
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be blank")
     if system.HasField("orphaned_transaction_recovery_duration"):
@@ -158,6 +163,11 @@ def _check_properties(message: Any) -> None:
                 f"expected a key that is not blank, without control characters, found {key[:80]!r}",
             )
         total += len(key.encode())
+    for name, text in ((BORN_HOST, system.born_host), (TRACE_CONTEXT, system.trace_context)):
+        if has_control(text):
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name}: expected no control characters, found {text[:80]!r}"
+            )
     if total > USER_BYTES_MAX:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -209,7 +219,7 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
         if type_of(message) == MessageType.LITE:
             found[names.INNER_MULTI_DISPATCH] = lite_queue(topic, system.lite_topic)
     if system.HasField("priority"):
-        found[PRIORITY_NAME] = str(system.priority)
+        found[names.MESSAGE_PRIORITY] = str(system.priority)
     if system.trace_context:
         found[TRACE_CONTEXT] = system.trace_context
     if system.HasField("born_timestamp"):
@@ -238,6 +248,8 @@ def stored_body(message: Any) -> tuple[bytes, int]:
         return body, 0
     if body[:1] == b"\x78":  # Some clients say gzip and mean zlib.
         return body, 1 | ZLIB_FLAG
+    if body[:2] != GZIP_MAGIC:  # Some say gzip and mean nothing, RocketMQ's own tests among them.
+        return body, 0
     inflating, rest, total, checksum = zlib.decompressobj(wbits=31), body, 0, zlib.adler32(b"")
     try:
         while not inflating.eof and total <= PLAIN_BYTES_MAX:
@@ -269,7 +281,7 @@ def given_body(message: StoredMessage) -> tuple[bytes, int]:
     """A record's body as gRPC clients read it, and its encoding."""
     if not is_compressed(message.sys_flag):
         return message.body, Encoding.IDENTITY
-    if message.body[:2] == b"\x1f\x8b":
+    if message.body[:2] == GZIP_MAGIC:
         return message.body, Encoding.GZIP
     try:
         plain = message.decompressed_body(max_bytes=PLAIN_BYTES_MAX)
@@ -335,7 +347,7 @@ def _fill_later(system: Any, properties: dict[str, str]) -> None:
         system.message_group = group
     if (lite := properties.get(LITE_NAME)) is not None:
         system.lite_topic = lite
-    if (priority := properties.get(PRIORITY_NAME)) is not None and priority.isdigit():
+    if (priority := properties.get(names.MESSAGE_PRIORITY)) is not None and priority.isdigit():
         system.priority = int(priority)
     if trace := properties.get(TRACE_CONTEXT):
         system.trace_context = trace
@@ -359,4 +371,4 @@ def _given_type(properties: dict[str, str]) -> MessageType:
         return MessageType.FIFO
     if LITE_NAME in properties:
         return MessageType.LITE
-    return MessageType.PRIORITY if PRIORITY_NAME in properties else MessageType.NORMAL
+    return MessageType.PRIORITY if names.MESSAGE_PRIORITY in properties else MessageType.NORMAL

@@ -46,6 +46,7 @@ from tiermq.grpc.messages import (
     status,
 )
 from tiermq.grpc.signature import signature_in, signed
+from tiermq.kernel import AckRequest
 from tiermq.remoting.limits import SLICE_S
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.server import remark_of
@@ -95,6 +96,10 @@ class Ask:
     async def in_pool(self, work: Callable[[], Any]) -> Any:
         """What `work` returns, or raises, in a thread of the server's pool."""
         return await self._asking.in_pool(work)
+
+    def acknowledge(self, acks: list[AckRequest]) -> list[AckRequest]:
+        """Acknowledge messages at once; returns those that must be asked for one by one."""
+        return self._asking.server.take_checked_acks(acks)
 
     def cancel(self) -> None:
         """The caller is gone."""

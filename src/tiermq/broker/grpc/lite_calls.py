@@ -142,6 +142,8 @@ class LiteCalls:
                 Code.UNRECOGNIZED_CLIENT_TYPE, f"expected a client with settings of a lite consumer of {group}"
             )
         self.require_parent(topic)
+        if len(request.lite_topic_set) > LITE_QUOTA:
+            raise _over_quota()
         named = {light_queue(topic, each) for each in request.lite_topic_set}
         client = self._lite.get(ask.caller.key)
         if client is None:
@@ -149,27 +151,29 @@ class LiteCalls:
         if request.action == LiteAction.COMPLETE_ADD:
             self._remove(client, client.queues - named)
         if request.action in (LiteAction.PARTIAL_ADD, LiteAction.COMPLETE_ADD):
-            self._add(client, named - client.queues, request.offset_option)
+            await self._add(ask, client, named - client.queues, request.offset_option)
         else:
             self._remove(
                 client, client.queues & named if request.action == LiteAction.PARTIAL_REMOVE else client.queues
             )
         return SyncLiteSubscriptionResponse(status=status(Code.OK))
 
-    def _add(self, client: LiteClient, queues: set[str], start: Any) -> None:
-        if len(client.queues) + len(queues) > LITE_QUOTA or self._count + len(queues) > SUBSCRIPTIONS_MAX:
-            raise Refused(
-                Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
-                f"expected at most {LITE_QUOTA} lite topics of a client, and {SUBSCRIPTIONS_MAX} of all",
-            )
-        for name in sorted(queues):
+    async def _add(self, ask: Ask, client: LiteClient, queues: set[str], start: Any) -> None:
+        for left in range(len(queues), 0, -1):
+            if len(client.queues) + left > LITE_QUOTA or self._count + left > SUBSCRIPTIONS_MAX:
+                raise _over_quota()
+            name = queues.pop()
+            if name in client.queues:  # By another call, which was served in between.
+                continue
             client.queues.add(name)
             self._count += 1
             self._subscribers.setdefault(name, {})[client] = None
             self._start_at(client.group, name, start)
             client.ready[name] = None
-        if queues:
             client.wake()
+            await ask.give_way()
+            if self._lite.get(ask.caller.key) is not client:
+                raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has ended")
 
     def _start_at(self, group: str, name: str, start: Any) -> None:
         """Move a group's offset in a lite topic, if the subscription says where to begin."""
@@ -250,7 +254,7 @@ class LiteCalls:
             client = self._lite[ask.caller.key] = LiteClient(fields["consumerGroup"])
         over_ms = self._parts.clock.now_ms() + int(poll_s * 1000)
         while True:
-            found = self._take(ask, client, fields)
+            found = await self._take(ask, client, fields)
             if found or self._parts.clock.now_ms() >= over_ms:
                 return found
             if len(client.waits) >= self._parts.config.pop_polling_size:
@@ -264,7 +268,7 @@ class LiteCalls:
             if self._lite.get(ask.caller.key) is not client:
                 return []
 
-    def _take(self, ask: Ask, client: LiteClient, fields: dict[str, str]) -> list[LiteMessage]:
+    async def _take(self, ask: Ask, client: LiteClient, fields: dict[str, str]) -> list[LiteMessage]:
         now_ms, room = self._parts.clock.now_ms(), int(fields["maxMsgNums"])
         for name in [name for name, due_ms in client.blocked.items() if due_ms <= now_ms]:
             del client.blocked[name]
@@ -273,8 +277,11 @@ class LiteCalls:
             client.ready |= dict.fromkeys(each for each in client.blocked if self._is_of_attempt(client, each, attempt))
         found: list[LiteMessage] = []
         for name in tuple(client.ready):
-            if len(found) >= room:
+            await ask.give_way()
+            if len(found) >= room or self._lite.get(ask.caller.key) is not client:
                 break
+            if name not in client.ready:  # Another receive has looked at it meanwhile.
+                continue
             del client.ready[name]
             wanted = {**fields, "topic": name, "queueId": "0", "order": "true", "maxMsgNums": str(room - len(found))}
             got = self._read(ask.caller, name, wanted, leases=ask.request.auto_renew)
@@ -339,6 +346,13 @@ class LiteCalls:
         for client in self._subscribers.get(name, ()):
             if client.group == group:
                 client.blocked[name] = until_ms
+
+
+def _over_quota() -> Refused:
+    return Refused(
+        Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+        f"expected at most {LITE_QUOTA} lite topics of a client, and {SUBSCRIPTIONS_MAX} of all",
+    )
 
 
 def light_queue(topic: str, lite_topic: str) -> str:

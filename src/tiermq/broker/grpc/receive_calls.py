@@ -35,6 +35,7 @@ from tiermq.broker.pop.pop_waiting import MESSAGES_MAX
 from tiermq.errors import RequestRefused
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import FILTER_BY_SQL, Code, message_class, status
+from tiermq.kernel import AckRequest
 from tiermq.message.message_filter import tags_in
 from tiermq.message.properties import POP_CK
 from tiermq.message.record import decode_records
@@ -47,13 +48,14 @@ if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
 
 ReceiveMessageResponse = message_class("ReceiveMessageResponse")
+OK = status(Code.OK)
 AckMessageResponse = message_class("AckMessageResponse")
 ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
 INVISIBLE_MS_MOST = 12 * 3_600_000
 POLL_S_MOST = 20.0
-ANSWER_S = 0.2
-"""Kept of a call's time for its answer."""
+ANSWER_S = 0.5
+"""Kept of a call's time for its answer: waiting receives are looked at four times a second."""
 LOOK_S = 1.0
 """How often a topic is looked for that is not there yet."""
 HANDLE_WORDS = 9
@@ -284,16 +286,26 @@ class ReceiveCalls:
                 Code.BAD_REQUEST, f"expected 1 to {ACKS_MAX} entries to acknowledge, found {len(request.entries)}"
             )
         answer = AckMessageResponse()
-        for entry in request.entries:
+        together: list[AckRequest] = []
+        handles: dict[int, Handle] = {}
+        for number, entry in enumerate(request.entries):
             await ask.give_way()
             made = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
             try:
-                handle = Handle.decode(entry.receipt_handle)
+                handles[number] = handle = Handle.decode(entry.receipt_handle)
                 self._require_open(group, topic, handle)
-                lite = entry.lite_topic or None
-                made.status.CopyFrom(status_of(await self._acknowledge(ask, group, topic, handle, lite)))
+                if entry.lite_topic:
+                    self._lite.acknowledge(group, light_queue(topic, entry.lite_topic), handle.receipt)
+                    made.status.CopyFrom(OK)
+                else:
+                    together.append(_ack_of(number, group, topic, handle.receipt))
             except Refused as error:
                 made.status.CopyFrom(status(error.code, str(error)))
+        left = {each.opaque for each in ask.acknowledge(together)}
+        for each in together:
+            made, handle = answer.entries[each.opaque], handles[each.opaque]
+            found = OK if each.opaque not in left else status_of(await self._acknowledge(ask, group, topic, handle))
+            made.status.CopyFrom(found)
         codes = {each.status.code for each in answer.entries}
         answer.status.CopyFrom(answer.entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS))
         return answer
@@ -405,6 +417,12 @@ def _encoded(topic: str, given: list[tuple[StoredMessage, str, int]]) -> list[by
         fill_message(answer.message, message, topic, handle=handle, attempt=attempt)
         found.append(answer.SerializeToString())
     return found
+
+
+def _ack_of(number: int, group: str, topic: str, receipt: Receipt) -> AckRequest:
+    """Messages of one check point have one text, and are acknowledged together."""
+    text = receipt.encode().rpartition(" ")[0]
+    return AckRequest(number, group=group, topic=topic, queue_id=receipt.queue_id, offset=receipt.offset, receipt=text)
 
 
 def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:

@@ -118,9 +118,11 @@ class RouteCalls:
         """What the client connected to, as it names it: right behind address translation, too. Raises Refused."""
         if asked.ByteSize() > ENDPOINTS_BYTES_MAX:
             raise Refused(Code.BAD_REQUEST, f"expected endpoints of at most {ENDPOINTS_BYTES_MAX} bytes, found more")
-        if asked.addresses:
-            return asked
         host, port = ask.caller.local
+        if asked.addresses:
+            for address in asked.addresses:
+                address.port = address.port or port  # Some clients leave it to the server.
+            return asked
         made = Endpoints(scheme=IPV6 if ":" in host else IPV4)
         made.addresses.add(host=host, port=port)
         return made

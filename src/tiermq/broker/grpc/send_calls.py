@@ -146,8 +146,6 @@ class SendCalls:
             return consistent_queue(first.message_group, max(1, queues))
         if first.lite_topic:
             return consistent_queue(first.lite_topic, max(1, queues))
-        if type_of(messages[0]) == MessageType.PRIORITY:
-            return max(0, min(int(first.priority), queues - 1))
         return next(self._turn) % max(1, queues)
 
     def _send_of(

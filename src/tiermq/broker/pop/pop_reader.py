@@ -38,7 +38,7 @@ from tiermq.broker.pop.pop_topics import (
 )
 from tiermq.broker.pop.pop_waiting import Pop
 from tiermq.broker.pull.pull_admission import ReadFailures
-from tiermq.broker.topic.topic_table import MESSAGE_TYPE
+from tiermq.broker.topic.topic_table import BY_PRIORITY, MESSAGE_TYPE
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage
 from tiermq.message.message_filter import MessageFilter
@@ -49,8 +49,6 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.store.reader import FILTER_STEPS_MAX
 
 RETRY_FIRST = 0.2
-BY_PRIORITY = "PRIORITY"
-"""A type of messages: the number of a message's queue is its priority."""
 PAGES_MAX = 16
 """Of one queue, when a filter lets nothing pass."""
 STEPS_MAX = 2 * FILTER_STEPS_MAX

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.broker.send.put_answers import code_of
-from tiermq.broker.topic.topic_table import check_topic_name
+from tiermq.broker.topic.topic_table import BY_PRIORITY, MESSAGE_TYPE, check_topic_name
 from tiermq.delivery.timer.timer_destination import DELETE_SEPARATOR, asks_for_a_time, without_timer
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
@@ -42,6 +42,7 @@ from tiermq.message.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     KEYS,
+    MESSAGE_PRIORITY,
     MSG_REGION,
     POP_CK,
     REAL_QID,
@@ -78,6 +79,8 @@ from tiermq.status import PutStatus
 VERSION_MAX_RECONSUME_TIMES = 121
 """V3_4_9: clients from this version send the maximum number of retries."""
 SYS_FLAG_MULTI_TAGS = 2
+DIGITS_MAX = 10
+"""Of a priority."""
 SYS_FLAG_TRANSACTION = 0x0C
 TRANSACTION_COMMIT = 0x08
 CLEANUP_POLICY = "cleanup.policy"
@@ -165,13 +168,19 @@ def no_such_group(topic: str) -> RequestRefused:
 
 
 def queue_of(request: SendRequest, config: TopicConfig, chance: random.Random) -> int:
-    """The queue of a send. Raises RequestRefused for a queue that the topic does not have."""
+    """The queue of a send: in a topic by priority, that of the message's. Raises RequestRefused for a queue that the
+    topic does not have.
+    """
     if request.queue_id >= max(config.read_queues, config.write_queues) or config.write_queues <= 0:
         raise RequestRefused(
             f"topic {config.name}: expected a queue below {max(config.read_queues, config.write_queues)}, "
             f"found {request.queue_id}",
             ResponseCode.INVALID_PARAMETER,
         )
+    if config.attributes.get(MESSAGE_TYPE) == BY_PRIORITY:
+        found = get_property(request.properties, MESSAGE_PRIORITY.encode())
+        if found is not None and found.isdigit():
+            return min(int(found[:DIGITS_MAX]), config.write_queues - 1)
     return request.queue_id if request.queue_id >= 0 else chance.randrange(config.write_queues)
 
 

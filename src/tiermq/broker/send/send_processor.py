@@ -64,7 +64,13 @@ from tiermq.delivery.timer.timer_state import CONGEST_NUM
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import AckRequest, FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
 from tiermq.kernel.fast_send_path import Later
-from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements, with_inner_num
+from tiermq.message.client_batch import (
+    BATCH_ELEMENTS_MAX,
+    ELEMENT_OVERHEAD_BYTES,
+    decode_client_batch,
+    has_more_elements,
+    with_inner_num,
+)
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.properties import TIERMQ_SENDER, TRAN_MSG, with_property
@@ -77,9 +83,6 @@ from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import remark_of
 from tiermq.status import PutStatus
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
-
-BATCH_ELEMENTS_MAX = 32_768
-"""Messages of one batch."""
 
 _log = logging.getLogger(__name__)
 

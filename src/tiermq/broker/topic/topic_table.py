@@ -59,10 +59,12 @@ from tiermq.remoting.json_dialect import decode_object, encode_body, in_order, o
 from tiermq.settings import LONG_MAX
 
 MESSAGE_TYPE = "message.type"
+BY_PRIORITY = "PRIORITY"
+"""A type of messages: the number of a message's queue is its priority."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
-    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", BY_PRIORITY),
 }
 _FIXED = frozenset({"queue.type", "cleanup.policy"})
 

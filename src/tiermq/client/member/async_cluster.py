@@ -25,6 +25,8 @@ from tiermq.client.cluster_client import ACCESS_KEY, SECRET_KEY, ClusterClient
 from tiermq.client.member.async_consumer import AsyncConsumer, ConsumerSettings
 from tiermq.client.member.async_producer import AsyncProducer
 from tiermq.client.member.handlers import Handler
+from tiermq.client.member.message_trace import GROUP as TRACE_GROUP
+from tiermq.client.member.message_trace import MessageTrace
 from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.outgoing import Compression, Preparation
 from tiermq.client.member.pop_consumer import AsyncSimpleConsumer
@@ -98,6 +100,7 @@ class AsyncCluster:
         self._connecting = connecting
         self._session: Session | None = None
         self._members: list[AsyncProducer | AsyncConsumer | AsyncSimpleConsumer] = []
+        self._trace: MessageTrace | None = None
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -123,9 +126,26 @@ class AsyncCluster:
         try:
             for member in reversed(self._members):
                 await member.close()
+            if self._trace is not None:
+                await self._trace.close()
         finally:
+            self._trace = None
             self._members.clear()
             await session.close()
+
+    def _traced(self) -> MessageTrace:
+        if self._trace is None:
+            producer = AsyncProducer(
+                self.session,
+                TRACE_GROUP,
+                Preparation(_UNIQUE_KEYS.next_key, _CLOCK.now_ms, COMPRESSED_ABOVE_BYTES, Compression.ZLIB),
+                check=None,
+                room=Room(IN_FLIGHT_MAX, IN_FLIGHT_BYTES_MAX),
+                timeout_s=REQUEST_S,
+                patience_s=REQUEST_S,
+            )
+            self._trace = MessageTrace(self.session, producer)
+        return self._trace
 
     def _add(self, member: AsyncProducer | AsyncConsumer | AsyncSimpleConsumer) -> None:
         """Those that are closed are forgotten: a program may make many."""
@@ -155,12 +175,14 @@ class AsyncCluster:
         max_in_flight_bytes: int = IN_FLIGHT_BYTES_MAX,
         compress_above: int | None = COMPRESSED_ABOVE_BYTES,
         compression: str = "zlib",
+        trace: bool = False,
     ) -> AsyncProducer:
         """A producer of a group.
 
         check: answers brokers that ask about transactions. timeout_s: of one try; patience_s: for how long a send is
         tried. max_in_flight, max_in_flight_bytes: sends beyond wait. compress_above: bodies above this size (None:
-        none) are compressed by zlib, lz4 or zstd. Raises IllegalMessage for what is no group.
+        none) are compressed by zlib, lz4 or zstd. trace: each send is recorded in RocketMQ's trace topic.
+        Raises IllegalMessage for what is no group.
         """
         try:
             kind = Compression[compression.upper()]
@@ -174,6 +196,7 @@ class AsyncCluster:
             room=Room(max_in_flight, max_in_flight_bytes),
             timeout_s=timeout_s,
             patience_s=patience_s,
+            trace=self._traced() if trace else None,
         )
         self._add(producer)
         return producer
@@ -197,6 +220,7 @@ class AsyncCluster:
         max_buffered_bytes: int = 64 << 20,
         max_attempts: int = 16,
         idle_s: float | None = None,
+        trace: bool = False,
     ) -> AsyncConsumer:
         """A member of a consumer group; it joins when its block begins, and leaves when it ends.
 
@@ -204,7 +228,8 @@ class AsyncCluster:
         tags. start: where the group begins when it has no offsets. on_message: called for each message, by `workers`
         tasks or threads. ordered: one at a time from each queue. broadcast: this consumer gets every message, and keeps
         its offsets in offsets_file, if any. auto_ack=False: a message is done when `ack` says so. idle_s: a loop over
-        messages ends when none came for so long. Raises BadConfig, BadExpression and IllegalMessage.
+        messages ends when none came for so long. trace: calls of on_message are recorded in RocketMQ's trace topic.
+        Raises BadConfig, BadExpression and IllegalMessage.
         """
         version = _CLOCK.now_ms()
         if (topic is None) == (topics is None):
@@ -220,6 +245,10 @@ class AsyncCluster:
             raise BadConfig("offsets_file: expected a broadcasting consumer, found one whose offsets the broker keeps")
         if max_buffered < 1 or max_buffered_bytes < 1 or max_attempts < 1:
             raise BadConfig("expected max_buffered, max_buffered_bytes and max_attempts above 0")
+        if trace:
+            if on_message is None:
+                raise BadConfig("trace: expected a consumer with on_message, whose work begins and ends, found none")
+            on_message = self._traced().handling(group, on_message)
         settings = ConsumerSettings(
             start=checked_start(start),
             is_broadcast=broadcast,

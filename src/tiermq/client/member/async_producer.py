@@ -62,6 +62,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
 
 if TYPE_CHECKING:
+    from tiermq.client.member.message_trace import MessageTrace
     from tiermq.kernel import Message
 
 _log = logging.getLogger(__name__)
@@ -100,8 +101,10 @@ class AsyncProducer:
         room: Room,
         timeout_s: float,
         patience_s: float,
+        trace: MessageTrace | None = None,
     ) -> None:
         check_group(group)
+        self._trace = trace
         self.group = group
         self._session = session
         self.preparation = preparation
@@ -338,7 +341,7 @@ class AsyncProducer:
                 )
             return await self._ask(RequestCode.SEND_MESSAGE_V2, place, outgoing)
 
-        place, answer = await self._until_stored(outgoing.topic, choose, once)
+        place, answer = await self._traced([outgoing], outgoing.topic, choose, once)
         ext = answer.ext
         receipt = SendReceipt(
             outgoing.topic,
@@ -362,7 +365,7 @@ class AsyncProducer:
         async def once(place: QueuePlace) -> RemotingCommand:
             return await self._ask(RequestCode.SEND_BATCH_MESSAGE, place, whole)
 
-        place, answer = await self._until_stored(first.topic, choose, once)
+        place, answer = await self._traced(batch, first.topic, choose, once)
         queue_id, offset = int_field(answer, "queueId"), int_field(answer, "queueOffset")
         ids = message_ids_of(answer.ext.get("msgId", ""), len(batch))
         status = SendStatus(answer.code)
@@ -373,6 +376,24 @@ class AsyncProducer:
         if status is not SendStatus.SEND_OK:
             raise NotConfirmed(f"topic {first.topic}: the batch is stored, but: {status.name}", receipts)
         return receipts
+
+    async def _traced(
+        self, sent: list[Outgoing], topic: str, choose: QueueChoice | None, once: Once
+    ) -> tuple[QueuePlace, RemotingCommand]:
+        """Let them be stored, and record it."""
+        trace, began_s = self._trace, time.monotonic()
+        if trace is None:
+            return await self._until_stored(topic, choose, once)
+        try:
+            place, answer = await self._until_stored(topic, choose, once)
+        except BaseException:
+            for each in sent:
+                trace.sent(self.group, each, began_s, "", "", success=False)
+            raise
+        ids = message_ids_of(answer.ext.get("msgId", ""), len(sent))
+        for each, offset_id in zip(sent, ids, strict=True):
+            trace.sent(self.group, each, began_s, place.address, offset_id, success=True)
+        return place, answer
 
     async def _until_stored(
         self, topic: str, choose: QueueChoice | None, once: Once

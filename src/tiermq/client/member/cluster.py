@@ -75,6 +75,7 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight_bytes: int
     compress_above: int | None
     compression: str
+    trace: bool
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -95,6 +96,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_buffered_bytes: int
     max_attempts: int
     idle_s: float | None
+    trace: bool
 
 
 class SimpleConsumerOptions(TypedDict, total=False):

@@ -9,12 +9,12 @@ from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.queue_access import QueueAccess
 from tiermq.client.table_pages import ask_table
-from tiermq.clock import SystemClock, read_moment_ms
+from tiermq.clock import SystemClock, iso_moment, read_moment_ms
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.operations.topics import OF_CLUSTER, PAGE, ROWS, SEARCH, TOPIC, lag_of, page_of
 from tiermq.console.queue_bounds import Bounds, QueueName, queue_bounds, queue_of_key
 from tiermq.console.sources import Visit
-from tiermq.errors import BadRequest, RequestRefused
+from tiermq.errors import BadRequest, RemotingError, RequestRefused
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group, is_retry_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object, encode_body
@@ -22,6 +22,9 @@ from tiermq.remoting.json_dialect import as_int, decode_object, encode_body
 GROUP = Parameter("group", "The name of the group.", is_required=True)
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 AT_ONCE = 32
+MEMBERS_ASKED = 50
+MEMBER_S = 3.0
+LOPSIDED = 0.5
 
 
 @operation(
@@ -126,9 +129,51 @@ def show_group(visit: Visit, *, group: str) -> Result:
             for topic in topics
             for name, each in bounds[topic].items()
         ]
-        found = {"queues": queues, "members": []}
+        found = {"queues": queues, "members": [], "balance": None}
     found["queues"].sort(key=lambda each: (each["topic"], each["broker"], each["queueId"]))
-    return {"group": group, "behind": sum(each["behind"] for each in found["queues"]), **found}
+    settings = visit.tables().groups.get(group)
+    return {
+        "group": group,
+        "behind": sum(each["behind"] for each in found["queues"]),
+        "reasons": reasons_of(
+            found["queues"], found["members"] if visit.has_wire else None, found["balance"], settings
+        ),
+        **found,
+    }
+
+
+def reasons_of(
+    queues: list[dict[str, Any]], members: list[dict[str, Any]] | None, balance: Result | None, settings: Any
+) -> list[str]:
+    """Why a group is behind, in words, the most likely first; nothing when it is not. `members` None: not known."""
+    behind = sum(row["behind"] for row in queues)
+    if not behind:
+        return []
+    said = []
+    if settings is not None and not settings.get("consumeEnable", True):
+        said.append("The group is disabled: brokers refuse its pulls (consumeEnable=false).")
+    if members is not None and not members:
+        said.append("No member is connected: nothing is consumed.")
+    if balance is not None and balance["withoutMember"]:
+        said.append(f"{balance['withoutMember']} queues have no member that consumes them: see the members below.")
+    late = [row for row in queues if row["behind"]]
+    worst = max(late, key=lambda row: row["behind"])
+    name = f"queue {worst['queueId']} of {worst['topic']} at {worst['broker']}"
+    if len(late) > 1 and worst["behind"] >= LOPSIDED * behind:
+        said.append(
+            f"{worst['behind'] / behind:.0%} of it is in {name}: its member is slow or gone, or keys are skewed."
+        )
+    retries = sum(row["behind"] for row in late if is_retry_topic(row["topic"]))
+    if retries:
+        said.append(f"{retries:,} of it are retries: its members give messages back.")
+    seen = [row["lastConsumedMs"] for row in late if row.get("lastConsumedMs")]
+    if seen:
+        said.append(
+            f"The message that it consumed last, where it is the furthest behind, was stored {iso_moment(min(seen))}."
+        )
+    return said or [
+        f"It is {behind:,} messages behind, in {len(late)} queues alike: its members are slower than senders."
+    ]
 
 
 def _row(topic: str, name: QueueName, bounds: Bounds, offset: int | None) -> Result:
@@ -163,7 +208,82 @@ async def _progress(client: ClusterClient, group: str) -> Result:
             )
     if not queues and not members and not await _is_known(client, group, [address for _, address in masters]):
         raise _unknown(group)
-    return {"queues": queues, "members": members}
+    return {"queues": queues, "members": members, "balance": await _balance(client, group, queues, members)}
+
+
+async def _balance(
+    client: ClusterClient, group: str, queues: list[dict[str, Any]], members: list[dict[str, Any]]
+) -> Result:
+    """Which member has which queue, as the members answer. Adds `owner` to the queues, `queues` to the members."""
+    masters = await client.masters()
+
+    async def held_by(member: dict[str, Any]) -> set[tuple[str, str, int]] | None:
+        fields: dict[str, Any] = {"consumerGroup": group, "clientId": member["clientId"], "jstackEnable": False}
+        address = masters[member["broker"]]
+        try:
+            answer = await client.ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, timeout_s=MEMBER_S, **fields)
+        except RemotingError:
+            return None  # Not for this account, or the member does not answer: a gRPC client without a stream.
+        held = set()
+        for key in decode_object(answer.body).get("mqTable") or {}:
+            topic, queue_id, broker = queue_of_key(key)
+            held.add((topic, broker, queue_id))
+        return held
+
+    asked = members[:MEMBERS_ASKED]
+    answers = await asyncio.gather(*(held_by(each) for each in asked))
+    owners: dict[tuple[str, str, int], set[str]] = {}
+    for member, held in zip(asked, answers, strict=True):
+        member["queues"] = None if held is None else len(held)
+        for name in held or ():
+            owners.setdefault(name, set()).add(str(member["clientId"]))
+    for row in queues:
+        row["owner"] = ", ".join(sorted(owners.get((row["topic"], row["broker"], row["queueId"]), ())))
+    known = [each for each in answers if each is not None]
+    free = [row for row in queues if not row["owner"] and not is_retry_topic(row["topic"])]
+    return {
+        "members": len({each["clientId"] for each in members}),
+        "answered": len(known),
+        "withoutMember": len(free) if known else None,
+        "words": _balance_words(members, known, free),
+    }
+
+
+def _balance_words(members: list[dict[str, Any]], known: list[Any], free: list[dict[str, Any]]) -> str:
+    if not members:
+        return "No member is connected: nothing is consumed."
+    if not known:
+        return "The members do not tell which queues they have."
+    idle = sum(not held for held in known)
+    text = f"{len(known)} of {len(members)} connections told which queues they have."
+    if free:
+        text += f" {len(free)} queues have no member: a rebalance has not reached them, or a member does not answer."
+    if idle:
+        text += f" {idle} of them have no queue: there are more members than queues."
+    return text
+
+
+@operation("producer.list", "The producers that are connected, by their groups. Brokers do not know their topics.")
+def list_producers(visit: Visit) -> Result:
+    async def asked(client: ClusterClient) -> list[Result]:
+        rows = []
+        for broker, address in sorted((await client.masters()).items()):
+            found = decode_object((await client.ask(address, RequestCode.GET_ALL_PRODUCER_INFO)).body)
+            rows += [
+                {
+                    "group": group,
+                    "clientId": each.get("clientId"),
+                    "address": str(each.get("remoteIP") or "").lstrip("/"),
+                    "language": each.get("language"),
+                    "broker": broker,
+                    "lastSeenMs": as_int(each.get("lastUpdateTimestamp")) or None,
+                }
+                for group, clients in sorted((found.get("data") or {}).items())
+                for each in clients
+            ]
+        return rows
+
+    return {"producers": visit.ask(asked)}
 
 
 def _unknown(group: str) -> RequestRefused:

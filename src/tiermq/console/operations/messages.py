@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import heapq
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.dead_letters import OF_BROKERS, PRODUCER_GROUP
 from tiermq.client.producer import Outgoing, Producer
 from tiermq.client.queue_access import find_by_key
-from tiermq.client.wire_history import catalog_of
 from tiermq.clock import EVER_MS
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
-from tiermq.console.message_reading import FoundMessage, find_messages
+from tiermq.console.message_life import life_of
+from tiermq.console.message_reading import FoundMessage, catalog_for, find_messages
 from tiermq.console.operations.topics import TOPIC
 from tiermq.console.record_fields import record_fields
 from tiermq.console.sources import Visit
@@ -28,7 +27,6 @@ from tiermq.message.ids import UniqueKeyGenerator, decode_message_id
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import dead_letter_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.tier.names import QueueKey
 
@@ -37,17 +35,6 @@ FOUND = 32
 QUEUE = Parameter("queue", "The queue's number.", Kind.WHOLE)
 BROKER = Parameter("broker", "The broker's name, where several have the queue.")
 OFFSET = Parameter("offset", "The offset in the queue.", Kind.WHOLE)
-
-
-@contextmanager
-def catalog_for(visit: Visit, request: ScanRequest) -> Iterator[Catalog]:
-    """Files where the visit may read them, else brokers."""
-    if visit.has_files:
-        with visit.sources.files() as history:
-            yield catalog_of(history, request)
-    else:
-        with visit.wire_history() as history:
-            yield catalog_of(history, request)
 
 
 @operation(
@@ -211,14 +198,9 @@ def _of_time(visit: Visit, topic: str, asked: dict[str, Any], limit: int, losses
         _require_topic(catalog, topic)
         if asked.get("begin") is not None or asked.get("end") is not None or is_about_content:
             found: Iterator[FoundMessage] = _matching(find_messages(catalog, request, losses), asked.get("text"))
-            return heapq.nsmallest(limit, found, key=_moment)
+            return heapq.nsmallest(limit, found, key=FoundMessage.moment)
         newest = [(queue, max(queue.min_offset, queue.max_offset - limit), limit) for queue in catalog.queues()]
-        return heapq.nlargest(limit, _page(catalog, request, newest, losses, asked), key=_moment)
-
-
-def _moment(found: FoundMessage) -> tuple[int, int, int]:
-    message = found.message
-    return message.store_timestamp_ms, message.queue_id, message.queue_offset
+        return heapq.nlargest(limit, _page(catalog, request, newest, losses, asked), key=FoundMessage.moment)
 
 
 def _require_topic(catalog: Catalog, topic: str) -> None:
@@ -245,8 +227,8 @@ def show(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | Non
     body = _body(message)
     return {
         **found.to_dict(),
-        "body_base64": base64.b64encode(body).decode("ascii"),
-        "body_bytes": len(body),
+        "bodyBase64": base64.b64encode(body).decode("ascii"),
+        "bodyBytes": len(body),
         "fields": [each.to_dict() for each in record_fields(found.record)],
         "life": life_of(visit, found),
         "command": f"tiermq query {topic} --queue {queue} --offset {offset}",
@@ -264,88 +246,6 @@ def one_message(visit: Visit, topic: str, queue: int, offset: int, broker: str |
     return found[0]
 
 
-def life_of(visit: Visit, found: FoundMessage) -> list[Result]:
-    """What happened to a message, as far as its own properties, offsets of groups and the tier's manifest know."""
-    message = found.message
-    events: list[Result] = [
-        {"event": "born", "atMs": message.born_timestamp_ms, "text": f"at {message.born_host}"},
-        {
-            "event": "stored",
-            "atMs": message.store_timestamp_ms,
-            "text": f"by {found.queue.broker}, queue {message.queue_id}, offset {message.queue_offset}",
-        },
-    ]
-    if message.reconsume_times:
-        events.append(
-            {"event": "retried", "atMs": None, "text": f"{message.reconsume_times} times given back by its group"}
-        )
-    if origin := message.get_property(names.DLQ_ORIGIN_TOPIC):
-        events.append({"event": "resent", "atMs": None, "text": f"a dead letter of {origin} that was sent again"})
-    if visit.has_tier:
-        events += _tiered(visit, found)
-    events += _delivered(visit, found)
-    return events
-
-
-def _tiered(visit: Visit, found: FoundMessage) -> list[Result]:
-    key, offset = found.queue, found.message.queue_offset
-    with visit.sources.topic_catalog(key.topic) as catalog:
-        same = [each for each in catalog.queues() if each.key.queue_id == key.queue_id]
-    queue = next((each for each in same if each.key.broker == key.broker or len(same) == 1), None)
-    if queue is None or not queue.cold_min <= offset < queue.cold_max:
-        return [{"event": "not tiered", "atMs": None, "text": "only the broker's disk has it so far"}]
-    log = next((log for log in queue.logs if log.begin_offset <= offset < log.end_offset), None)
-    if log is None:
-        return [{"event": "tiered", "atMs": None, "text": "the tier has it; its manifest does not name the segment"}]
-    text = f"in {log.key.path}, {log.size:,} bytes"
-    events: list[Result] = [{"event": "tiered", "atMs": None, "text": text}]
-    if log.sealed_ms:
-        events.append({"event": "sealed", "atMs": log.sealed_ms, "text": "the segment is complete, with its checksum"})
-    return events
-
-
-def _delivered(visit: Visit, found: FoundMessage) -> list[Result]:
-    message, name = found.message, (found.queue.broker, found.message.queue_id)
-    events: list[Result] = []
-    for (topic, group), offsets in sorted(visit.tables().offsets.items()):
-        if topic != message.topic:
-            continue
-        at = offsets.get(name)
-        if at is None and len({broker for broker, _ in offsets}) == 1:
-            at = next((offset for (_, queue_id), offset in offsets.items() if queue_id == message.queue_id), None)
-        if at is not None and at > message.queue_offset:
-            events.append({"event": "consumed", "atMs": None, "text": f"by {group}, whose offset is {at:,}"})
-        elif at is not None:
-            events.append(
-                {
-                    "event": "waiting",
-                    "atMs": None,
-                    "text": f"for {group}, {message.queue_offset - at:,} messages before it",
-                }
-            )
-        if message.unique_key and visit.has_wire:
-            events += _dead_letters(visit, group, message.unique_key)
-    return events
-
-
-def _dead_letters(visit: Visit, group: str, key: str) -> list[Result]:
-    async def looked(client: ClusterClient) -> list[StoredMessage]:
-        route = await client.find_route(dead_letter_topic(group))
-        found: list[StoredMessage] = []
-        for address in sorted(set(route.addresses.values())) if route is not None else ():
-            found += await find_by_key(client, address, dead_letter_topic(group), key, unique=True)
-        return found
-
-    return [
-        {
-            "event": "dead letter",
-            "atMs": each.store_timestamp_ms,
-            "text": f"given up by {group} after {each.reconsume_times} tries",
-        }
-        for each in visit.ask(looked)
-    ]
-
-
 @operation(
     "message.resend",
     "Send a message again, to its topic or another one: a new message with the same body, keys and properties.",
@@ -359,18 +259,25 @@ def _dead_letters(visit: Visit, group: str, key: str) -> list[Result]:
 def resend(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | None, to: str | None) -> Result:
     found = one_message(visit, topic, queue, offset, broker)
     goal = to or topic
-    message = found.message
+
+    async def sent(client: ClusterClient) -> tuple[Outgoing, int]:
+        producer = Producer(client, PRODUCER_GROUP)
+        copy = copy_of(found.message, goal, await producer.places(goal), visit.sources.clock.now_ms())
+        return copy, await producer.send([copy])
+
+    copy, at = visit.ask(sent)
+    place = copy.place
+    return {
+        "topic": goal, "broker": place.broker_name, "queueId": place.queue_id, "offset": at,
+        "uniqueKey": copy.unique_key,
+    }  # fmt: skip
+
+
+def copy_of(message: StoredMessage, goal: str, places: Sequence[QueuePlace], now_ms: int) -> Outgoing:
+    """A new message with the same body, keys and properties, for the queue of the same number if there is one."""
     unique_key = UniqueKeyGenerator().next_key()
     kept = {name: value for name, value in message.properties.items() if name not in OF_BROKERS}
     kept |= {names.UNIQ_KEY: unique_key, names.WAIT: "true"}
-
-    async def sent(client: ClusterClient) -> tuple[str, int, int]:
-        producer = Producer(client, PRODUCER_GROUP)
-        places = await producer.places(goal)
-        place = next((each for each in places if each.queue_id == message.queue_id), places[0])
-        body, born_ms = message.decompressed_body(), visit.sources.clock.now_ms()
-        made = Outgoing(goal, place, body, encode_properties(kept), unique_key, born_ms, flag=message.flag)
-        return place.broker_name, place.queue_id, await producer.send([made])
-
-    name, queue_id, at = visit.ask(sent)
-    return {"topic": goal, "broker": name, "queueId": queue_id, "offset": at, "uniqueKey": unique_key}
+    place = next((each for each in places if each.queue_id == message.queue_id), places[message.queue_id % len(places)])
+    body = message.decompressed_body()
+    return Outgoing(goal, place, body, encode_properties(kept), unique_key, now_ms, flag=message.flag)

@@ -20,6 +20,8 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.broker_lease import decode_lease, lease_name
 
 GROUPS_CHECKED = 100
+LAGS_S = 15.0
+"""Lags of a hundred groups are a thousand requests: a live page does not ask for them every two seconds."""
 LAG_WARNING = 100_000
 DISK_WARNING = 0.85
 LOOK_TIMEOUT_S = 5.0
@@ -31,7 +33,11 @@ def overview(visit: Visit) -> Result:
     names = topic_names(visit, everything=True)
     tables = visit.tables()
     groups = {group for _, group in tables.offsets} | set(tables.groups)
-    checked = list_groups(visit, search=None, all=False, page=1, rows=GROUPS_CHECKED, cluster=None)
+    checked = visit.sources.kept(
+        ("lags", visit.credentials, visit.reads_files),
+        LAGS_S,
+        lambda: list_groups(visit, search=None, all=False, page=1, rows=GROUPS_CHECKED, cluster=None),
+    )
     behind = sorted(checked["groups"], key=lambda row: -row["behind"])
     tier = _tier(visit) if visit.has_tier else None
     stores = _stores(visit) if visit.has_stores else []
@@ -91,7 +97,8 @@ def warnings_of(found: Result) -> list[str]:
         worst = found["mostBehind"][0]
         said.append(f"Group {worst['group']} is {worst['behind']:,} messages behind.")
     if found["deadLetterTopics"]:
-        said.append(f"{found['deadLetterTopics']} groups have dead letters: `tiermq dlq list GROUP` shows them.")
+        count = found["deadLetterTopics"]
+        said.append(f"{count} {'group has' if count == 1 else 'groups have'} dead letters: see tiermq dlq list GROUP.")
     return said
 
 

@@ -7,13 +7,17 @@ batches as DuckDB asks for them, and a query ends at the row limit.
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tiermq.client.wire_history import read_placed_task
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
-from tiermq.console.operations.messages import catalog_for
+from tiermq.console.message_reading import catalog_for
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.errors import BadRequest, install_hint
@@ -23,11 +27,19 @@ from tiermq.history.scan_values import Loss, ScanCounters, ScanPlan, ScanRequest
 
 ROWS_MAX = 10_000
 SCAN_BYTES_MAX = 2 << 30
+KEPT_BYTES_MAX = 256 << 20
 COLUMNS = (
     "topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "uniqKey", "body", "properties", "bornTimestamp",
     "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "reconsumeTimes", "storeSize", "tier", "segment",
 )  # fmt: skip
 READS_ONLY = re.compile(r"\s*(?:--[^\n]*\n\s*)*(select|with|from|describe|summarize)\b", re.IGNORECASE)
+LOCKED = {"enable_external_access": "false", "lock_configuration": "true", "threads": "2"}
+"""A query reads the registered topics: no files, no extensions, no other settings."""
+SPARK_CALLS = frozenset({"string", "bigint", "int", "double", "json_tuple", "from_json", "to_json", "decode", "size"})
+"""Functions of Spark beside those that the parser knows, which have no effects."""
+SCRIPT = re.compile(r"\busing\s*(/\*.*?\*/|--[^\n]*\n|\s)*r?['\"]", re.IGNORECASE | re.DOTALL)
+"""`SELECT TRANSFORM(…) USING 'command'`, and its older forms, run programs."""
+_spark_runs = threading.Lock()
 _QUERY = Parameter("query", "A SELECT; a topic is a table of its name.", is_required=True)
 _SINCE = Parameter("begin", "Only messages stored at this time or later.", Kind.MOMENT)
 
@@ -71,21 +83,35 @@ def _estimate_of(plan: ScanPlan) -> Result:
 def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
     duckdb = _duckdb()
     topics = _topics_in(visit, query)
+    try:
+        kinds = [str(each.type).rpartition(".")[2] for each in duckdb.extract_statements(query)]
+    except duckdb.Error as error:
+        raise BadRequest(f"query: {error}") from error
+    if kinds != ["SELECT"]:
+        raise BadRequest(f"query: expected one SELECT, found {', '.join(kinds)[:80] or 'nothing'}")
     losses: list[str] = []
     began = visit.sources.clock.monotonic()
     request = ScanRequest(topics=frozenset(topics), begin_ms=begin or 0)
     with catalog_for(visit, request) as catalog:
-        connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
-        try:
-            counters = ScanCounters()
+        connection = duckdb.connect(":memory:", config=LOCKED)
+        counters = ScanCounters()
+
+        def read(*, is_whole: bool) -> tuple[list[str], list[Any]]:
             for topic in topics:
-                connection.register(topic, _reader(catalog, topic, begin or 0, losses, counters))
+                reader = _reader(catalog, topic, begin or 0, losses, counters, is_whole=is_whole)
+                connection.register(topic, reader.read_all() if is_whole else reader)
+            result = connection.execute(query)
+            return [each[0] for each in result.description or []], result.fetchmany(limit + 1)
+
+        try:
             try:
-                result = connection.execute(query)
-                names = [each[0] for each in result.description or []]
-                rows = result.fetchmany(limit + 1)
-            except duckdb.Error as error:
-                raise BadRequest(f"query: {error}") from error
+                names, rows = read(is_whole=False)
+            except duckdb.InvalidInputException as error:
+                if "already been consumed" not in str(error):
+                    raise
+                names, rows = read(is_whole=True)  # A topic is named twice, as in a join with itself.
+        except duckdb.Error as error:
+            raise BadRequest(f"query: {error}") from error
         finally:
             connection.close()
     return {
@@ -99,6 +125,80 @@ def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Resul
     }
 
 
+@operation(
+    "sql.spark",
+    "Run a SELECT on Spark, for scans that are too large for the console. `sql.estimate` reports what it will read.",
+    _QUERY,
+    _SINCE,
+    Parameter("limit", "Rows at most.", Kind.WHOLE, default=200, low=1, high=ROWS_MAX),
+    starts=True,
+)
+def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
+    """A process of its own: a session of Spark takes memory, and seconds to start. One at a time."""
+    visit.require_files()
+    place = visit.sources.place
+    if place.spark_master is None:
+        raise BadRequest("this needs Spark: start the console with --spark-master, such as local[2]")
+    if len(place.stores) > 1:
+        raise BadRequest("a query on Spark reads one store directory, and the console has several")
+    _require_only_topics(query, set(_topics_in(visit, query)))
+    words = [sys.executable, "-m", "tiermq.cli", "pipeline", "sql", query, "--json", "--limit", str(limit)]
+    words += ["--master", place.spark_master]
+    words += ["--tier", place.tier] if place.tier is not None else []
+    words += ["--store", place.stores[0].path] if place.stores else []
+    words += ["--since", str(begin)] if begin is not None else []
+    if not _spark_runs.acquire(blocking=False):
+        raise BadRequest("a query runs on Spark already: try again when it has ended")
+    began = visit.sources.clock.monotonic()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    finally:
+        _spark_runs.release()
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("Error: ")] or done.stderr.splitlines()
+        raise BadRequest(f"query: {lines[-1].removeprefix('Error: ') if lines else 'Spark ended without a reason'}")
+    report = json.loads(done.stdout)
+    details = report["details"]
+    rows = details["rows"]
+    return {
+        "columns": [each["name"] for each in details["columns"]],
+        "rows": rows,
+        "isCut": len(rows) >= limit,
+        "messagesRead": report["done"].get("messages"),
+        "bytesRead": None,
+        "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),
+        "losses": [str(each) for each in details.get("notes", ())][:20],
+    }
+
+
+def _require_only_topics(query: str, topics: set[str]) -> None:
+    """Raises BadRequest for a query that could read anything else than topics: files, classes, functions with effects.
+
+    Spark reads files as tables (text.`/path`), and calls any class of its JVM.
+    """
+    try:
+        import sqlglot
+        from sqlglot import exp
+    except ModuleNotFoundError as error:
+        raise BadRequest(f"SQL on Spark needs sqlglot, which is not installed: {install_hint('console')}") from error
+    try:
+        [parsed] = sqlglot.parse(query, read="spark")
+    except (ValueError, sqlglot.errors.SqlglotError) as error:
+        raise BadRequest(f"query: expected one SELECT, found: {str(error).splitlines()[0][:200]}") from error
+    if not isinstance(parsed, exp.Query):
+        raise BadRequest(f"query: expected a SELECT, found {query.strip()[:40]!r}")
+    own = {each.alias for each in parsed.find_all(exp.CTE)}
+    known = {*topics, *own, "messages", *(re.sub(r"\W", "_", name).lower() for name in topics)}
+    for table in parsed.find_all(exp.Table):
+        if table.db or table.catalog or not isinstance(table.this, exp.Identifier) or table.name not in known:
+            raise BadRequest(f"query: expected topics as tables, found {table.sql(dialect='spark')[:80]}")
+    if SCRIPT.search(query) or parsed.find(exp.QueryTransform, exp.Command) is not None:
+        raise BadRequest("query: expected a SELECT, found a script, which the console's Spark does not run")
+    for call in parsed.find_all(exp.Anonymous):
+        if call.name.lower() not in SPARK_CALLS:
+            raise BadRequest(f"query: {call.sql(dialect='spark')[:80]} is not allowed on the console's Spark")
+
+
 def _duckdb() -> Any:
     try:
         import duckdb
@@ -109,8 +209,13 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _reader(catalog: Catalog, topic: str, begin_ms: int, losses: list[str], counters: ScanCounters) -> Any:
-    """The messages of a topic as a stream of batches. Raises BadRequest for more bytes than a page should read."""
+def _reader(
+    catalog: Catalog, topic: str, begin_ms: int, losses: list[str], counters: ScanCounters, *, is_whole: bool
+) -> Any:
+    """The messages of a topic as a stream of batches, which can be read once; `is_whole`: to be kept in memory.
+
+    Raises BadRequest for more bytes than a page should read.
+    """
     import pyarrow as pa
 
     from tiermq.history.arrow_batch import decode_run
@@ -118,10 +223,12 @@ def _reader(catalog: Catalog, topic: str, begin_ms: int, losses: list[str], coun
 
     request = ScanRequest(topics=frozenset({topic}), begin_ms=begin_ms)
     plan = plan_scan(catalog, request, loss_is_error=False)
-    if plan.counters.bytes_planned > SCAN_BYTES_MAX:
+    most = KEPT_BYTES_MAX if is_whole else SCAN_BYTES_MAX
+    if plan.counters.bytes_planned > most:
+        how = "kept in memory, since the query names it more than once" if is_whole else "read whole"
         raise BadRequest(
-            f"query: {topic} would be read whole, {plan.counters.bytes_planned:,} bytes, which is more than a page "
-            f"reads ({SCAN_BYTES_MAX:,}): give a begin time, or run it on Spark with `tiermq pipeline sql`"
+            f"query: {topic} would be {how}, {plan.counters.bytes_planned:,} bytes, which is more than a page takes "
+            f"({most:,}): give a begin time, or run it on Spark with `tiermq pipeline sql`"
         )
 
     def lose(loss: Loss) -> None:

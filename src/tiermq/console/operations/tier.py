@@ -7,12 +7,12 @@ from collections import defaultdict
 from typing import Any
 
 from tiermq.clock import HOUR_MS
-from tiermq.console.bill import SHEETS, TopicUse, WhatIf, cost_of, sheet_of
-from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.bill import SHEETS, DatedBytes, TopicUse, WhatIf, cost_of, cost_of_days, sheet_of
+from tiermq.console.catalogue import Kind, Parameter, Result, camel, operation
 from tiermq.console.operations.overview import lease_row
 from tiermq.console.operations.topics import PAGE, ROWS, SEARCH, TOPIC, page_of
 from tiermq.console.sources import Visit
-from tiermq.errors import TierError
+from tiermq.errors import BadRequest, TierError
 from tiermq.history.cold_queues import read_manifest
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
@@ -140,7 +140,7 @@ def orphans(visit: Visit, *, hours: int) -> Result:
              "modifiedMs": each.modified_ms}
             for each in report.orphans
         ],
-        "missing": [dataclasses.asdict(each) for each in report.missing],
+        "missing": [camel(dataclasses.asdict(each)) for each in report.missing],
         "unread": report.unread,
         "bytes": report.size_bytes,
     }  # fmt: skip
@@ -150,13 +150,19 @@ def orphans(visit: Visit, *, hours: int) -> Result:
     "tier.verify",
     "Read and check every byte of the tier, or of one topic; the result stays on the page of the tier.",
     Parameter("topic", "Only this topic."),
+    starts=True,
 )
 def verify(visit: Visit, *, topic: str | None) -> Result:
     visit.require_tier()
     began_ms = visit.sources.clock.now_ms()
     with visit.sources.files() as history:
         report = verify_tier(history.tier, TierScope(topic=topic), threads=2)
-    found = {**report.to_dict(), "topic": topic, "atMs": began_ms, "tookMs": visit.sources.clock.now_ms() - began_ms}
+    found = {
+        **camel(report.to_dict()),
+        "topic": topic,
+        "atMs": began_ms,
+        "tookMs": visit.sources.clock.now_ms() - began_ms,
+    }
     visit.sources.verification = found
     return found
 
@@ -207,13 +213,62 @@ def bill(
             {**line, "then": then["total"], "bytesThen": then["bytesThen"], "writesADayThen": then["writesADay"]}
         )
     return {
-        "sheet": dataclasses.asdict(prices),
+        "sheet": camel(dataclasses.asdict(prices)),
         "currency": "USD",
         "topics": lines,
         "cost": round(sum(line["total"] for line in lines), 6),
         "costThen": round(sum(line["then"] for line in lines), 6),
         "bytes": sum(line["bytes"] for line in lines),
         **about,
+    }
+
+
+@operation(
+    "tier.days",
+    "What each day of one topic costs: messages, bytes and objects of the day against a price sheet.",
+    TOPIC,
+    Parameter("sheet", "The price sheet.", default="s3-standard", choices=tuple(SHEETS)),
+    Parameter("gbMonth", "Price of a GB and month, instead of the sheet's.", Kind.DECIMAL),
+    Parameter("writes1000", "Price of 1,000 writes, instead of the sheet's.", Kind.DECIMAL),
+    Parameter("days", "The newest days.", Kind.WHOLE, default=30, low=1, high=3_660),
+)
+def bill_days(
+    visit: Visit,
+    *,
+    topic: str,
+    sheet: str,
+    gbMonth: float | None,  # noqa: N803 - the names of the parameters
+    writes1000: float | None,
+    days: int,
+) -> Result:
+    visit.require_tier()
+    prices = sheet_of(sheet, gb_month=gbMonth, writes_1000=writes1000)
+    listed = {info.key: info for info in visit.sources.listing().segments if info.key.topic == topic}
+    if not listed:
+        raise BadRequest(f"expected the topic {topic[:200]} in the tier, found nothing of it there")
+    parts, undated = [], 0
+    with visit.sources.files() as history:
+        for queue in sorted({key.queue for key in listed}):
+            try:
+                manifest, _ = read_manifest(history.tier, queue)
+            except TierError:
+                manifest = None
+            for row in manifest.segments if manifest is not None else ():
+                info = listed.pop(row.key, None)
+                if info is not None and row.key.type is SegmentType.COMMIT_LOG and row.begin_ms != NEVER_MS:
+                    messages = max(0, row.end_offset - row.begin_offset) if row.begin_offset >= 0 else 0
+                    parts.append(DatedBytes(row.begin_ms, row.end_ms, info.size, max(1, info.part_count), messages))
+                elif info is not None:
+                    undated += info.size
+    undated += sum(info.size for info in listed.values())
+    rows = cost_of_days(parts, prices)
+    return {
+        "topic": topic,
+        "sheet": camel(dataclasses.asdict(prices)),
+        "currency": "USD",
+        "days": rows[-days:],
+        "daysInAll": len(rows),
+        "undatedBytes": undated,
     }
 
 

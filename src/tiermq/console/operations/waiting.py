@@ -1,18 +1,22 @@
-"""Messages that wait: delayed ones and timers, and dead letters of groups."""
+"""Messages that wait: delayed ones and timers, open transactions, and dead letters of groups."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.dead_letters import Resending, Wanted, dead_letters
 from tiermq.client.delayed_messages import cancel_timer, delayed_messages
-from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.catalogue import Kind, Parameter, Result, camel, operation
 from tiermq.console.operations.groups import GROUP
 from tiermq.console.operations.topics import TOPIC
 from tiermq.console.sources import Visit
+from tiermq.delivery.transactions.open_halves import open_halves
+from tiermq.delivery.transactions.transaction_fate import transaction_fate
 from tiermq.delivery.waiting_view import WaitingView
+from tiermq.errors import BadRequest
 
 LIMIT = Parameter("limit", "Messages at most.", Kind.WHOLE, default=100, low=1, high=1_000)
 
@@ -27,14 +31,14 @@ def list_delayed(visit: Visit, *, limit: int) -> Result:
         for store in visit.sources.place.stores:
             with WaitingView(store.path) as view:
                 found = itertools.islice(itertools.chain(view.timers(), view.levels()), limit)
-                rows += [{"broker": store.broker, **each.to_dict()} for each in found]
+                rows += [{"broker": store.broker, **camel(each.to_dict())} for each in found]
     return {"messages": rows[:limit], "isCut": len(rows) > limit}
 
 
 async def _delayed_at_brokers(client: ClusterClient, limit: int) -> list[Result]:
     rows: list[Result] = []
     async for each in delayed_messages(client):
-        rows.append(each.to_dict())
+        rows.append(camel(each.to_dict()))
         if len(rows) > limit:
             break
     return rows
@@ -49,7 +53,43 @@ async def _delayed_at_brokers(client: ClusterClient, limit: int) -> list[Result]
 )
 def cancel_delayed(visit: Visit, *, topic: str, uniqueKey: str) -> Result:  # noqa: N803 - the name of the parameter
     done = visit.ask(lambda client: cancel_timer(client, topic, uniqueKey))
-    return {"topic": topic, "uniqueKey": uniqueKey, "cancelled": [each.to_dict() for each in done]}
+    return {"topic": topic, "uniqueKey": uniqueKey, "cancelled": [camel(each.to_dict()) for each in done]}
+
+
+@operation(
+    "transaction.list",
+    "Open transactions of the store directories, oldest first: sent, and neither committed nor rolled back.",
+    Parameter("topic", "Only transactions of this topic."),
+    Parameter("group", "Only transactions of this producer group."),
+    LIMIT,
+)
+def list_transactions(visit: Visit, *, topic: str | None, group: str | None, limit: int) -> Result:
+    visit.require_files()
+    if not visit.has_stores:
+        raise BadRequest("transactions are listed from a store directory: start the console with --store")
+    rows: list[Result] = []
+    for store in visit.sources.place.stores:
+        rows += [
+            {"broker": store.broker, **camel(half.to_dict())}
+            for half in open_halves(Path(store.path))
+            if topic in (None, half.topic) and group in (None, half.producer_group)
+        ]
+    rows.sort(key=lambda row: row["bornMs"])
+    return {"transactions": rows[:limit], "isCut": len(rows) > limit}
+
+
+@operation(
+    "transaction.show",
+    "How a transaction ended: committed, rolled back, given up, open. From a store directory or a tier.",
+    Parameter("id", "The transaction's id, which is the unique key of its message.", is_required=True),
+)
+def show_transaction(visit: Visit, *, id: str) -> Result:  # noqa: A002 - the name of the parameter
+    visit.require_files()
+    with visit.sources.files() as history:
+        found = transaction_fate(history, id)
+    if found is None:
+        raise BadRequest(f"expected a transaction {id[:80]}, found none of that id in the store and the tier")
+    return camel(found.to_dict())
 
 
 def _wanted(topic: str | None, since: int | None, key: str | None) -> Wanted:
@@ -76,7 +116,7 @@ def list_dead_letters(
                     "topic": letter.origin_topic,
                     "originId": letter.origin_id,
                     "tries": letter.tries,
-                    "message": letter.message.to_sent_dict(),
+                    "message": camel(letter.message.to_sent_dict()),
                 }
             )
             if len(rows) > limit:

@@ -11,6 +11,8 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from tiermq.clock import iso_moment
+
 WIDTH = 1080
 LEFT = 76
 STRIP, STEP = 20, 30
@@ -42,6 +44,11 @@ def moment(timestamp_ms: int | None) -> str:
     if timestamp_ms is None or not 0 < timestamp_ms < 253_402_300_800_000:
         return "–"
     return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment_iso(timestamp_ms: int | None) -> str:
+    """UTC as ISO 8601, as every field for a time takes it."""
+    return iso_moment(timestamp_ms) if timestamp_ms else ""
 
 
 def age(timestamp_ms: int | None, now_ms: int) -> str:
@@ -77,14 +84,15 @@ def strip_map(topic: str, queues: Sequence[dict[str, Any]], *, by_time: bool = T
     is_timed = by_time and len(known) > 1 and max(known) > min(known)
     low, high = (min(known), max(known)) if is_timed else (0, max([queue["maxOffset"] for queue in queues] + [1]))
     room = WIDTH - LEFT - 12
-    edge = LEFT + (room * 0.06 if is_timed else 0)
+    has_timeless = any(span["beginMs"] is None for queue in queues for span in queue["spans"])
+    edge = LEFT + (room * 0.06 if is_timed and has_timeless else 0)
     height = 14 + STEP * len(queues) + 26
 
     def at(value: float) -> float:
         return float(edge + (WIDTH - 12 - edge) * (value - low) / max(1, high - low))
 
     parts = [
-        f'<svg class="map" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Where {escape(topic)} is stored">',
+        f'<svg class="map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="Where {escape(topic)} is stored">',
         *_axis(low, high, height - 26, at, is_timed=is_timed),
     ]
     for row, queue in enumerate(queues):

@@ -42,7 +42,7 @@ def _path(operation: Operation) -> dict[str, Any]:
             **_ERRORS,
         },
     }
-    if operation.changes:
+    if operation.posts:
         properties = {each.name: {**_schema(each), "description": each.help} for each in operation.parameters}
         required = [each.name for each in operation.parameters if each.is_required]
         schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,9 @@ from tiermq.console.catalogue import run
 from tiermq.console.hot_cold_map import WORDS
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
-from tiermq.errors import TierMQError
+from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.topic_name import is_retry_topic
+from tiermq.remoting.codes import ResponseCode
 
 HEX_BYTES_MAX = 4096
 TAIL_MAX = 50
@@ -86,14 +88,47 @@ def _queue(ask: Ask) -> Context:
             if str(each["queueId"]) == queue and broker in (None, "", each["broker"])
             for segment in each["segments"]
         ]
-    last = found["messages"][-1]["queue_offset"] + 1 if found["messages"] else None
+    last = found["messages"][-1]["queueOffset"] + 1 if found["messages"] else None
     return {"found": found, "topic": topic, "queue": queue, "offset": offset, "segments": segments, "next": last,
             "broker": ask.values.get("broker", "")}  # fmt: skip
 
 
 def _groups(ask: Ask) -> Context:
     found = run("group.list", ask.visit, ask.of("search", "all", "page", "rows"))
-    return {"found": found, "search": ask.values.get("search", "")}
+    context: Context = {"found": found, "search": ask.values.get("search", ""), "producers": None}
+    if ask.visit.has_wire:
+        try:
+            context["producers"] = run("producer.list", ask.visit)["producers"]
+        except RequestRefused as error:
+            if error.code != ResponseCode.NO_PERMISSION:
+                raise
+    return context
+
+
+def _history(ask: Ask) -> Context:
+    """A slider from the first known time to now, and how things were at the chosen one."""
+    now_ms = ask.visit.sources.clock.now_ms()
+    topic = ask.values.get("topic", "")
+    context: Context = {"topic": topic, "search": ask.values.get("search", ""), "now_ms": now_ms, "problem": None}
+    try:
+        # Looked at now first, for the begin of the slider.
+        values = {"at": str(now_ms - 1), **ask.of("at", "topic", "search", "page", "rows")}
+        context["found"] = run("history.show", ask.visit, values)
+    except TierMQError as error:
+        context |= {"found": None, "problem": str(error)}
+        return context
+    found = context["found"]
+    low = min(found["beginMs"] or now_ms, found["atMs"], now_ms - 60_000)
+    context |= {"low_ms": low, "step_ms": max(1, (now_ms - low) // 1_000), "at_ms": found["atMs"]}
+    place = ask.visit.sources.place
+    words = ["tiermq pipeline replay"]
+    words += [f"--tier {shlex.quote(place.tier)}"] if place.tier else []
+    words += [f"--store {shlex.quote(place.stores[0].path)}"] if place.stores else []
+    words += [f"--topic {shlex.quote(topic)} --since {found['atMs']}"]
+    words += [f"--namesrv {place.access.name_servers}"] if place.access is not None else ["--namesrv HOST:9876"]
+    words += [f"--to-topic {shlex.quote(topic + '-again')} --create 8 --record ./replay"]
+    context["command"] = " ".join(words)
+    return context
 
 
 def _group(ask: Ask) -> Context:
@@ -123,7 +158,7 @@ def _messages(ask: Ask) -> Context:
 
 def _message(ask: Ask) -> Context:
     found = run("message.show", ask.visit, ask.of("topic", "queue", "offset", "broker"))
-    body = base64.b64decode(found["body_base64"])
+    body = base64.b64decode(found["bodyBase64"])
     return {"found": found, "dump": _hex_lines(body[:HEX_BYTES_MAX]), "is_cut": len(body) > HEX_BYTES_MAX,
             "text": body.decode(errors="backslashreplace")}  # fmt: skip
 
@@ -170,8 +205,17 @@ def _orphans(ask: Ask) -> Context:
     return {"found": run("tier.orphans", ask.visit, ask.of("hours")), "values": ask.values}
 
 
+def _days(ask: Ask) -> Context:
+    found = run("tier.days", ask.visit, ask.of("topic", "sheet", "gbMonth", "writes1000", "days"))
+    rows = [(row["day"], float(row["bytes"]), f"{figures.size(row['bytes'])}, {figures.money(row['total'])}")
+            for row in found["days"][-14:]]  # fmt: skip
+    return {"found": found, "values": ask.values, "sheets": list(SHEETS),
+            "chart": figures.bars(rows, "copy") if rows else None}  # fmt: skip
+
+
 def _sql(ask: Ask) -> Context:
     context: Context = {"values": ask.values, "result": None, "estimate": None, "problem": None}
+    context["spark_master"] = ask.visit.sources.place.spark_master
     names = [row["topic"] for row in run("topic.list", ask.visit, {"rows": "20"})["topics"]]
     context["example"] = EXAMPLE.format(names[0]) if names else ""
     context["names"] = names
@@ -186,14 +230,32 @@ def _sql(ask: Ask) -> Context:
     return context
 
 
-def _waiting(ask: Ask) -> Context:
-    context: Context = {"delayed": None, "letters": None, "problem": None, "values": ask.values}
+def spark_result(ask: Ask) -> Context:
+    """The page of SQL with the result of its query on Spark."""
+    context = _sql(Ask(ask.visit, {})) | {"values": ask.values, "on_spark": True}
     try:
-        context["delayed"] = run("delayed.list", ask.visit)
-        if ask.values.get("group"):
-            context["letters"] = run("dlq.list", ask.visit, ask.of("group", "topic", "since", "key"))
+        context["result"] = run("sql.spark", ask.visit, ask.of("query", "begin", "limit"))
     except TierMQError as error:
         context["problem"] = str(error)
+    return context
+
+
+def _waiting(ask: Ask) -> Context:
+    context: Context = {"problem": None, "values": ask.values, "letters": None, "transaction": None, "problems": {}}
+    wanted: dict[str, tuple[str, dict[str, str]]] = {
+        "delayed": ("delayed.list", {}),
+        "transactions": ("transaction.list", {}),
+    }
+    if ask.values.get("group"):
+        wanted["letters"] = ("dlq.list", ask.of("group", "topic", "since", "key"))
+    if ask.values.get("id"):
+        wanted["transaction"] = ("transaction.show", ask.of("id"))
+    for name, (operation, values) in wanted.items():
+        try:
+            context[name] = run(operation, ask.visit, values)
+        except TierMQError as error:
+            context[name] = None
+            context["problems"][name] = str(error)
     return context
 
 
@@ -224,7 +286,7 @@ def tail(visit: Visit, values: Mapping[str, str], state: dict[str, Any]) -> list
         if begin < end:
             place = {"queue": row["queueId"], "broker": row["broker"], "offset": begin, "limit": end - begin}
             found += run("message.find", visit, {"topic": topic, **place, **ask})["messages"]
-    found.sort(key=lambda message: message["store_timestamp_ms"])
+    found.sort(key=lambda message: message["storeTimestampMs"])
     return found[-TAIL_MAX:]
 
 
@@ -237,7 +299,9 @@ PAGES = (
     Page("/groups/{group}", "group.html", _group),
     Page("/messages", "messages.html", _messages),
     Page("/message", "message.html", _message),
+    Page("/history", "history.html", _history),
     Page("/tier", "tier.html", _tier),
+    Page("/tier/days", "days.html", _days),
     Page("/tier/segments", "segments.html", _segments),
     Page("/tier/orphans", "orphans.html", _orphans),
     Page("/sql", "sql.html", _sql),

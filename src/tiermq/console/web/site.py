@@ -34,7 +34,7 @@ from tiermq.console.catalogue import Kind, operations, run
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.console.web.openapi import openapi
-from tiermq.console.web.pages import PAGES, Ask, tail
+from tiermq.console.web.pages import PAGES, Ask, spark_result, tail
 from tiermq.console.web.security import COOKIE, HEADERS, SESSION_S, TOKEN_FIELD, TOKEN_HEADER, Gate, Refused
 from tiermq.errors import (
     BadConfig,
@@ -53,9 +53,13 @@ FORM_BYTES_MAX = 1 << 20
 EVENT_S = 2.0
 STREAMS_MAX = 32
 NAVIGATION = (
-    ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/messages", "Messages"), ("/tier", "Tier"),
-    ("/sql", "SQL"), ("/waiting", "Waiting"), ("/settings", "Settings"), ("/api", "API"),
+    ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/messages", "Messages"), ("/waiting", "Waiting"),
+    ("/history", "Time travel"), ("/tier", "Tier"), ("/sql", "SQL"), ("/settings", "Settings"), ("/api", "API"),
 )  # fmt: skip
+NOT_BY_LINK = frozenset({"/sql", "/tier/orphans"})
+"""Pages whose query makes work."""
+PAGES_ONLY = ("/api/", "/do/", "/events/")
+"""What no page of another site has a reason to ask for."""
 _log = logging.getLogger(__name__)
 
 
@@ -75,7 +79,7 @@ class Site:
         )
         self._templates.filters |= {
             **{each.__name__: _known(each) for each in (figures.number, figures.size, figures.moment, figures.money,
-                                                        figures.percent)},
+                                                        figures.percent, figures.moment_iso)},
             "part": lambda text: quote(str(text), safe=""), "pretty": _pretty,
         }  # fmt: skip
         self._templates.globals |= {
@@ -92,6 +96,7 @@ class Site:
             Route("/api/openapi.json", self._openapi, methods=["GET"]),
             Route("/api/{name}", self._call, methods=["GET", "POST"]),
             Route("/do/{name}", self._do, methods=["POST"]),
+            Route("/sql", self._spark, methods=["POST"]),
             Route("/events/tail", self._tail, methods=["GET"]),
             Route("/events/page", self._events, methods=["GET"]),
             Route("/login", self._log_in_page, methods=["GET"]),
@@ -127,7 +132,10 @@ class Site:
         def page(request: Request) -> Response:
             try:
                 visit = self._visit(request)
-                ask = Ask(visit, {**request.query_params, **request.path_params})
+                values = {**request.query_params, **request.path_params}
+                if request.headers.get("sec-fetch-site") == "cross-site" and request.url.path in NOT_BY_LINK:
+                    values.clear()  # A link of another site shows the page, and runs nothing.
+                ask = Ask(visit, values)
                 return self._render(request, template, **context(ask), live=True)
             except (Refused, TierMQError) as error:
                 return self._problem(request, error)
@@ -211,6 +219,22 @@ class Site:
             return self._problem(request, error)
         return self._render(request, "done.html", name=name, result=result, back=back)
 
+    async def _spark(self, request: Request) -> Response:
+        """A query that a form sends to Spark; shown as those that run here."""
+        try:
+            form = await _form(request)
+        except Refused as error:
+            return self._problem(request, error)
+        return await run_in_threadpool(self._ran_on_spark, request, form)
+
+    def _ran_on_spark(self, request: Request, form: dict[str, str]) -> Response:
+        try:
+            self._gate.check_token(self._gate.session(request)[0], form.get(TOKEN_FIELD, ""))
+            context = spark_result(Ask(self._visit(request), form))
+        except (Refused, TierMQError) as error:
+            return self._problem(request, error)
+        return self._render(request, "sql.html", **context)
+
     async def _call(self, request: Request) -> Response:
         try:
             values: dict[str, Any] = dict(request.query_params)
@@ -224,9 +248,10 @@ class Site:
         name = request.path_params["name"]
         try:
             known = operations().get(name)
-            if known is not None and known.changes and request.method != "POST":
-                raise Refused(405, f"{name} changes something: expected POST with a JSON object")
-            if known is not None and not known.changes and request.method != "GET":
+            if known is not None and known.posts and request.method != "POST":
+                why = "changes something" if known.changes else "starts work"
+                raise Refused(405, f"{name} {why}: expected POST with a JSON object")
+            if known is not None and not known.posts and request.method != "GET":
                 raise Refused(405, f"{name} only reads: expected GET")
             if request.method == "POST" and "authorization" not in request.headers:
                 self._gate.check_token(self._gate.session(request)[0], request.headers.get(TOKEN_HEADER, ""))
@@ -256,6 +281,10 @@ class Site:
         if page is None:
             return JSONResponse({"error": "expected a page with live figures"}, 404)
         rest = {name: value for name, value in request.query_params.items() if name != "path"}
+        try:
+            await run_in_threadpool(self._visit, request)  # Streams are few: nobody has one before a log-in.
+        except Refused as error:
+            return JSONResponse({"error": str(error)}, error.status)
 
         def rendered() -> str:
             visit = self._visit(request)
@@ -349,7 +378,11 @@ class _Guard:
             await send(message)
 
         try:
-            self._gate.check_host(Request(scope))
+            request = Request(scope)
+            self._gate.check_host(request)
+            is_foreign = request.headers.get("sec-fetch-site") == "cross-site"
+            if is_foreign and (request.method == "POST" or request.url.path.startswith(PAGES_ONLY)):
+                raise Refused(403, "expected a request of this console's pages, found one of another site's")
         except Refused as error:
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, with_headers)
             return

@@ -125,6 +125,11 @@ class TimerService(Service):
         """Whether no timer waits in the wheel, and none is to be enqueued."""
         return self.waiting_count == 0 and self.behind_count == 0
 
+    def delivery_behind_ms(self) -> int:
+        """How late the next timer of the wheel is; 0 when none is due."""
+        due_ms = self.next_due_ms()
+        return max(0, self._clock.now_ms() - due_ms) if due_ms else 0
+
     @property
     def read_ms(self) -> int:
         """The first slot that was not delivered."""

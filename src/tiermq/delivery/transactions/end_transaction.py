@@ -21,6 +21,7 @@ from tiermq.delivery.redeliver import STORED, QueueFor, as_named
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
     AnyHalf,
+    PlainHalf,
     TransactionRules,
     committed,
     immunity_ms,
@@ -150,7 +151,9 @@ class EndTransaction:
         end_offset = -1
         if outcome is Outcome.COMMIT:
             try:
-                result = self._store.append(self._rewrite(committed(half, self._queue_for)))
+                message = committed(half, self._queue_for)
+                # A plain half has no delay and asks for no time: there is nothing to rewrite.
+                result = self._store.append(message if isinstance(half, PlainHalf) else self._rewrite(message))
             except IllegalMessage:
                 return Ended(EndStatus.NOT_STORED, half.topic, put_status=PutStatus.MESSAGE_ILLEGAL)
             if result.status not in STORED:

@@ -11,7 +11,7 @@ that the index does not cover, which `OffloadIndex` finds and tasks read back.
 Where the messages come from, a store directory or a broker over the wire, is the origin's affair.
 Files of queues are open while a wave works on them. Of all others only their end is known (`_resting`): a driver has
 100,000 queues, and a file takes 3 KB.
-Threads: one, besides the pool for requests to the tier and the lease renewal.
+Threads: one, besides the pool for requests to the tier and for copies of the broker's tables, and the lease renewal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,7 +41,7 @@ from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
-from tiermq.pipeline.offload.plan import TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
+from tiermq.pipeline.offload.plan import TASK_BYTES, TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
 from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, is_manifest_behind
 from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
 from tiermq.tier.dispatch.local_source import require_same_history
@@ -105,10 +105,11 @@ class OffloadBroker:
         step: Callable[[str], None] = lambda _name: None,
         counts: Counts | None = None,
         task_s: float = TASK_S,
+        busy_bytes: int = TASK_BYTES,
         packs: bool = True,
     ) -> None:
-        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `packs`: quiet queues share
-        objects, if the tier has objects.
+        """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `busy_bytes`: see `is_busy`.
+        `packs`: quiet queues share objects, if the tier has objects.
 
         `step` is called with the name of each step before it; crash tests end the process there.
         """
@@ -121,6 +122,10 @@ class OffloadBroker:
         self.is_open = False
         self.is_slow = False
         """Whether a task of the last wave ran out of time, which other brokers of the same wave waited for."""
+        self.is_busy = False
+        """Whether the last wave copied much nevertheless: it is a backlog that takes time, not the broker."""
+        self.is_cut = False
+        """Whether the last plan left queues to the next one, since there were more than fit into a wave."""
         self.next_due_ms: int | None = None
         self._config = config
         self._driver = driver
@@ -135,6 +140,7 @@ class OffloadBroker:
         self._resting: dict[QueueName, int] = {}
         """Where queues of the tier end whose file is not open; -1 before they have a place."""
         self._task_s = task_s
+        self._busy_bytes = busy_bytes
         self.packs = packs and driver.packs_chunks
         self.directory = broker_directory(place.cluster, place.broker)
         self._not_quiet: set[QueueName] = set()
@@ -202,6 +208,7 @@ class OffloadBroker:
             self._state = state_copy(config, self.place.read_tables, self._driver, self.writer, self.lease, clock)
             self.metadata.record_names(self.place.cluster, self.place.broker)
             self._pool = undo.enter_context(ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="offload"))
+            self._copying: Future[list[str]] = self._pool.submit(self._state.run)
             if self._with_index:
                 known = {topic.name for topic in self.metadata.topics()} if home.store is None else set()
                 self._named = known - broker.topics_without_id
@@ -243,11 +250,18 @@ class OffloadBroker:
         with self._open:
             self._step("close")
             self._write_manifests(ManifestCause.CLOSE)
+            self._copying.result()
             self._state.run(is_last=True)
             if self.index is not None and self.writer.may_write():
                 self.index.close()
             if self.writer.may_write():
                 self._held.publish_last()
+
+    def _copy_state(self) -> None:
+        """Copy the broker's tables, beside the wave: a broker that answers late holds up no other one."""
+        if self._copying.done():
+            self._copying.result()
+            self._copying = self._pool.submit(self._state.run)
 
     def fix_targets(self) -> None:
         """Copy what is there now, and nothing that is put later: the job ends while producers continue."""
@@ -292,7 +306,7 @@ class OffloadBroker:
         self.problems.clear()
         self.next_due_ms = None
         self.dangers.clear()
-        self._state.run()
+        self._copy_state()
         self._step("settle")
         self.source.settle()
         if self.place.life != self._life:  # It may have lost its tail, and given the same offsets out again.
@@ -300,17 +314,20 @@ class OffloadBroker:
             for run in self._runs.values():
                 run.commit_offset = -1
         works: list[QueueWork] = []
+        self.is_cut = False
         behind = self._behind(self._unchanged(queues_max))
         behind.sort(key=lambda name: name not in self._not_started)
         self._not_started.clear()
         for names in _groups(behind):
             if len(works) >= queues_max:
                 self._not_started.update(names)
+                self.is_cut = True
                 continue
             for file in self._compared(self._owned(self._open_files(names))):
                 name = file.queue.name
                 if len(works) >= queues_max:
                     self._not_started.add(name)
+                    self.is_cut = True
                     continue
                 try:
                     work = self._plan_queue(name, file, force)
@@ -621,6 +638,7 @@ class OffloadBroker:
                 self.metadata.record_commit(commit.queue, _known(commit), commit.entries)
         self._step("committed")
         self.is_slow = any(commit.stop is Stop.SLOW for commit in commits)
+        self.is_busy = sum(commit.bytes for commit in commits) >= self._busy_bytes
         for commit in commits:
             self._settle(commit)
         if self.index is not None:

@@ -12,8 +12,8 @@ time; killed anywhere else it loses nothing, see `offload_broker`. It is a plain
 wave that finds nothing costs no job at all, and the tier's own metadata is the checkpoint.
 
 A wave ends when all of its tasks have. In a continuous job a broker whose task ran out of time has waves of its own
-from then on, each of one task, in a thread of its own beside those of others (`_SlowWave`), until one ends in time: it
-holds others back once, and takes one processor of the executors.
+from then on, in a thread of its own beside those of others (`_SlowWave`), until one ends in time: it holds others back
+once. It takes one processor of the executors, or its share of all where it has a backlog that it returns quickly.
 """
 
 from __future__ import annotations
@@ -197,6 +197,8 @@ class OffloadJob:
         self._slow_pool: ThreadPoolExecutor | None = None
         self._stack = ExitStack()
         self._was_looked = False
+        self._is_cut = False
+        """Whether the last wave had more queues than fit: the next one goes on with what brokers reported before."""
         self._failures = 0
         self._metrics = OffloadMetrics()
         say = options.say if options.trigger_s is not None else lambda _line: None
@@ -293,6 +295,7 @@ class OffloadJob:
             forget_tier=options.forget_tier,
             step=options.step,
             task_s=options.settings.task_s,
+            busy_bytes=options.settings.task_bytes,
             packs=options.settings.packs,
             counts=self._counts.setdefault((origin.cluster, origin.broker), Counts()),
         )
@@ -393,7 +396,7 @@ class OffloadJob:
             return
         self._take_slow_waves()
         self._fleet.busy = {broker.place for broker in self._slow_waves if isinstance(broker.place, WireBroker)}
-        if self._was_looked:  # The first look was before the checks.
+        if self._was_looked and not self._is_cut:  # The first look was before the checks.
             try:
                 self._find(self._fleet)
             except RemotingError as error:
@@ -539,7 +542,7 @@ class OffloadJob:
 
     def _wave(self, brokers: Sequence[OffloadBroker]) -> tuple[bool, bool]:
         """Whether anything was done, and whether nothing was left to do."""
-        options = self._options
+        options, self._is_cut = self._options, False
         if self._fleet is not None and options.trigger_s is not None:
             brokers = self._without_slow(brokers)
         force = options.trigger_s is None or self._fleet is not None  # Over the wire the trigger itself makes batches.
@@ -548,6 +551,7 @@ class OffloadJob:
         waved = self._copied([broker for broker in brokers if broker.is_open], works, self._edge)
         if waved is None:
             return False, True
+        self._is_cut = waved.is_progress and any(broker.is_cut for broker in brokers)
         self._count(waved)
         return waved.is_progress, False
 
@@ -556,10 +560,9 @@ class OffloadJob:
         brokers: Sequence[OffloadBroker],
         works: Sequence[tuple[OffloadBroker, QueueWork]],
         edge: Callable[[OffloadBroker], AbstractContextManager[None]],
-        *,
-        in_one_task: bool = False,
+        tasks_max: int | None = None,
     ) -> _Waved | None:
-        """Copy and commit; None when there is nothing to copy."""
+        """Copy and commit, with up to `tasks_max` tasks of a broker; None when there is nothing to copy."""
         options = self._options
         self._index.catch_up(brokers)
         if not works:
@@ -572,7 +575,7 @@ class OffloadJob:
         tasks: list[OffloadTask] = []
         for broker in brokers:
             own = [work for each, work in chosen if each is broker]
-            tasks += self._tasks_of(broker, own, in_one_task=in_one_task)
+            tasks += self._tasks_of(broker, own, tasks_max)
         options.step("tasks")
         commits: dict[str, list[QueueCommit]] = {}
         keys: dict[OffloadIndex, list[StagedKeys]] = {}
@@ -613,17 +616,19 @@ class OffloadJob:
     def _without_slow(self, brokers: Sequence[OffloadBroker]) -> list[OffloadBroker]:
         """The brokers of a common wave; for each of the others begin a wave of its own."""
         assert self._slow_pool is not None
-        for broker in brokers:
-            if broker.is_slow:
-                problems = dict(broker.problems)
-                self._slow_waves[broker] = _SlowWave(self._slow_pool.submit(self._slow_wave, broker), problems)
+        slow = [broker for broker in brokers if broker.is_slow]
+        sharers = len(slow) + len(self._slow_waves) + (len(slow) < len(brokers))
+        share = max(1, self._tasks.parallelism // max(1, sharers))
+        for broker in slow:
+            waved = self._slow_pool.submit(self._slow_wave, broker, share if broker.is_busy else 1)
+            self._slow_waves[broker] = _SlowWave(waved, dict(broker.problems))
         return [broker for broker in brokers if not broker.is_slow]
 
-    def _slow_wave(self, broker: OffloadBroker) -> _Waved | None:
+    def _slow_wave(self, broker: OffloadBroker, tasks_max: int) -> _Waved | None:
         """All of a wave of one broker, in a thread of its own."""
         most = self._options.settings.wave_queues
         works = [(broker, work) for work in broker.plan(force=True, queues_max=most)]
-        return self._copied([broker], works, lambda _broker: nullcontext(), in_one_task=True)
+        return self._copied([broker], works, lambda _broker: nullcontext(), tasks_max)
 
     def _take_slow_waves(self, *, wait: bool = False) -> None:
         """Take brokers back whose own wave has ended. `wait`: for all of them."""
@@ -662,14 +667,12 @@ class OffloadJob:
         most = int(rate * RATE_WAVE_S * brokers) or settings.wave_bytes
         return replace(settings, wave_bytes=max(1, min(settings.wave_bytes, most)))
 
-    def _tasks_of(
-        self, broker: OffloadBroker, works: Sequence[QueueWork], *, in_one_task: bool = False
-    ) -> list[OffloadTask]:
+    def _tasks_of(self, broker: OffloadBroker, works: Sequence[QueueWork], tasks_max: int | None) -> list[OffloadTask]:
         if not works:
             return []
-        config = self._config(broker.place)
-        groups = [tuple(works)] if in_one_task else part(works, self._tasks.parallelism, self._options.settings)
-        rate = self._options.rate / min(len(groups), self._tasks.parallelism)
+        config, parallelism = self._config(broker.place), self._tasks.parallelism
+        groups = part(works, parallelism, self._options.settings, tasks_max)
+        rate = self._options.rate / min(len(groups), parallelism)
         return [
             OffloadTask(
                 broker.place.path,

@@ -29,6 +29,8 @@ from tiermq.tier.names import QueueKey
 
 MIB = 1 << 20
 TASK_S = 10.0
+TASK_BYTES = 32 * MIB
+TASKS_PER_PROCESSOR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class OffloadSettings:
     wave_messages: int = 16_000_000
     wave_queues: int = 25_000  # A driver has the files of these open, 3 KB each, and holds 3 KB more for each.
     queue_messages: int = 2_000_000  # Of one queue: a task holds the keys of these messages in memory.
-    task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
+    task_bytes: int = TASK_BYTES  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB
     chunk_messages: int = 65_536
     packs: bool = True  # Whether quiet queues share objects, where a tier has objects.
@@ -168,16 +170,22 @@ def share(backlogs: Sequence[Backlog], settings: OffloadSettings) -> list[int]:
     return taken
 
 
-def part(works: Sequence[QueueWork], parallelism: int, settings: OffloadSettings) -> list[tuple[QueueWork, ...]]:
+def part(
+    works: Sequence[QueueWork],
+    parallelism: int,
+    settings: OffloadSettings,
+    groups_max: int | None = None,
+) -> list[tuple[QueueWork, ...]]:
     """The works in groups of about the same number of bytes, the heaviest group first, each in the order of the works.
 
     Two groups for each processor, if there is enough to do: one slow task then does not leave other processors idle for
     long.
     """
     total = sum(work.bytes for work in works)
-    count = max(1, min(2 * parallelism, len(works), -(-total // settings.task_bytes)))
+    most = min(len(works), TASKS_PER_PROCESSOR * parallelism if groups_max is None else groups_max)
+    count = max(1, min(most, -(-total // settings.task_bytes)))
     if count < parallelism:
-        count = max(count, min(parallelism, len(works), total // (settings.task_bytes // 4)))
+        count = max(count, min(parallelism, most, total // (settings.task_bytes // 4)))
     groups: list[list[QueueWork]] = [[] for _ in range(max(1, count))]
     lightest = [(0, number) for number in range(len(groups))]
     for work in sorted(works, key=lambda each: each.bytes, reverse=True):

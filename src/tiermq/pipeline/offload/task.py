@@ -233,6 +233,7 @@ class _QueueCopy:
         self._guard = guard
         with metadata.transaction():
             metadata.put_topic(work.topic)
+            metadata.add_queue(work.queue)  # A file adds what is missing, in a transaction of its own.
             for segment in (work.log, work.units):
                 metadata.put_segment(segment)
         self._pack = pack

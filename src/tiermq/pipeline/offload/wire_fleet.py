@@ -36,6 +36,8 @@ from tiermq.tier.names import QueueKey
 KINDS = ("retry", "dlq", "transactions")
 """Topics of the system that are copied only by choice."""
 TOPICS_SHOWN_MAX = 5
+FAILED_WAIT_S = 0.2
+"""For an answer of a broker that gave none the last time, where a wave of others waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +163,18 @@ class WireFleet:
     def look(self, wait_s: float | None = None) -> None:
         """Ask every broker that is not busy what it has now. One that does not answer has an `error`.
 
-        Brokers that need longer than `wait_s` are left out until a later look finds their answers.
+        Brokers that need longer than `wait_s` are left out until a later look finds their answers. For one that failed
+        the last time others do not wait so long: it may be down for days.
         """
         free = {key: broker for key, broker in self.brokers.items() if broker not in self.busy}
         new = {key: broker for key, broker in free.items() if key not in self._asked}
         self._asked |= {key: self._client.later(broker.ask()) for key, broker in new.items()}
-        wait([self._asked[key] for key in (new if wait_s is not None else self._asked)], timeout=wait_s)
+        if wait_s is None:
+            wait(self._asked.values())
+        else:
+            failed = [self._asked[key] for key, broker in new.items() if broker.error is not None]
+            wait([self._asked[key] for key, broker in new.items() if broker.error is None], timeout=wait_s)
+            wait(failed, timeout=min(wait_s, FAILED_WAIT_S))
         for key, answer in list(self._asked.items()):
             if key not in free:
                 continue

@@ -13,7 +13,8 @@ table is replaced by compare-and-set, so a writer that lost the lease since it a
 
 Cost: nothing while nothing changes, but a refresh of each table every REFRESH_MS, so that its age is known. A changed
 table is one PUT, at most one for each `tierManifestInterval`; tables that are due together share one GET of the lease.
-The first write of each table by a process costs one GET more.
+The first write of each table by a process costs one GET more. Offsets of groups are also kept as they were
+(`offset_history`).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from tiermq.tier.metadata.document import (
     text_field,
 )
 from tiermq.tier.metadata.manifest_store import EpochBehind, WriterLease
+from tiermq.tier.metadata.offset_history import OffsetHistory
 from tiermq.tier.names import broker_of_state, state_object
 
 _log = logging.getLogger(__name__)
@@ -206,6 +208,7 @@ class BrokerStateWriter:
         self._interval_ms = interval_ms
         self._clock = clock or SystemClock()
         self._held: dict[str, _Held] = {}
+        self._history = OffsetHistory(driver, cluster, broker, lease, writer)
         self._refused: dict[str, int] = {}  # Checksums of texts that are no table: each is reported once.
 
     def write(self, state: BrokerState, *, is_last: bool = False) -> list[str]:
@@ -226,6 +229,8 @@ class BrokerStateWriter:
             if document is not None:
                 self._held[name] = _Held(self._put(name, document, now_ms), sums[name], now_ms)
                 written.append(name)
+                if name == OFFSETS.name and isinstance(table := document.get(OFFSETS.table), dict):
+                    self._history.add(table, now_ms)
         return written
 
     def _is_due(self, name: str, crc32: int, now_ms: int, is_last: bool) -> bool:

@@ -34,6 +34,7 @@ from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, queue_
 from tiermq.tier.metadata.manifest_changes import changes_name, decode_changes
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry
+from tiermq.tier.metadata.offset_history import is_day_object, points_in
 from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, QueueKey, SegmentKey, SegmentType, index_queue, segment_at
 from tiermq.tier.queue.segments import END, SegmentList, TierScope, list_tier, of_type
 from tiermq.tier.queue.tier_queue import TierQueue
@@ -328,6 +329,8 @@ class _Planner:
                 decode_changes(stored.data, name, index_queue(*home))
             elif (kind := state_kind_at(name)) is not None:
                 decode_table(stored.data, name, kind)
+            elif is_day_object(name):
+                points_in(stored.data, name)
         except (CorruptManifest, FutureManifest, StoreDamaged) as error:
             self._report.problem(Problem.MANIFEST, name, str(error))
 

@@ -1,7 +1,20 @@
 "use strict";
-// Live parts, the tail of a topic, copy buttons, questions before changes, and "/" for the search field.
+// Live parts, the tail of a topic, copy buttons, questions before changes, the slider of time, and "/" for the search field.
 (() => {
   const say = (text) => { const at = document.getElementById("live-state"); if (at) at.textContent = text; };
+
+  // What can be scrolled, and only that, can be reached by the keyboard.
+  const reachable = () => {
+    for (const each of document.querySelectorAll(".scroll, pre")) {
+      const moves = each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1;
+      if (moves) { each.tabIndex = 0; each.setAttribute("role", "group"); each.setAttribute("aria-label", "Scrolls"); }
+      else if (each.tabIndex === 0) { each.removeAttribute("tabindex"); each.removeAttribute("role"); each.removeAttribute("aria-label"); }
+    }
+  };
+  reachable();
+  const here = document.querySelector("nav [aria-current]");
+  if (here) { here.scrollIntoView({ block: "nearest", inline: "center" }); }
+  addEventListener("resize", reachable);
 
   const live = document.querySelector("[data-live]");
   if (live && window.EventSource) {
@@ -9,7 +22,7 @@
     query.set("path", live.dataset.live);
     const events = new EventSource("/events/page?" + query);
     events.addEventListener("part", (event) => {
-      if (!live.contains(document.activeElement)) { live.innerHTML = event.data; }
+      if (!live.contains(document.activeElement)) { live.innerHTML = event.data; reachable(); }
       say("live");
     });
     events.addEventListener("problem", (event) => say(event.data));
@@ -52,6 +65,15 @@
     const question = event.target.dataset.ask;
     if (question && !confirm(question)) { event.preventDefault(); }
   });
+
+  const travel = document.querySelector("[data-travel]");
+  if (travel) {
+    const text = document.getElementById("at-text");
+    const shown = () => new Date(Number(travel.value)).toISOString().slice(0, 19).replace("T", " ");
+    travel.addEventListener("input", () => { text.textContent = shown(); });
+    travel.addEventListener("change", () => travel.form.requestSubmit());
+    if (new URLSearchParams(location.search).has("at")) { travel.focus(); }
+  }
 
   document.addEventListener("keydown", (event) => {
     const at = document.activeElement;

@@ -1,6 +1,7 @@
 package tiermq.peer;
 
 import apache.rocketmq.v2.QueryRouteResponse;
+import org.apache.rocketmq.proxy.config.ConfigurationManager;
 import org.apache.rocketmq.test.grpc.v2.GrpcBaseIT;
 import org.junit.Before;
 import org.junit.FixMethodOrder;
@@ -19,6 +20,7 @@ public class BrokerGrpcIT extends GrpcBaseIT {
     @Override
     public void setUp() throws Exception {
         super.setUp();
+        ConfigurationManager.getProxyConfig().setGrpcServerPort(PORT); // What answers are compared with.
         blockingStub = createBlockingStub(createChannel(PORT));
         stub = createStub(createChannel(PORT));
     }
