@@ -18,6 +18,7 @@ from pipeline.offload.offload_world import TIER as SMALL_TIER
 from pipeline.offload.wire_world import CLUSTER, fill, wire_world
 from servers.seaweedfs import SeaweedFS, Unavailable
 from tiermq import Message
+from tiermq.pipeline import worker_cache
 from tiermq.pipeline.compact.job import compact
 from tiermq.pipeline.expire.job import expire
 from tiermq.pipeline.export.job import export
@@ -55,6 +56,7 @@ def buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             server.create_bucket(name)
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(worker_cache, "_drivers", {})  # They are of the server of another test.
         yield tmp_path
 
 
