@@ -93,8 +93,8 @@ class Sides:
                 process.kill()
         if line is None:
             return None
-        told = json.loads(line)
-        return Round(messages, messages * BYTES, told["seconds"], told["cpuSeconds"])
+        reported = json.loads(line)
+        return Round(messages, messages * BYTES, reported["seconds"], reported["cpuSeconds"])
 
 
 def fill(name_server: str, messages: int) -> None:

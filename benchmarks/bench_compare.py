@@ -248,10 +248,10 @@ def _as_dict(result: Result) -> dict[str, Any]:
     if result.works is not None:
         return {"works": [_work_dict(work) for work in result.works]}
     assert result.found is not None
-    told = {"name": "compare", "interrupted": result.interrupted, **report_files.with_ratios(result.found)}
+    reported = {"name": "compare", "interrupted": result.interrupted, **report_files.with_ratios(result.found)}
     if result.moved is not None:
-        told["against"] = [each.as_dict() for each in result.moved]
-    return told
+        reported["against"] = [each.as_dict() for each in result.moved]
+    return reported
 
 
 def _work_dict(work: Work) -> dict[str, Any]:

@@ -169,9 +169,9 @@ class Loaded:
         if work == "receive":
             self.served.fill(topic, messages + 32 * callers)
         before = process_tree.cpu_seconds(self.served.pid)
-        told = peer.ask("run", work=work, messages=messages, callers=callers, bytes=BYTES)
+        reported = peer.ask("run", work=work, messages=messages, callers=callers, bytes=BYTES)
         spent = process_tree.cpu_seconds(self.served.pid) - before
-        return Round(told["messages"], told["messages"] * BYTES, told["seconds"], spent)
+        return Round(reported["messages"], reported["messages"] * BYTES, reported["seconds"], spent)
 
 
 def waiting_receives(loaded: Loaded, count: int) -> dict[str, object]:
@@ -181,13 +181,13 @@ def waiting_receives(loaded: Loaded, count: int) -> dict[str, object]:
     alone = sender.ask("run", work="bystander", messages=BYSTANDER_SENDS, bytes=BYTES)
     before = resident(loaded.served.pid).anonymous
     spent = process_tree.cpu_seconds(loaded.served.pid)
-    told = loaded.peer("receive", "BenchEmpty").ask("wait", count=count)
+    reported = loaded.peer("receive", "BenchEmpty").ask("wait", count=count)
     spent = process_tree.cpu_seconds(loaded.served.pid) - spent
     after = resident(loaded.served.pid).anonymous
     beside = sender.ask("run", work="bystander", messages=BYSTANDER_SENDS, bytes=BYTES)
     return {
         "asked": count,
-        "waiting": told["waiting"],
+        "waiting": reported["waiting"],
         "own_mb_more": round((after - before) / 1e6, 1),
         "cpu_seconds": round(spent, 2),
         "send_p50_ms": [round(alone["p50_ms"], 2), round(beside["p50_ms"], 2)],

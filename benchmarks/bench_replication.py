@@ -101,8 +101,8 @@ def lag(work: Work, place: Path) -> None:
                     found[name].append(seen)
     p99 = {name: statistics.median(each.quantile(0.99) for each in lags) for name, lags in found.items()}
     for name, lags in found.items():
-        for told, share in (("p50", 0.5), ("p99", 0.99), ("most", 1.0)):
-            work.made.rates[f"lag_{name}_{told}_ms"] = round(statistics.median(e.quantile(share) for e in lags), 3)
+        for reported, share in (("p50", 0.5), ("p99", 0.99), ("most", 1.0)):
+            work.made.rates[f"lag_{name}_{reported}_ms"] = round(statistics.median(e.quantile(share) for e in lags), 3)
         work.made.rates[f"lag_{name}_sends_a_second"] = round(statistics.median(each.rate for each in lags))
     work.made.ratios["lag_p99_rocketmq_vs_tiermq"] = round(p99["rocketmq"] / p99["tiermq"], 4)
 

@@ -80,11 +80,11 @@ class Loaded:
     def round(self, **job: Any) -> Round:
         """One job. Ends the program when a message failed: the rate would be of something else."""
         before = process_tree.cpu_seconds(self.pid)
-        told = self.load(**job)
-        if told["failed"]:
-            raise SystemExit(f"{self.name}: {told['failed']} of {told['messages']} messages failed")
+        reported = self.load(**job)
+        if reported["failed"]:
+            raise SystemExit(f"{self.name}: {reported['failed']} of {reported['messages']} messages failed")
         spent = process_tree.cpu_seconds(self.pid) - before
-        return Round(told["messages"], told["messages"] * job.get("bytes", 0), told["seconds"], spent)
+        return Round(reported["messages"], reported["messages"] * job.get("bytes", 0), reported["seconds"], spent)
 
 
 class Measured(Cluster):

@@ -89,8 +89,8 @@ def add_failover_to(made: Report, measured: Failovers) -> None:
         ("promotion_allowed_vs_longest", measured.promoted_s, COMMAND_S),
     ):
         made.ratios[name] = round(allowed_s / max(found_s), 4)
-        for told, value in (("p50", sorted(found_s)[len(found_s) // 2]), ("most", max(found_s))):
-            made.rates[f"{name.partition('_')[0]}_{told}_s"] = round(value, 3)
+        for reported, value in (("p50", sorted(found_s)[len(found_s) // 2]), ("most", max(found_s))):
+            made.rates[f"{name.partition('_')[0]}_{reported}_s"] = round(value, 3)
     made.environment |= {"failovers": len(measured.killed_s), "lease_s": TIMES.term_s}
 
 

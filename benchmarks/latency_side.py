@@ -90,13 +90,13 @@ def measure_round(
     messages = int(rate * seconds)
     spent, before = -process_tree.cpu_seconds(side.pid), beside()
     job = {"kind": "open", "topic": TOPIC, "threads": 1, "bytes": BODY_BYTES, "rate": rate, "group": GROUP}
-    told = side.load(**job, messages=messages, **({"topics": topics} if topics else {}))
+    reported = side.load(**job, messages=messages, **({"topics": topics} if topics else {}))
     spent += process_tree.cpu_seconds(side.pid)
-    if told["failed"]:
-        raise SystemExit(f"{side.name}: {told['failed']} of {messages} messages failed")
-    late = told["late"]["p99"]
-    received = told.get("endToEnd", {})
-    return Row(condition, side.name, rate, told["send"], received, late, 1e6 * spent / messages, beside() - before)
+    if reported["failed"]:
+        raise SystemExit(f"{side.name}: {reported['failed']} of {messages} messages failed")
+    late = reported["late"]["p99"]
+    received = reported.get("endToEnd", {})
+    return Row(condition, side.name, rate, reported["send"], received, late, 1e6 * spent / messages, beside() - before)
 
 
 def middle(rows: Sequence[Row]) -> Row:

@@ -66,10 +66,12 @@ def loading(jars: Any, name_server: str, port: int, queues: int, directory: Path
                 program, options = "BatchProducer", [*options, "-s", more["bytes"], "-b", batch]
             else:
                 program, options = "Producer", [*options, "-s", more["bytes"]]
-            told = official.run(program, *options, messages=messages, batch=batch)
-            if told.failed:  # The client tries again by itself; the program counts a failure only if that fails, too.
-                print(f"{program}: {told.failed} messages were tried again", file=sys.stderr)
-            return {"messages": told.messages, "failed": messages - told.messages, "seconds": told.seconds}
+            reported = official.run(program, *options, messages=messages, batch=batch)
+            if (
+                reported.failed
+            ):  # The client tries again by itself; the program counts a failure only if that fails, too.
+                print(f"{program}: {reported.failed} messages were tried again", file=sys.stderr)
+            return {"messages": reported.messages, "failed": messages - reported.messages, "seconds": reported.seconds}
 
         yield run
 

@@ -58,14 +58,14 @@ def drive(name_server: str, tier: str) -> None:
             report = offload([], tier, runner=runner, fleet=FleetScope(name_server, CLUSTER), index="small")
             if report.problems:
                 raise RuntimeError(f"{len(report.problems)} problems, such as {report.problems[0]}")
-            told = {
+            reported = {
                 "messages": int(report.done.get("messages", 0)),
                 "seconds": round(time.perf_counter() - began_s, 2),
                 "cpu_s": round(time.process_time() - cpu_s, 2),
                 "waited_for_tasks_s": round(runner.seconds, 2),
                 "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
             }
-            print(json.dumps(told), flush=True)
+            print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":

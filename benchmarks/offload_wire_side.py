@@ -150,8 +150,10 @@ def add_executors_to(made: Report, measured: dict[str, list[Round]]) -> None:
 
 def _show(rounds: dict[str, list[Round]]) -> None:
     for name, found in rounds.items():
-        told = [f"{each.bytes / each.seconds / 1e6:.0f} ({each.bytes / each.cpu_seconds / 1e6:.0f})" for each in found]
-        print(name, "MB/s (by processor time):", ", ".join(told))
+        reported = [
+            f"{each.bytes / each.seconds / 1e6:.0f} ({each.bytes / each.cpu_seconds / 1e6:.0f})" for each in found
+        ]
+        print(name, "MB/s (by processor time):", ", ".join(reported))
 
 
 if __name__ == "__main__":

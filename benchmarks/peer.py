@@ -49,8 +49,8 @@ class Peer:
 
     def run(self, **parameters: object) -> Round:
         """One timed round."""
-        told = self.ask("run", **parameters)
-        return Round(told["messages"], told["bytes"], told["seconds"], told["cpu_seconds"])
+        reported = self.ask("run", **parameters)
+        return Round(reported["messages"], reported["bytes"], reported["seconds"], reported["cpu_seconds"])
 
     def ask(self, verb: str, **parameters: object) -> dict[str, Any]:
         """One request and its answer. Raises PeerFailed with what the side wrote to stderr."""

@@ -122,8 +122,10 @@ def _serve(where: str, master: str, directory: str, *numbers: str) -> None:
     spark = get_spark(master, app="bench verify")
     measured = PLACES[where](spark, Path(directory), log_size, rounds=rounds, warmup=warmup)
     spark.stop()
-    told = {name: [[r.messages, r.bytes, r.seconds, r.cpu_seconds] for r in each] for name, each in measured.items()}
-    print(json.dumps(told))
+    reported = {
+        name: [[r.messages, r.bytes, r.seconds, r.cpu_seconds] for r in each] for name, each in measured.items()
+    }
+    print(json.dumps(reported))
 
 
 def main(size: str = "256M") -> None:

@@ -94,13 +94,13 @@ def prove(
     if resume:
         click.echo(f"going on after {campaign.resume()} rounds", err=True)
     _run(campaign, rounds, None if minutes is None else time.monotonic() + 60 * minutes, skipped)
-    told = report.as_dict(running, campaign.totals, seed, skipped)
+    reported = report.as_dict(running, campaign.totals, seed, skipped)
     if publish:
-        report.publish(told, PUBLISHED, GUARANTEES, add=add)
+        report.publish(reported, PUBLISHED, GUARANTEES, add=add)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(reported))
     else:
-        click.echo(report.as_markdown(told))
+        click.echo(report.as_markdown(reported))
     if any(total.findings for total in campaign.totals.values()):
         sys.exit(EXIT_FOUND)
 

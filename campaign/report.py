@@ -50,21 +50,21 @@ def as_dict(
     }
 
 
-def as_markdown(told: Mapping[str, Any]) -> str:
+def as_markdown(reported: Mapping[str, Any]) -> str:
     """The report for people."""
     lines = [
         "# The last campaign",
         "",
-        f"`python3 dev.py prove --seed {told['seed']}`; Python {told['python']}, {told['system']}.",
+        f"`python3 dev.py prove --seed {reported['seed']}`; Python {reported['python']}, {reported['system']}.",
         "",
     ]
-    lines += _table(told)
-    lines += _runs(told)
+    lines += _table(reported)
+    lines += _runs(reported)
     lines += ["", "What earlier campaigns found, and the tests that hold it since: [found.md](found.md)."]
-    for name, reason in told["not_run"].items():
+    for name, reason in reported["not_run"].items():
         lines += ["", f"Not run: `{name}`, {reason}."]
-    lines += ["", *_counted(told), "", "## Found", ""]
-    findings = [(part["name"], found) for part in told["parts"] for found in part["findings"]]
+    lines += ["", *_counted(reported), "", "## Found", ""]
+    findings = [(part["name"], found) for part in reported["parts"] for found in part["findings"]]
     if not findings:
         lines.append("Nothing.")
     for name, found in findings:
@@ -82,14 +82,14 @@ def as_markdown(told: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(told: Mapping[str, Any]) -> list[str]:
+def _table(reported: Mapping[str, Any]) -> list[str]:
     """A row for each part, and one for all of them."""
     lines = [
         "| part | rounds | hours | faults and attacks | messages checked | promises broken |",
         "|---|---|---|---|---|---|",
     ]
-    parts = told["parts"]
-    rows = [_row(_title(part, told["seed"]), [part]) for part in parts]
+    parts = reported["parts"]
+    rows = [_row(_title(part, reported["seed"]), [part]) for part in parts]
     return [*lines, *rows, _row("all", parts)]
 
 
@@ -126,10 +126,10 @@ def _run(part: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "findings": len(part["findings"])}
 
 
-def _runs(told: Mapping[str, Any]) -> list[str]:
+def _runs(reported: Mapping[str, Any]) -> list[str]:
     """Which campaigns a row sums up."""
     lines: list[str] = []
-    for part in told["parts"]:
+    for part in reported["parts"]:
         for run in part.get("runs", ()):
             found = f", {run['findings']} found" if run["findings"] else ""
             commit = run["commit"] or "an earlier commit"
@@ -137,19 +137,19 @@ def _runs(told: Mapping[str, Any]) -> list[str]:
     return ["", "Rows that sum several campaigns:", "", *lines] if lines else []
 
 
-def merged(told: Mapping[str, Any], before: Mapping[str, Any], *, add: bool = False) -> dict[str, Any]:
+def merged(reported: Mapping[str, Any], before: Mapping[str, Any], *, add: bool = False) -> dict[str, Any]:
     """What was published, with the parts of this campaign in place of the same parts there; new ones at the end.
 
     `add`: instead of in their place, with the rounds of both.
     """
-    now = {part["name"]: part for part in told["parts"]}
+    now = {part["name"]: part for part in reported["parts"]}
     kept = [{"seed": before["seed"], **part} for part in before["parts"]]
     if add:
         now |= {part["name"]: summed(part, now[part["name"]]) for part in kept if part["name"] in now}
     if {part["name"] for part in kept} <= now.keys():
-        return {**told, "parts": list(now.values())}
+        return {**reported, "parts": list(now.values())}
     parts = [now.pop(part["name"], part) for part in kept] + list(now.values())
-    not_run = {**before["not_run"], **told["not_run"]}
+    not_run = {**before["not_run"], **reported["not_run"]}
     run = {part["name"] for part in parts}
     return {**before, "parts": parts, "not_run": {name: why for name, why in not_run.items() if name not in run}}
 
@@ -174,10 +174,10 @@ def _broken(part: Mapping[str, Any]) -> int:
     return len(part["findings"])
 
 
-def _counted(told: Mapping[str, Any]) -> list[str]:
+def _counted(reported: Mapping[str, Any]) -> list[str]:
     """Everything that the parts counted, for whoever wants to know what a row stands for."""
     lines = ["## Counted", ""]
-    for part in told["parts"]:
+    for part in reported["parts"]:
         counted = [f"{amount:,} {name.replace('_', ' ')}" for name, amount in part["counts"].items() if amount]
         counted += [f"at most {value:,.0f} {name.replace('_', ' ')}" for name, value in part["peaks"].items()]
         if counted:
@@ -185,20 +185,20 @@ def _counted(told: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def publish(told: Mapping[str, Any], directory: Path, guarantees: Path, *, add: bool = False) -> None:
+def publish(reported: Mapping[str, Any], directory: Path, guarantees: Path, *, add: bool = False) -> None:
     """Write the report's files, and its table between the marks in the guarantees.
 
     Parts that this campaign did not have stay as they were published. `add`: see `merged`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if (directory / "last.json").exists():
-        told = merged(told, json.loads((directory / "last.json").read_text(encoding="utf-8")), add=add)
-    (directory / "last.md").write_text(as_markdown(told), encoding="utf-8")
-    (directory / "last.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        reported = merged(reported, json.loads((directory / "last.json").read_text(encoding="utf-8")), add=add)
+    (directory / "last.md").write_text(as_markdown(reported), encoding="utf-8")
+    (directory / "last.json").write_text(json.dumps(reported, indent=1) + "\n", encoding="utf-8")
     text = guarantees.read_text(encoding="utf-8")
     before, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not begun or not ended:
         raise ValueError(f"{guarantees.name}: expected {BEGIN} and {END}, where the figures go, found none")
-    table = "\n".join(["", f"Seed {told['seed']}.", "", *_table(told), ""])
+    table = "\n".join(["", f"Seed {reported['seed']}.", "", *_table(reported), ""])
     guarantees.write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")

@@ -31,7 +31,7 @@ def seed_of(root_seed: int, part: str, number: int) -> int:
     return int.from_bytes(digest[:5], "big")
 
 
-def told_of(error: BaseException) -> str:
+def reported_of(error: BaseException) -> str:
     """An error and the way to it, without directories: a report is published."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
     way = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
@@ -50,21 +50,21 @@ class Done:
     """Where its directory was kept, relative to the campaign's; "" when nothing was found."""
 
     def to_line(self) -> str:
-        told = {
+        reported = {
             "counts": dict(self.outcome.counts),
             "findings": [asdict(found) for found in self.outcome.findings],
             "peaks": self.outcome.peaks,
         }
         return json.dumps(
-            {"part": self.part, "seed": self.seed, "seconds": self.seconds, "outcome": told, "kept": self.kept}
+            {"part": self.part, "seed": self.seed, "seconds": self.seconds, "outcome": reported, "kept": self.kept}
         )
 
     @staticmethod
     def of_line(line: str) -> Done:
         row: dict[str, Any] = json.loads(line)
-        told = row["outcome"]
-        findings = [Finding(**{**each, "steps": tuple(each["steps"])}) for each in told["findings"]]
-        outcome = Outcome(Counter(told["counts"]), findings, dict(told["peaks"]))
+        reported = row["outcome"]
+        findings = [Finding(**{**each, "steps": tuple(each["steps"])}) for each in reported["findings"]]
+        outcome = Outcome(Counter(reported["counts"]), findings, dict(reported["peaks"]))
         return Done(row["part"], row["seed"], row["seconds"], outcome, row["kept"])
 
 
@@ -143,7 +143,7 @@ class Campaign:
         try:
             outcome = part.round(seed, place)
         except Exception as error:  # Whatever a round raises is what the campaign looks for.
-            found = Finding("a round ends without an error", told_of(error), seed)
+            found = Finding("a round ends without an error", reported_of(error), seed)
             outcome = Outcome(findings=[found])
         seconds = round(time.monotonic() - before, 3)
         if not outcome.findings:

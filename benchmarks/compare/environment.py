@@ -47,10 +47,10 @@ def is_busy() -> bool:
 def java_version() -> str:
     """The first line that the `java` of the path tells about itself."""
     try:
-        told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+        reported = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "none"
-    lines = (told.stderr or told.stdout).splitlines()
+    lines = (reported.stderr or reported.stdout).splitlines()
     return lines[0].strip() if lines else "unknown"
 
 
@@ -63,7 +63,7 @@ def _commit() -> str:
     root = Path(__file__).resolve().parent.parent.parent
     asked = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=, changed since"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, check=False)
+        reported = subprocess.run(asked, capture_output=True, text=True, check=False)
     except FileNotFoundError:  # No git here.
         return ""
-    return f"(commit {told.stdout.strip()})" if told.returncode == 0 else ""
+    return f"(commit {reported.stdout.strip()})" if reported.returncode == 0 else ""

@@ -146,14 +146,14 @@ def _raw_flush(directory: Path, stack: ExitStack, load: Load, port: int) -> tupl
 def telling(run: Side, errors: Path) -> Side:
     """The same side, whose failure says what the official client wrote last."""
 
-    def told() -> Round:
+    def reported() -> Round:
         try:
             return run()
         except SystemExit as failure:
             lines = errors.read_text(encoding="utf-8").splitlines() if errors.exists() else []
             raise PeerFailed("\n".join([str(failure), *lines[-3:]])) from failure
 
-    return told
+    return reported
 
 
 def answered_bytes(port: int, frame: bytes) -> int:

@@ -89,8 +89,8 @@ def serve(work: Served) -> None:
         cpu_before, before = time.process_time(), time.perf_counter()
         messages, size = work.run(parameters)
         seconds, cpu_seconds = time.perf_counter() - before, time.process_time() - cpu_before
-        told = {"messages": messages, "bytes": size, "seconds": seconds, "cpu_seconds": cpu_seconds}
-        print(json.dumps(told), flush=True)
+        reported = {"messages": messages, "bytes": size, "seconds": seconds, "cpu_seconds": cpu_seconds}
+        print(json.dumps(reported), flush=True)
     work.close()
 
 

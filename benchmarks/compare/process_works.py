@@ -93,14 +93,14 @@ def open_load(place: Place, stack: ExitStack) -> Sides:
                 broker.await_registered()
                 forget_peak(broker.pid)
                 spent = -process_tree.cpu_seconds(broker.pid)
-                told = _send(jars, broker, messages)
+                reported = _send(jars, broker, messages)
                 spent += process_tree.cpu_seconds(broker.pid)
                 rest = settled(broker.pid)
                 broker.await_messages(messages + 1)
                 broker.kill()
             shutil.rmtree(broker.store)
             notes[f"{side} megabytes at rest afterwards"] = _parts(rest)
-            return Round(messages, rest.peak, told["seconds"], spent)
+            return Round(messages, rest.peak, reported["seconds"], spent)
 
         return run
 
@@ -112,10 +112,10 @@ def open_load(place: Place, stack: ExitStack) -> Sides:
 
 def _send(jars: Any, broker: BrokerProcess, messages: int) -> dict[str, Any]:
     with official_load.loading(jars, broker.name_server, broker.address[1], QUEUES, broker.home) as load:
-        told = load(kind="send", topic=TOPIC, threads=THREADS, messages=messages, bytes=BODY_BYTES)
-    if told["failed"]:
-        raise PeerFailed(f"{broker.name}: {told['failed']} of {messages} messages failed")
-    return told
+        reported = load(kind="send", topic=TOPIC, threads=THREADS, messages=messages, bytes=BODY_BYTES)
+    if reported["failed"]:
+        raise PeerFailed(f"{broker.name}: {reported['failed']} of {messages} messages failed")
+    return reported
 
 
 # Starts

@@ -42,14 +42,14 @@ def write(found: Comparison, out: Path, reasons: Mapping[str, str], with_picture
 
 def with_ratios(found: Comparison) -> dict[str, Any]:
     """What is kept, and beside each point what follows from its rounds, for readers who do not compute."""
-    told = found.as_dict()
-    for work in told["works"]:
+    reported = found.as_dict()
+    for work in reported["works"]:
         outcome = found.outcomes[work["name"]]
         work["goal_met"] = ratios.is_met(outcome)
         for kept, points in ((outcome.points, work["points"]), (outcome.growth, work["growth"])):
             for point in points:
                 point["ratios"] = _ratios(outcome, kept[point["scale"]])
-    return told
+    return reported
 
 
 def _ratios(outcome: Outcome, point: Point) -> dict[str, Any]:
@@ -186,16 +186,16 @@ def _group(group: str, outcomes: Sequence[Outcome], drawn: Sequence[str]) -> lis
 
 def _about(outcome: Outcome, base: Point) -> str:
     rounds = len(base.samples.get(TIERMQ, []))
-    told = [f"- `{outcome.name}`: {outcome.title}; {rounds} rounds"]
+    reported = [f"- `{outcome.name}`: {outcome.title}; {rounds} rounds"]
     first = base.samples[TIERMQ][0].done
     if outcome.kind is not Kind.BYTES and first.messages:
         size = f", {wording.megabytes(first.bytes)}" if first.bytes else ""
-        told.append(f" of {first.messages:,} messages{size}")
-    told.append(f". Limit: {outcome.limit}." if outcome.limit else ".")
+        reported.append(f" of {first.messages:,} messages{size}")
+    reported.append(f". Limit: {outcome.limit}." if outcome.limit else ".")
     notes = {name: note for name, note in base.notes.items() if name != "warm-up rounds"}
     if notes:
-        told.append(" " + "; ".join(f"{name}: {_note(note)}" for name, note in notes.items()) + ".")
-    return "".join(told)
+        reported.append(" " + "; ".join(f"{name}: {_note(note)}" for name, note in notes.items()) + ".")
+    return "".join(reported)
 
 
 def _note(note: object) -> str:
@@ -296,7 +296,7 @@ def _when(points: Sequence[Point]) -> str:
 
 
 def _environment(found: Comparison) -> list[str]:
-    rows = [[name.replace("_", " "), str(told)] for name, told in found.environment.items()]
+    rows = [[name.replace("_", " "), str(reported)] for name, reported in found.environment.items()]
     measured = [point for point in found.points() if point.status is Status.MEASURED]
     if measured:
         loads = [point.load_average for point in measured]

@@ -100,14 +100,14 @@ class Point:
         return made
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+    def from_dict(cls, reported: Mapping[str, Any]) -> Self:
         samples = {
             side: [Sample(**{**each, "done": Round(**each["done"])}) for each in rounds]
-            for side, rounds in told["samples"].items()
+            for side, rounds in reported["samples"].items()
         }
-        memory = {side: Memory(**each) for side, each in told["memory"].items()}
-        known = {name: told[name] for name in cls.__dataclass_fields__ if name in told}
-        return cls(**{**known, "status": Status(told["status"]), "samples": samples, "memory": memory})
+        memory = {side: Memory(**each) for side, each in reported["memory"].items()}
+        known = {name: reported[name] for name in cls.__dataclass_fields__ if name in reported}
+        return cls(**{**known, "status": Status(reported["status"]), "samples": samples, "memory": memory})
 
 
 @dataclass(slots=True)
@@ -154,18 +154,18 @@ class Outcome:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        goal = Goal(**told["goal"]) if told["goal"] else None
+    def from_dict(cls, reported: Mapping[str, Any]) -> Self:
+        goal = Goal(**reported["goal"]) if reported["goal"] else None
         # Files from before growth had sizes of its own kept larger points here; theirs are no part of its curve.
-        points = [Point.from_dict(each) for each in told["points"] if each["scale"] == 1]
-        growth = [Point.from_dict(each) for each in told.get("growth", [])]
+        points = [Point.from_dict(each) for each in reported["points"] if each["scale"] == 1]
+        growth = [Point.from_dict(each) for each in reported.get("growth", [])]
         return cls(
-            told["name"],
-            told["group"],
-            told["title"],
-            Kind(told["kind"]),
+            reported["name"],
+            reported["group"],
+            reported["title"],
+            Kind(reported["kind"]),
             goal,
-            told["limit"],
+            reported["limit"],
             {point.scale: point for point in points},
             {point.scale: point for point in growth},
         )
@@ -206,31 +206,31 @@ class Comparison:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        outcomes = [Outcome.from_dict(each) for each in told["works"]]
-        return cls(told["environment"], told["commands"], {outcome.name: outcome for outcome in outcomes})
+    def from_dict(cls, reported: Mapping[str, Any]) -> Self:
+        outcomes = [Outcome.from_dict(each) for each in reported["works"]]
+        return cls(reported["environment"], reported["commands"], {outcome.name: outcome for outcome in outcomes})
 
 
 def load(path: Path) -> Comparison:
     """Read what `save` wrote. Raises BadResult, with the file's name, for anything else."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        reported = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadResult(f"{path.name}: expected what `python3 dev.py bench compare` writes, found: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
-        found = told.get("format") if isinstance(told, dict) else type(told).__name__
+    if not isinstance(reported, dict) or reported.get("format") != FORMAT:
+        found = reported.get("format") if isinstance(reported, dict) else type(reported).__name__
         raise BadResult(f"{path.name}: expected format {FORMAT} of `python3 dev.py bench compare`, found {found!r}")
     try:
-        return Comparison.from_dict(told)
+        return Comparison.from_dict(reported)
     except (KeyError, TypeError, ValueError) as error:
         raise BadResult(f"{path.name}: not as `python3 dev.py bench compare` writes it: {error!r}") from error
 
 
-def save(path: Path, told: Mapping[str, Any]) -> None:
+def save(path: Path, reported: Mapping[str, Any]) -> None:
     """Replace `path` as a whole, so that an interrupted run leaves the state before or the state after."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", suffix=".new") as file:
-        json.dump(told, file, indent=1, default=str)
+        json.dump(reported, file, indent=1, default=str)
         file.write("\n")
     Path(file.name).chmod(0o644)
     os.replace(file.name, path)

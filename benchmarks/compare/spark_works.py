@@ -91,7 +91,7 @@ def _open(place: Place, stack: ExitStack) -> Sides:
     theirs = stack.enter_context(broker_side.rocketmq(jars, place.directory, **PATIENT))
     spark = peer_process.start_tiermq(stack, "spark_peer", "Queries")
     parquet = place.directory / "parquet"
-    told = spark.prepare(messages=messages, body_bytes=BODY_BYTES, parquet=parquet)
+    reported = spark.prepare(messages=messages, body_bytes=BODY_BYTES, parquet=parquet)
     exporter = peer_process.start_rocketmq(stack, "ExportTopic", place.directory / "exporter")
     exporter.prepare(nameServer=theirs.name_server)
     store = place.directory / "tiermq-store"
@@ -107,7 +107,7 @@ def _open(place: Place, stack: ExitStack) -> Sides:
         LIMIT: partial(spark.run, kind="limit", messages=messages, bytes=messages * BODY_BYTES, parquet=parquet),
     }  # fmt: skip
     rounds = {name: telling(side, place.directory / "official.errors") for name, side in sides.items()}
-    return Sides(rounds, {TIERMQ: ours.pid, ROCKETMQ: theirs.pid}, _notes(jars, messages, told))
+    return Sides(rounds, {TIERMQ: ours.pid, ROCKETMQ: theirs.pid}, _notes(jars, messages, reported))
 
 
 def _export(exporter: Peer, messages: int, files: Path, topic: str) -> None:
@@ -116,13 +116,13 @@ def _export(exporter: Peer, messages: int, files: Path, topic: str) -> None:
     exporter.run(topic=topic, messages=messages, file=files / f"{topic}.json")
 
 
-def _notes(jars: Any, messages: int, told: dict[str, Any]) -> dict[str, object]:
+def _notes(jars: Any, messages: int, reported: dict[str, Any]) -> dict[str, object]:
     return {
         "load": official_load.describe(jars),
         "messages": messages,
         "body_bytes": BODY_BYTES,
         "rocketmq": jars.version,
-        "spark": f"{told['spark']} on {told['master']}, one session for all sides",
+        "spark": f"{reported['spark']} on {reported['master']}, one session for all sides",
         "tiermq_does": "official Producer; then format('tiermq') over tier and store directory, column body",
         "rocketmq_does": "official Producer with a pull consumer beside it that writes JSON lines with bodies in "
         "base64; then spark.read.json with a schema. RocketMQ's own Spark connector ends at Spark 2.3",

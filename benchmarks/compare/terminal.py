@@ -40,8 +40,8 @@ class Progress:
             return
         now = time.monotonic()
         rest = "" if self._rest_seconds is None else max(0.0, self._rest_seconds - (now - self._asked_at))
-        told = f", about {wording.duration(rest)} to go" if isinstance(rest, float) else ""
-        line = f"{self._head}: {words} · {wording.duration(now - self._started)}{told}"
+        reported = f", about {wording.duration(rest)} to go" if isinstance(rest, float) else ""
+        line = f"{self._head}: {words} · {wording.duration(now - self._started)}{reported}"
         self._rewrite(line[: self._console.width - 1])
 
     def end(self, point: Point, outcome: Outcome) -> None:

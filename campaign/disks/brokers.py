@@ -43,7 +43,7 @@ class BrokerGround:
     """Every file was written twice, so that each has a predecessor."""
 
     name = "broker"
-    mended = frozenset({"timer metrics"})
+    repaired = frozenset({"timer metrics"})
     unsummed = frozenset[str]()
 
     def build(self, root: Path, seed: int) -> Contents:

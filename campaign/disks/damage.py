@@ -25,13 +25,13 @@ def flip(path: Path, chance: random.Random) -> str:
     used = len(data.rstrip(b"\0")) or len(data)
     if not used:
         return ""
-    told = []
+    reported = []
     for _ in range(chance.choice([1, 1, 2, 3])):
         at, bit = chance.randrange(used), chance.randrange(8)
         data[at] ^= 1 << bit
-        told.append(f"bit {bit} of byte {at}")
+        reported.append(f"bit {bit} of byte {at}")
     _overwrite(path, data)
-    return "flipped " + ", ".join(told)
+    return "flipped " + ", ".join(reported)
 
 
 def blank(path: Path, chance: random.Random) -> str:
@@ -66,23 +66,23 @@ def _overwrite(path: Path, data: bytes | bytearray) -> None:
 class _Listener(logging.Handler):
     """Keeps errors that are logged: an operator is told by them, too."""
 
-    def __init__(self, told: list[str]) -> None:
+    def __init__(self, reported: list[str]) -> None:
         super().__init__(logging.ERROR)
-        self._told = told
+        self._reported = reported
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._told.append(f"log: {record.getMessage()}")
+        self._reported.append(f"log: {record.getMessage()}")
 
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
     """The errors that are logged meanwhile; nobody else gets them, as damage is logged at length."""
-    logger, told = logging.getLogger("tiermq"), list[str]()
-    listener, propagates = _Listener(told), logger.propagate
+    logger, reported = logging.getLogger("tiermq"), list[str]()
+    listener, propagates = _Listener(reported), logger.propagate
     logger.addHandler(listener)
     logger.propagate = False
     try:
-        yield told
+        yield reported
     finally:
         logger.removeHandler(listener)
         logger.propagate = propagates
@@ -140,32 +140,34 @@ class DamagePart:
     ) -> None:
         damaged = sound.with_name("damaged")
         shutil.copytree(sound, damaged)
-        told = chance.choice(self._damages)(damaged / path, chance)
-        if told:
+        reported = chance.choice(self._damages)(damaged / path, chance)
+        if reported:
             outcome.counts["damages"] += 1
-            outcome.counts["bits_flipped"] += told.count("bit ")
+            outcome.counts["bits_flipped"] += reported.count("bit ")
             with listening() as logged:
                 verdict = ground.judge(damaged, expected)
-            verdict.told += logged
-            if kind in ground.unsummed and told != GONE:
+            verdict.reported += logged
+            if kind in ground.unsummed and reported != GONE:
                 outcome.counts["lost_unsummed"] += len(verdict.lost)
                 verdict.lost = []
-            step = f"{ground.name}: {kind}: {path}: {told}"
-            outcome.findings += [Finding(*finding, seed, (step,)) for finding in judged(verdict, kind in ground.mended)]
-            outcome.counts["told" if verdict.told else "harmless"] += 1
+            step = f"{ground.name}: {kind}: {path}: {reported}"
+            outcome.findings += [
+                Finding(*finding, seed, (step,)) for finding in judged(verdict, kind in ground.repaired)
+            ]
+            outcome.counts["told" if verdict.reported else "harmless"] += 1
             outcome.counts["served_damaged"] += len(verdict.wrong)
-            outcome.counts["lost_untold"] += 0 if verdict.told else len(verdict.lost)
+            outcome.counts["lost_untold"] += 0 if verdict.reported else len(verdict.lost)
         shutil.rmtree(damaged)
 
 
-def judged(verdict: Verdict, is_mended: bool) -> list[tuple[str, str]]:
+def judged(verdict: Verdict, is_repaired: bool) -> list[tuple[str, str]]:
     """(promise, what was found) of what must not be."""
     found = []
     if verdict.wrong:
         found.append(("Damage is never served as a message.", f"{len(verdict.wrong)}: {verdict.wrong[0]}"))
-    if verdict.lost and not verdict.told:
+    if verdict.lost and not verdict.reported:
         found.append(("Damage that costs something is told.", f"{len(verdict.lost)} lost: {verdict.lost[:3]}"))
-    if verdict.lost and is_mended:
-        text = f"{len(verdict.lost)} lost: {verdict.lost[:3]}; told: {verdict.told[:1]}"
+    if verdict.lost and is_repaired:
+        text = f"{len(verdict.lost)} lost: {verdict.lost[:3]}; told: {verdict.reported[:1]}"
         found.append(("What is known from elsewhere is mended.", text))
     return found

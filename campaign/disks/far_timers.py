@@ -36,7 +36,7 @@ class FarTimerGround:
     """See the module."""
 
     name = "tiered timers"
-    mended = frozenset({"manifest", "lease"})
+    repaired = frozenset({"manifest", "lease"})
     unsummed = frozenset[str]()
 
     def build(self, root: Path, seed: int) -> Contents:
@@ -67,7 +67,7 @@ class FarTimerGround:
                 for given in world.walk(end_ms, STEP_MS):
                     found |= {timer.record: timer.deliver_ms for timer in given}
             except TierError as error:
-                verdict.told.append(str(error))
+                verdict.reported.append(str(error))
         verdict.compare(expected.timers, found)
         return verdict
 

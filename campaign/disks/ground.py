@@ -24,7 +24,7 @@ class Verdict:
     """Served, and not what was put."""
     lost: list[str] = field(default_factory=list)
     """Put, and not to be had."""
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     """Errors and problems that somebody was told of."""
 
     @contextmanager
@@ -33,7 +33,7 @@ class Verdict:
         try:
             yield
         except (TierMQError, OSError) as error:
-            self.told.append(f"{what}: {type(error).__name__}: {error}")
+            self.reported.append(f"{what}: {type(error).__name__}: {error}")
 
     def compare(self, expected: Mapping[Any, Any], found: Mapping[Any, Any]) -> None:
         for place, value in found.items():
@@ -51,7 +51,7 @@ class Ground(Protocol):
     def name(self) -> str: ...
 
     @property
-    def mended(self) -> frozenset[str]:
+    def repaired(self) -> frozenset[str]:
         """Kinds whose damage costs nothing, because all of it is known from elsewhere."""
         ...
 
@@ -100,7 +100,7 @@ def read_queue(
             page = store.get(topic, queue_id, offset)
             messages = page.messages
         except (TierMQError, OSError) as error:
-            verdict.told.append(f"{topic}/{queue_id} offset {offset}: {error}")
+            verdict.reported.append(f"{topic}/{queue_id} offset {offset}: {error}")
             offset += 1
             continue
         for message in messages:
@@ -118,7 +118,7 @@ def check_keys(query: Callable[[str, str], Any], keys: Mapping[str, tuple[str, b
         try:
             found = [hit.body for hit in query(topic, key).messages]
         except (TierMQError, OSError) as error:
-            verdict.told.append(f"key {key}: {error}")
+            verdict.reported.append(f"key {key}: {error}")
             continue
         if any(each != body for each in found):
             verdict.wrong.append(f"key {key}: expected {body!r}, found {found}"[:900])

@@ -27,7 +27,7 @@ class LeaseGround:
     """See the module."""
 
     name = "lease of a tier that jobs wrote"
-    mended = frozenset({"lease"})
+    repaired = frozenset({"lease"})
     unsummed = frozenset[str]()
 
     def build(self, root: Path, seed: int) -> Contents:
@@ -47,7 +47,7 @@ class LeaseGround:
         world.sent = expected.sent
         with verdict.telling("the broker"), world.open() as store:
             if not world.put_and_wait(store):
-                verdict.told.append(f"the broker copies nothing: {store.status()}")
+                verdict.reported.append(f"the broker copies nothing: {store.status()}")
             elif store.tier.lease.epoch <= expected.epoch_max:
                 verdict.lost.append(f"an epoch above {expected.epoch_max}: found {store.tier.lease.epoch}")
         found: dict[Place, bytes] = {}

@@ -35,7 +35,7 @@ class Contents(NamedTuple):
 class StoreGround:
     """Closed in order, or as a killed process leaves it."""
 
-    mended = frozenset({"checkpoint", "marker", "lock", "abort"})
+    repaired = frozenset({"checkpoint", "marker", "lock", "abort"})
     unsummed = frozenset[str]()
 
     def __init__(self, *, killed: bool, strict: bool = True, ext: bool = False) -> None:
@@ -88,14 +88,14 @@ class StoreGround:
         verdict = Verdict()
         with verdict.telling("store check"):
             report = check_store(root / "store", slot_count=SETTINGS["max_hash_slot_num"])
-            verdict.told += [f"store check: {each.where}: {each.text}" for each in report.problems]
+            verdict.reported += [f"store check: {each.where}: {each.text}" for each in report.problems]
         with (
             verdict.telling("open"),
             LocalStore.open(root / "store", background=False, batch_topics=[BATCHES[0]], **self._settings) as store,
         ):
             store.dispatch_now()
             if store.recovered is not None and store.recovered.lost_durable:
-                verdict.told.append("recovery: records that were on disk are gone")
+                verdict.reported.append("recovery: records that were on disk are gone")
             found: dict[Place, tuple[Any, ...]] = {}
             for topic, queue_id in sorted({place[:2] for place in expected.messages}):
                 found |= read_queue(store, topic, queue_id, verdict, self.identity)

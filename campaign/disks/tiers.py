@@ -45,7 +45,7 @@ class Contents(NamedTuple):
 class TierGround:
     """`cold`: the store's own log is cleaned away as far as the tier has it."""
 
-    mended = frozenset({"tier metadata", "lease", "tier lock", "coverage"})
+    repaired = frozenset({"tier metadata", "lease", "tier lock", "coverage"})
 
     unsummed = frozenset({"index of the tier, local"})
 
@@ -90,7 +90,7 @@ class TierGround:
         verdict = Verdict()
         with verdict.telling("tier verify"):
             report = verify_tier(open_driver((root / "tier").as_uri()))
-            verdict.told += [f"tier verify: {each.where}: {each.text}" for each in report.problems]
+            verdict.reported += [f"tier verify: {each.where}: {each.text}" for each in report.problems]
         with verdict.telling("open"), _opened(root, restore=True) as store:
             found: dict[Place, bytes] = {}
             for queue_id in range(QUEUES):
@@ -103,7 +103,7 @@ class TierGround:
                 index.run_once()
             check_keys(store.query, expected.keys, verdict)
             if index is not None and not index.is_complete:
-                verdict.told.append("the tier's index says that it is not complete")
+                verdict.reported.append("the tier's index says that it is not complete")
         return verdict
 
 

@@ -42,7 +42,7 @@ class Contents(NamedTuple):
 class TimerGround:
     """Timers that wait, rolled, were delivered and cancelled; closed in order, or as a killed process leaves them."""
 
-    mended = frozenset({*KINDS.values(), "timer checkpoint"})
+    repaired = frozenset({*KINDS.values(), "timer checkpoint"})
     unsummed = frozenset[str]()
 
     def __init__(self, *, killed: bool) -> None:
@@ -85,7 +85,7 @@ class TimerGround:
             verdict.wrong += [f"came early: {body!r}" for body, is_early in found.items() if is_early]
             verdict.lost += [f"never came: {body!r}" for body in sorted(expected.waiting) if body not in found]
             if world.timers.counts.skipped:
-                verdict.told.append(f"{world.timers.counts.skipped} timers were passed over")
+                verdict.reported.append(f"{world.timers.counts.skipped} timers were passed over")
         return verdict
 
 

@@ -101,9 +101,9 @@ class RocketMQBroker(Cluster):
         super().__init__(distribution, store, scratch, ROCKETMQ_SETTINGS)
 
     def _broker_settings(self, store: Path) -> dict[str, object]:
-        told = super()._broker_settings(store)
-        told |= {"brokerName": store.name, "brokerClusterName": store.name.rpartition("-")[0]}
-        return told if self._first is None else told | {"namesrvAddr": self._first.name_server}
+        reported = super()._broker_settings(store)
+        reported |= {"brokerName": store.name, "brokerClusterName": store.name.rpartition("-")[0]}
+        return reported if self._first is None else reported | {"namesrvAddr": self._first.name_server}
 
     def _start(self) -> None:
         if self._first is None:
@@ -205,24 +205,24 @@ class Fleet:
         return [broker.name for broker in self.brokers]
 
     def _make_topic(self, broker: Broker) -> None:
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6,
             "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
         }  # fmt: skip
-        self.ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, **told)
+        self.ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, **reported)
 
     def ask(
         self, broker: Broker, code: RequestCode, body: bytes = b"", *, tries: int = 1, **fields: Any
     ) -> RemotingCommand:
         host, _, port = broker.address.rpartition(":")
         with BlockingClient(host, int(port), timeout_s=60) as client:
-            told = {name: str(value) for name, value in fields.items()}
-            answer = client.request(RemotingCommand(code, ext=told, body=body), 60)
+            reported = {name: str(value) for name, value in fields.items()}
+            answer = client.request(RemotingCommand(code, ext=reported, body=body), 60)
             while answer.code == ResponseCode.SYSTEM_ERROR and tries > 1:
                 tries -= 1
                 self.asked_again += 1
                 time.sleep(AGAIN_S)
-                answer = client.request(RemotingCommand(code, ext=told, body=body), 60)
+                answer = client.request(RemotingCommand(code, ext=reported, body=body), 60)
         assert answer.code == ResponseCode.SUCCESS, f"{broker.name}: {answer}"
         return answer
 
@@ -236,12 +236,12 @@ class Fleet:
         A consumer asks again after an error, and so does this: a broker that has just missed its bucket answers so
         for as long as its circuit breaker rests.
         """
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "consumerGroup": TOOLS_GROUP, "topic": TOPIC, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 1,
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
         }  # fmt: skip
         (message, *_) = decode_records(
-            bytes(self.ask(broker, RequestCode.PULL_MESSAGE, tries=COLD_READ_TRIES, **told).body)
+            bytes(self.ask(broker, RequestCode.PULL_MESSAGE, tries=COLD_READ_TRIES, **reported).body)
         )
         return message.keys[0] if message.queue_offset == offset else f"of offset {message.queue_offset}"
 

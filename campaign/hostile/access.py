@@ -34,7 +34,7 @@ admin = true
 accessKey = "nobody"
 secretKey = "the secret of nobody"
 """
-ROOT, NOBODY = Credentials("root", "the secret of root"), Credentials("nobody", "the secret of nobody")
+ROOT, ABSENT = Credentials("root", "the secret of root"), Credentials("nobody", "the secret of nobody")
 FIELDS = {
     **dict.fromkeys(("topic", "b", "consumerGroup", "group", "producerGroup", "groupName", "a"), "guarded"),
     "queueId": "0", "queueOffset": "0", "commitOffset": "9", "offset": "0", "readQueueNums": "1", "writeQueueNums": "1",
@@ -158,7 +158,7 @@ class _Attack:
     def powerless(self) -> list[str]:
         """Signed rightly by somebody who may do nothing."""
         wrong = []
-        with self._peer(NOBODY) as client:
+        with self._peer(ABSENT) as client:
             for code in self._codes:
                 answer = client.request(self._command(code))
                 self.count += 1

@@ -67,7 +67,7 @@ class _Run:
         self._seed = seed
         self._outcome = outcome
         self._seen: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.broken: list[bytes] = []
 
     def go(self, inputs: int) -> None:
@@ -106,9 +106,9 @@ class _Run:
                 self._outcome.counts["inputs_kept_now"] += 1
 
     def _found(self, data: bytes, what: str) -> None:
-        if what[:80] in self._told:
+        if what[:80] in self._reported:
             return  # The same again, by another input.
-        self._told.add(what[:80])
+        self._reported.add(what[:80])
         path = self._kept.keep(data, found=True)
         self.broken.append(data)
         self._outcome.findings.append(

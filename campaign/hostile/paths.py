@@ -72,15 +72,15 @@ def _at_a_broker(inside: Path, names: list[str], outcome: Outcome) -> list[str]:
     ):
         for name in names:
             for command in _commands(name):
-                told = repr(command)
+                reported = repr(command)
                 try:
                     answer = client.request(command)
                 except RemotingError as error:
-                    wrong.append(f"not answered ({error}): {told[:200]}")
+                    wrong.append(f"not answered ({error}): {reported[:200]}")
                     continue
                 outcome.counts["requests"] += 1
                 if answer.code == ResponseCode.SUCCESS and command.code in MAKING and not _is_plain(name):
-                    wrong.append(f"accepted: {told[:200]}")
+                    wrong.append(f"accepted: {reported[:200]}")
         made = [*broker.parts.topics.table, *broker.parts.groups.table]
         wrong += [f"a topic or group named {name!r}" for name in made if not _is_plain(name.replace("%", ""))]
     return wrong

@@ -35,13 +35,13 @@ _UNIT = struct.Struct(">qiq")
 
 
 def _record(offset: int = 0, **fields: Any) -> bytes:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "topic": TOPIC, "body": b"body of a message", "queue_id": 1, "flag": 0, "queue_offset": 0,
         "physical_offset": offset, "sys_flag": 0, "born_timestamp_ms": 1_700_000_000_000, "born_host": HOST,
         "store_timestamp_ms": 1_700_000_000_001, "store_host": HOST, "reconsume_times": 0,
         "prepared_transaction_offset": 0, "properties": PROPERTIES, **fields,
     }  # fmt: skip
-    return encode_record(**told)
+    return encode_record(**reported)
 
 
 def _records() -> list[bytes]:

@@ -81,10 +81,10 @@ class RequestsPart:
             seen: set[tuple[int, int]] = set()
             for number in numbers:
                 command = _command(seed, number, codes)
-                told = repr(command)
+                reported = repr(command)
                 problem = _ask(broker, command, seen)
                 if problem:
-                    outcome.findings.append(Finding(PROMISE, f"{problem}: {told[:300]}", seed, (told[:2000],)))
+                    outcome.findings.append(Finding(PROMISE, f"{problem}: {reported[:300]}", seed, (reported[:2000],)))
             answer = bystander.request(send_command("T2", b"two"))
             if answer.code != ResponseCode.SUCCESS:
                 outcome.findings.append(Finding(PROMISE, f"afterwards a send is answered {answer}", seed))

@@ -63,10 +63,10 @@ class SecretsPart:
 
 
 def _environment(mark: str) -> dict[str, str]:
-    [nobody] = free_ports(1)
+    [absent] = free_ports(1)
     return {
         "AWS_ACCESS_KEY_ID": f"access-{mark}", "AWS_SECRET_ACCESS_KEY": f"secret-{mark}", "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{nobody}", "AWS_ALLOW_HTTP": "true",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{absent}", "AWS_ALLOW_HTTP": "true",
         "AWS_SESSION_TOKEN": f"token-{mark}",
         "AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": f"not base64 {mark}",
         "ROCKETMQ_ACCESS_KEY": "user", "ROCKETMQ_SECRET_KEY": f"rocket-{mark}",
@@ -75,7 +75,7 @@ def _environment(mark: str) -> dict[str, str]:
 
 def _flows(scratch: Path, mark: str) -> list[list[str]]:
     """Commands that fail, each with a secret in its hands."""
-    [nobody] = free_ports(1)
+    [absent] = free_ports(1)
     broken = scratch / "acl.yml"
     broken.write_text(f"accounts:\n- accessKey: user\n  secretKey: {mark}\n  topicPerms:\n  - orders\n")
     toml = scratch / "acl.toml"
@@ -87,8 +87,8 @@ def _flows(scratch: Path, mark: str) -> list[list[str]]:
         ["tier", "verify", "s3://bucket/prefix"],
         ["tier", "verify", f"s3://user:{mark}@bucket/prefix"],
         ["tier", "verify", "az://container/prefix"],
-        ["produce", "orders", "-n", f"127.0.0.1:{nobody}", "--body", "x"],
-        ["consume", "orders", "-n", f"127.0.0.1:{nobody}"],
+        ["produce", "orders", "-n", f"127.0.0.1:{absent}", "--body", "x"],
+        ["consume", "orders", "-n", f"127.0.0.1:{absent}"],
         ["serve", store, "--acl", str(broken)],
         ["serve", store, "--acl", str(toml)],
         ["serve", store, "--tls-cert", str(key), "--tls-key", str(key)],
@@ -106,8 +106,8 @@ def _served(scratch: Path, mark: str) -> dict[str, str]:
             with BlockingClient("127.0.0.1", served.port, credentials=Credentials("user", secret)) as client:
                 for code in ASKED:
                     answer = client.request(RemotingCommand(code, ext={"a": "b"}, body=b"{"))
-                    told = bytes(answer.body).decode("utf-8", "replace")
-                    said[f"answer to {int(code)}, {secret == mark}"] = f"{answer.remark} {answer.ext} {told}"
+                    reported = bytes(answer.body).decode("utf-8", "replace")
+                    said[f"answer to {int(code)}, {secret == mark}"] = f"{answer.remark} {answer.ext} {reported}"
     said["what the broker wrote"] = served.errors.read_text()
     for path in (scratch / "store").rglob("*"):
         if path.is_file() and path.stat().st_size < 1 << 20:

@@ -185,9 +185,9 @@ class Round:
         with TieredStore.open(self.store, tier=self.tier, **settings) as store:
             if not store.flush_to_tier(120):
                 return [("A tier is caught up with.", f"it was not: {store.status()}")]
-        told = CliRunner().invoke(cli, ["tier", "verify", self.tier])
-        if told.exit_code:
-            return [("A tier agrees with itself.", told.output[-2_000:])]
+        reported = CliRunner().invoke(cli, ["tier", "verify", self.tier])
+        if reported.exit_code:
+            return [("A tier agrees with itself.", reported.output[-2_000:])]
         shutil.rmtree(self.store)
         with TieredStore.open(self.store, tier=self.tier, restore=True, **settings) as store:
             found = dict(itertools.chain.from_iterable(_read(store, queue) for queue in range(QUEUES)))
@@ -200,18 +200,18 @@ class Round:
 
 
 def judged(ledger: Ledger) -> list[tuple[str, str]]:
-    told = []
+    reported = []
     lost = {body: place for body, place in ledger.acknowledged.items() if ledger.seen.get(place) != body}
     if lost:
         text = f"{len(lost)} of {len(ledger.acknowledged)} are not at their place, such as {list(lost.values())[:3]}"
-        told.append(("An acknowledged message survives kill -9.", text))
+        reported.append(("An acknowledged message survives kill -9.", text))
     if again := [place for place, count in ledger.deliveries.items() if count != 1]:
-        told.append(("A consumer that lives gets no place twice.", f"it did: {again[:3]}"))
+        reported.append(("A consumer that lives gets no place twice.", f"it did: {again[:3]}"))
     bodies = list(ledger.seen.values())
     twice = {body for body in bodies if bodies.count(body) > 1} if len(set(bodies)) < len(bodies) else set()
     if unasked := twice - ledger.repeated:
-        told.append(("What was sent once is stored once.", f"{len(unasked)} are there twice: {list(unasked)[:2]}"))
-    return told
+        reported.append(("What was sent once is stored once.", f"{len(unasked)} are there twice: {list(unasked)[:2]}"))
+    return reported
 
 
 def _read(store: TieredStore, queue_id: int) -> Iterator[tuple[tuple[int, int], bytes]]:

@@ -81,15 +81,15 @@ def _live(steps: list[Step], client: JavaClient, served: Serving, proxy: Proxy, 
         for step in (None, *steps):
             if step is not None:
                 apply(step, proxy)
-            told = load(**job)
-            failed += told["failed"]
-            acknowledged += told["messages"] - told["failed"]
+            reported = load(**job)
+            failed += reported["failed"]
+            acknowledged += reported["messages"] - reported["failed"]
         proxy.set(CLEAR)
         proxy.reset_links()
         # The first sends may still meet what was before; a client that is whole again sends all of them.
-        while (told := load(**job))["failed"]:
-            acknowledged += told["messages"] - told["failed"]
-        acknowledged += told["messages"]
+        while (reported := load(**job))["failed"]:
+            acknowledged += reported["messages"] - reported["failed"]
+        acknowledged += reported["messages"]
         ends = _ends(served.port)
         missing = {(queue, offset) for queue, end in ends.items() for offset in range(end)}
         outcome.counts["messages_checked"] += len(missing)

@@ -77,10 +77,10 @@ class TransactionCuts:
 def _judged(victim: Broker, found: list[int]) -> list[tuple[str, str]]:
     committed = {number for number, how in victim.ended.items() if how == COMMIT}
     promised = committed | {number for number in victim.prepared if decision(number) == COMMIT}
-    told = []
+    reported = []
     if lost := promised - set(found):
-        told.append(("A commit that was acknowledged is delivered.", f"{len(lost)} were not: {sorted(lost)[:5]}"))
+        reported.append(("A commit that was acknowledged is delivered.", f"{len(lost)} were not: {sorted(lost)[:5]}"))
     if wrong := [number for number in found if decision(number) == ROLLBACK]:
-        told.append(("What was rolled back never appears.", f"it did: {wrong[:5]}"))
-    told += [("Nobody is asked about what was rolled back.", problem) for problem in victim.problems]
-    return told
+        reported.append(("What was rolled back never appears.", f"it did: {wrong[:5]}"))
+    reported += [("Nobody is asked about what was rolled back.", problem) for problem in victim.problems]
+    return reported

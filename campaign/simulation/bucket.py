@@ -56,8 +56,8 @@ class BucketRequests(ObjectRequests):
         sleep: Callable[[float], object],
         delay_s: float,
     ) -> None:
-        nobody: Any = None  # Every request of the base class is replaced.
-        super().__init__(nobody, "memory://bucket")
+        absent: Any = None  # Every request of the base class is replaced.
+        super().__init__(absent, "memory://bucket")
         self._bucket = bucket
         self._faults = faults
         self._power = power

@@ -125,9 +125,9 @@ class World:
         self.weather.begin_step(step.seed)
         if not self.weather.is_calm:
             self._last_storm_ms = self.clock.now_ms()
-        told = self._perform(step)
+        reported = self._perform(step)
         self._look()
-        self.trace.append(f"{step} -> {told} {self.power.digest:08x} {self.clock.now_ms()}")
+        self.trace.append(f"{step} -> {reported} {self.power.digest:08x} {self.clock.now_ms()}")
 
     def _perform(self, step: Step) -> object:
         action = getattr(self, step.kind)
@@ -386,19 +386,19 @@ class World:
                 raise OSError(5, "Input/output error, as planned", path)
 
         self.process.access.on_call = fail
-        told = "nothing failed"
+        reported = "nothing failed"
         self._is_disk_bad = True
         try:
             self._perform(step.inner)
         except (TierMQError, OSError) as error:
-            told = type(error).__name__
+            reported = type(error).__name__
         finally:
             self._is_disk_bad = False
         self.process.access.on_call = self.power.touch
         self._end(self.disk.after_cut(step.seed, step.values[1]))
         self._start_life()
         self._settle()
-        return told
+        return reported
 
     # The end
 
@@ -475,9 +475,9 @@ def _quiet_threads() -> Iterator[None]:
     """The thread that ends a store's work dies with the others; nobody needs to read about it."""
     before = threading.excepthook
 
-    def hook(told: threading.ExceptHookArgs) -> None:
-        if told.exc_type is not PowerCut:
-            before(told)
+    def hook(reported: threading.ExceptHookArgs) -> None:
+        if reported.exc_type is not PowerCut:
+            before(reported)
 
     threading.excepthook = hook
     try:

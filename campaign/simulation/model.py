@@ -46,8 +46,8 @@ class Sent:
     """Whether it was promised to survive a power cut."""
 
     def __str__(self) -> str:
-        told = "durable" if self.is_durable else "acknowledged" if self.is_acknowledged else "under way"
-        return f"{self.queue[0]}-{self.queue[1]} message {self.offset} (put {self.number}, {told})"
+        reported = "durable" if self.is_durable else "acknowledged" if self.is_acknowledged else "under way"
+        return f"{self.queue[0]}-{self.queue[1]} message {self.offset} (put {self.number}, {reported})"
 
 
 @dataclass(slots=True)

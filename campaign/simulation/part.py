@@ -53,11 +53,11 @@ def _counts(world: World) -> Counter[str]:
 
 def _finding(life: Life, error: Exception) -> Finding:
     notes = "; ".join(getattr(error, "__notes__", []))
-    told = tuple(str(step) for step in life.steps)
+    reported = tuple(str(step) for step in life.steps)
     if isinstance(error, Broken):
-        return Finding(error.promise, f"{error.found} ({notes})", life.seed, told)
+        return Finding(error.promise, f"{error.found} ({notes})", life.seed, reported)
     trail = "".join(traceback.format_exception(error, limit=-6))
-    return Finding(NO_ERROR, f"{type(error).__name__}: {error} ({notes})\n{trail}", life.seed, told)
+    return Finding(NO_ERROR, f"{type(error).__name__}: {error} ({notes})\n{trail}", life.seed, reported)
 
 
 @contextmanager
@@ -124,13 +124,13 @@ class PureSimulation(Simulation):
         return "" if kernel.KERNEL == "compiled" else "a compiled kernel: `simulation` runs the pure one already"
 
     def round(self, seed: int, scratch: Path) -> Outcome:  # noqa: ARG002
-        told = json.loads(self._child("round", seed))
-        findings = [Finding(**{**each, "steps": tuple(each["steps"])}) for each in told["findings"]]
-        return Outcome(Counter(told["counts"]), findings)
+        reported = json.loads(self._child("round", seed))
+        findings = [Finding(**{**each, "steps": tuple(each["steps"])}) for each in reported["findings"]]
+        return Outcome(Counter(reported["counts"]), findings)
 
     def shrink(self, seed: int, scratch: Path) -> Finding | None:  # noqa: ARG002
-        told = json.loads(self._child("shrink", seed))
-        return None if told is None else Finding(**{**told, "steps": tuple(told["steps"])})
+        reported = json.loads(self._child("shrink", seed))
+        return None if reported is None else Finding(**{**reported, "steps": tuple(reported["steps"])})
 
     @staticmethod
     def _child(what: str, seed: int) -> bytes:

@@ -29,8 +29,8 @@ class Step:
     inner: Step | None = None
 
     def __str__(self) -> str:
-        told = f"{self.kind}{self.values!r}" if self.values else self.kind
-        return told if self.inner is None else f"{told} during {self.inner}"
+        reported = f"{self.kind}{self.values!r}" if self.values else self.kind
+        return reported if self.inner is None else f"{reported} during {self.inner}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ class Later:
             "tranStateTableOffset": half.ext["queueOffset"], "commitLogOffset": int(half.ext["msgId"][-16:], 16),
             "fromTransactionCheck": "false",
         }  # fmt: skip
-        told = {field_name: str(value) for field_name, value in fields.items()}
-        send_until_stored(caller, RemotingCommand(RequestCode.END_TRANSACTION, ext=told))
+        reported = {field_name: str(value) for field_name, value in fields.items()}
+        send_until_stored(caller, RemotingCommand(RequestCode.END_TRANSACTION, ext=reported))
         self.tally.count("transactions_ended")
 
     def follow(self, is_over: Callable[[], bool]) -> None:

@@ -72,7 +72,7 @@ class SoakPart:
 
 def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECOND, **settings: object) -> Outcome:
     """One soak of so many seconds; `settings` are the broker's."""
-    told = {"tiered_storage_level": "FORCE", "tier_cache_bytes": CACHE_BYTES, **settings}
+    reported = {"tiered_storage_level": "FORCE", "tier_cache_bytes": CACHE_BYTES, **settings}
     tally = Tally()
     outcome = Outcome(tally.counts)
     with SeaweedFS(scratch / "s3") as server:
@@ -81,7 +81,7 @@ def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECON
         with environment(server.environment):
             store = scratch / "store"
             _make_topics(store)
-            with Serving(store, "--tier", tier, **told) as broker:
+            with Serving(store, "--tier", tier, **reported) as broker:
                 assert broker.process is not None
                 watch = Watch(broker.process.pid)
                 _load(broker.port, tally, seconds, per_second, random.Random(seed))
@@ -182,17 +182,17 @@ def _behind(tier: str, tally: Tally) -> list[str]:
 
 def _bucket(tier: str, store: Path, tally: Tally) -> list[str]:
     """What is wrong with the bucket after a clean end, in words: damage, orphans, what is missing."""
-    told = []
+    reported = []
     verified = _asked("tier", "verify", tier, "--store", str(store), "--json")
     counts = json.loads(verified.stdout)["counts"] if verified.returncode in (0, 1) else {}
     for name, amount in counts.items():
         tally.count(f"bucket_{name}", amount)
     if verified.returncode != 0:
-        told.append(f"tier verify: {verified.stdout[-2000:]}{verified.stderr[-1000:]}")
+        reported.append(f"tier verify: {verified.stdout[-2000:]}{verified.stderr[-1000:]}")
     orphans = _asked("tier", "orphans", tier, "--store", str(store), "--broker", "b1", "--grace", "0", "--json")
     if orphans.returncode != 0:
-        told.append(f"tier orphans: {orphans.stdout[-2000:]}{orphans.stderr[-1000:]}")
-    return told
+        reported.append(f"tier orphans: {orphans.stdout[-2000:]}{orphans.stderr[-1000:]}")
+    return reported
 
 
 def _asked(*words: str) -> subprocess.CompletedProcess[str]:

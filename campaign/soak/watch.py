@@ -64,10 +64,10 @@ def growth(samples: list[Sample]) -> list[str]:
     if len(samples) < SAMPLES_MIN:
         return []
     third = len(samples) // 3
-    told = []
+    reported = []
     for name, slack in SLACK.items():
         middle = statistics.median(getattr(each, name) for each in samples[third : 2 * third])
         late = statistics.median(getattr(each, name) for each in samples[2 * third :])
         if late > middle * GROWTH_MAX and late > middle + slack:
-            told.append(f"{name} grew from {middle:.0f} to {late:.0f} while the load stayed the same")
-    return told
+            reported.append(f"{name} grew from {middle:.0f} to {late:.0f} while the load stayed the same")
+    return reported

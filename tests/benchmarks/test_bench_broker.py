@@ -17,20 +17,20 @@ from servers.serving import Serving
 TINY = ["--size", "8M", "--rounds", "1", "--warmup", "1", "--quick"]
 
 
-def told(failed: int) -> dict[str, Any]:
+def reported(failed: int) -> dict[str, Any]:
     return {"messages": 100, "failed": failed, "seconds": 2.0, "averageMs": 1.0, "maxMs": 2.0}
 
 
 def test_a_round_counts_messages_bytes_and_the_broker_s_processor_time() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        side = broker_side.Loaded("tiermq", lambda **_job: told(0), process.pid, "127.0.0.1:1", 1)
+        side = broker_side.Loaded("tiermq", lambda **_job: reported(0), process.pid, "127.0.0.1:1", 1)
         measured = side.round(kind="send", bytes=128)
     assert (measured.messages, measured.bytes, measured.seconds) == (100, 12_800, 2.0)
     assert measured.cpu_seconds >= 0.0
 
 
 def test_a_message_that_fails_ends_the_benchmark() -> None:
-    side = broker_side.Loaded("tiermq", lambda **_job: told(3), 1, "127.0.0.1:1", 1)
+    side = broker_side.Loaded("tiermq", lambda **_job: reported(3), 1, "127.0.0.1:1", 1)
     with pytest.raises(SystemExit, match="3 of 100 messages failed"):
         side.round(kind="send")
 

@@ -56,9 +56,9 @@ def test_a_row_of_the_table_has_as_many_cells_as_its_head() -> None:
 
 
 def test_a_message_that_fails_ends_the_benchmark() -> None:
-    told = {"failed": 1, "late": {"p99": 0.0}}
+    reported = {"failed": 1, "late": {"p99": 0.0}}
     with pytest.raises(SystemExit, match="1 of 20 messages failed"):
-        latency_side.measure_round(Loaded("tiermq", lambda **_job: told, 1, "127.0.0.1:1", 1), 100, 0.2, "async")
+        latency_side.measure_round(Loaded("tiermq", lambda **_job: reported, 1, "127.0.0.1:1", 1), 100, 0.2, "async")
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def test_a_broker_that_stands_still_is_charged_for_all_that_was_due(tmp_path: Pa
         job = {"kind": "open", "topic": "T", "threads": 1, "messages": 2_000, "bytes": 100, "rate": 500, "group": "G"}
         begin_at_the_beginning(served.port, "G", "T", 1)
         end_of_queue = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"})
-        told = pool.submit(load, **job)
+        reported = pool.submit(load, **job)
         until(lambda: int(client.request(end_of_queue).ext["offset"]) > 300)
         served.process.send_signal(signal.SIGSTOP)
         continues_s = time.monotonic() + STOPPED_S
         until(lambda: time.monotonic() > continues_s)
         served.process.send_signal(signal.SIGCONT)
-        found = told.result()
+        found = reported.result()
     assert found["failed"] == 0
     for kind in ("send", "endToEnd"):
         times = [found[kind][quantile] for quantile in QUANTILES]

@@ -156,11 +156,11 @@ def test_growth_that_was_interrupted_goes_on_with_its_next_size(tmp_path: Path) 
 
 def test_larger_points_of_a_file_from_before_growth_had_its_own_sizes_are_left_behind(tmp_path: Path) -> None:
     found, _ = ran(tmp_path, [quick_work("a", grows=False)])
-    told = found.as_dict()
-    (work,) = told["works"]
+    reported = found.as_dict()
+    (work,) = reported["works"]
     work["points"].append({**work["points"][0], "scale": 4})
     del work["growth"]
-    results.save(tmp_path / "state.json", told)
+    results.save(tmp_path / "state.json", reported)
     assert [each.scale for each in results.load(tmp_path / "state.json").outcomes["a"].all_points()] == [1]
 
 
@@ -251,7 +251,7 @@ def test_a_file_that_is_no_run_is_refused_by_name(tmp_path: Path, text: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("reported", "kept"),
     [
         ("in /tmp/a/b.log: gone", "in …/b.log: gone"),
         ("rate 3/s of 1/2", "rate 3/s of 1/2"),
@@ -260,5 +260,5 @@ def test_a_file_that_is_no_run_is_refused_by_name(tmp_path: Path, text: str) -> 
         (7, 7),
     ],
 )
-def test_paths_are_cut_to_their_last_name(told: object, kept: object) -> None:
-    assert results.without_paths(told) == kept
+def test_paths_are_cut_to_their_last_name(reported: object, kept: object) -> None:
+    assert results.without_paths(reported) == kept

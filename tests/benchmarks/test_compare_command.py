@@ -46,9 +46,9 @@ def test_help_teaches_with_examples_and_exit_codes() -> None:
 
 def test_the_list_names_every_work_of_the_plan() -> None:
     result = compare("--list", "--json")
-    told = json.loads(result.output)["works"]
-    assert [each["name"] for each in told] == [work.name for work in plan.all_works()]
-    assert {each["group"].split()[0] for each in told} == {"store", "tier", "network", "spark", "process"}
+    reported = json.loads(result.output)["works"]
+    assert [each["name"] for each in reported] == [work.name for work in plan.all_works()]
+    assert {each["group"].split()[0] for each in reported} == {"store", "tier", "network", "spark", "process"}
     assert "put_1_128_async" in compare("--list").output
 
 
@@ -108,9 +108,9 @@ def test_a_resumed_run_keeps_the_rest_and_measures_what_is_asked_for_again(fakes
     assert len(fakes) == 2 * done
     compare(*words, "--resume", "--again", "--only", "beta")
     assert len(fakes) == 3 * done
-    told = results.load(tmp_path / "out" / "compare.json")
-    assert list(told.outcomes) == ["alpha", "beta"]
-    assert told.commands[-1] == "python3 dev.py bench compare --rounds 1 --no-growth --resume --again --only beta"
+    reported = results.load(tmp_path / "out" / "compare.json")
+    assert list(reported.outcomes) == ["alpha", "beta"]
+    assert reported.commands[-1] == "python3 dev.py bench compare --rounds 1 --no-growth --resume --again --only beta"
 
 
 def test_a_failed_work_is_in_the_report_and_in_the_exit_code(
@@ -120,8 +120,8 @@ def test_a_failed_work_is_in_the_report_and_in_the_exit_code(
     monkeypatch.setattr(plan, "all_works", lambda: works)
     result = compare("--no-pictures", "--out", tmp_path, "--rounds", 1, "--no-growth", "--json")
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert [(each["name"], each["points"][0]["status"]) for each in told["works"]] == [
+    reported = json.loads(result.stdout)
+    assert [(each["name"], each["points"][0]["status"]) for each in reported["works"]] == [
         ("bad", "failed"),
         ("good", "measured"),
     ]
@@ -144,17 +144,17 @@ def test_what_got_worse_than_a_kept_run_is_reported_and_is_the_exit_code(fakes: 
     kept = tmp_path / "compare.json"
     assert compare("--no-pictures", "--out", tmp_path, "--report-only", "--against", kept).exit_code == 0
     better = tmp_path / "better.json"
-    told = json.loads(kept.read_text())
-    for sample in told["works"][0]["points"][0]["samples"]["tiermq"]:
+    reported = json.loads(kept.read_text())
+    for sample in reported["works"][0]["points"][0]["samples"]["tiermq"]:
         sample["done"]["seconds"] /= 2
-    better.write_text(json.dumps(told))
+    better.write_text(json.dumps(reported))
     result = compare("--no-pictures", "--out", tmp_path, "--report-only", "--against", better)
     assert result.exit_code == 1
     assert "worse" in result.output
-    told = json.loads(
+    reported = json.loads(
         compare("--no-pictures", "--out", tmp_path, "--report-only", "--against", better, "--json").stdout
     )
-    assert told["against"][0] == {
+    assert reported["against"][0] == {
         "work": "alpha",
         "scale": 1,
         "grown": False,

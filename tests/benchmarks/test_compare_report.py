@@ -92,13 +92,13 @@ def test_a_report_of_several_runs_reports_so_and_which_program_did_how_much(tmp_
 
 
 def test_the_environment_names_programs_and_file_systems_but_no_place(tmp_path: Path) -> None:
-    told = environment.describe(Grounds(tmp_path, tmp_path), "5.3.3")
-    assert told["rocketmq"] == "5.3.3"
-    assert told["tiermq_kernel"] in ("compiled", "pure")
-    assert told["tiermq"].startswith("0.")
-    assert told["memory"].endswith(" GiB")
-    assert all(value for name, value in told.items() if name != "load_average_at_start")
-    assert str(tmp_path) not in json.dumps(told)
+    reported = environment.describe(Grounds(tmp_path, tmp_path), "5.3.3")
+    assert reported["rocketmq"] == "5.3.3"
+    assert reported["tiermq_kernel"] in ("compiled", "pure")
+    assert reported["tiermq"].startswith("0.")
+    assert reported["memory"].endswith(" GiB")
+    assert all(value for name, value in reported.items() if name != "load_average_at_start")
+    assert str(tmp_path) not in json.dumps(reported)
 
 
 def test_a_busy_machine_is_reported_at_the_top(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_run_without_a_figure_is_still_a_report(tmp_path: Path) -> None:
 
 def test_the_json_has_every_round_and_what_follows_from_it_and_can_be_read_again(tmp_path: Path) -> None:
     written(tmp_path, whole_run())
-    told = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))
-    work = next(each for each in told["works"] if each["name"] == "put_fast")
+    reported = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))
+    work = next(each for each in reported["works"] if each["name"] == "put_fast")
     assert work["goal_met"] is True
     first = work["points"][0]
     assert first["ratios"]["rocketmq"] == {"median": 2.0, "low": 1.8, "high": pytest.approx(3.0)}

@@ -101,8 +101,8 @@ class Peer:
 
     def ask_later(self, code: int, body: bytes | dict[str, Any] = b"", **ext: object) -> Future[RemotingCommand]:
         data = json.dumps(body).encode() if isinstance(body, dict) else body
-        told = {name: str(value) for name, value in ext.items()}
-        return self.client.request_later(RemotingCommand(code, ext=told, body=data), timeout_s=60)
+        reported = {name: str(value) for name, value in ext.items()}
+        return self.client.request_later(RemotingCommand(code, ext=reported, body=data), timeout_s=60)
 
     def join(self, group: str = "G", expression: str = "*", client_id: str = "c1", **changes: Any) -> RemotingCommand:
         """A heartbeat of a consumer of T."""

@@ -154,9 +154,9 @@ def test_what_reaches_nothing_is_refused_to_an_account_without_permissions(tmp_p
     """A producer's heartbeat names no topic, an end of a client no group, a list of acknowledgements may be empty."""
     body = {"clientID": "c", "producerDataSet": [{"groupName": f"PG{n}"} for n in range(3)], "acks": []}
     ask = RemotingCommand(code, ext={"clientID": "c", "producerGroup": "PG0"}, body=encode_body(body))
-    with guarded(tmp_path) as broker, signed(broker, "nobody") as nobody, signed(broker, "writer") as writer:
+    with guarded(tmp_path) as broker, signed(broker, "nobody") as absent, signed(broker, "writer") as writer:
         before = state_of(broker)
-        assert (answer := nobody.request(ask)).code == NO_PERMISSION, answer
+        assert (answer := absent.request(ask)).code == NO_PERMISSION, answer
         assert state_of(broker) == before
         assert writer.request(ask).code == ResponseCode.SUCCESS, "a permission for one topic is enough"
 

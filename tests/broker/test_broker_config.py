@@ -69,14 +69,14 @@ def test_codes_have_their_names() -> None:
 
 
 def test_every_option_is_one_of_a_command_of_its_line_or_of_serve() -> None:
-    told = 0
+    reported = 0
     for line in TEXT.splitlines():
         options = re.findall(r"(?<![\w-])(--[a-z][\w-]+)", " ".join(re.findall(r"`([^`]*)`", line)))
-        told += len(options)
+        reported += len(options)
         commands = re.findall(r"tiermq ((?:topic|group) \w+|\w+)", line)
         shown = "".join(help_of(command) for command in {*commands, "serve"}) if options else ""
         assert [option for option in options if option not in shown] == [], line
-    assert told > 8
+    assert reported > 8
 
 
 def help_of(command: str) -> str:

@@ -88,9 +88,9 @@ def test_a_store_that_takes_no_messages_is_healthy_but_not_ready(tmp_path: Path)
 
 
 def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        config = broker_config(metrics_port=0, namesrv_addr=f"127.0.0.1:{nobody.getsockname()[1]}")
+    with socket.socket() as absent:
+        absent.bind(("127.0.0.1", 0))
+        config = broker_config(metrics_port=0, namesrv_addr=f"127.0.0.1:{absent.getsockname()[1]}")
         with running(tmp_path, config=config) as broker:
             status, text = get(broker, "/ready")
             assert (status, list(json.loads(text)["problems"])) == (503, ["name servers"])

@@ -144,9 +144,9 @@ def test_a_table_whose_pages_never_come_is_an_error() -> None:
 def test_all_groups_are_listed_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
     odd = {"type": "EXPONENTIAL"}
     broker.parts.groups.put(SubscriptionGroup("odd", False, attributes={"a": 'q"'}, group_retry_policy=odd))
-    told = json.loads(bytes(peer.ask(201).body))["subscriptionGroupTable"]
-    assert told == {name: each.to_json() for name, each in broker.parts.groups.table.items()}
-    assert all(list(each) == sorted(each) for each in told.values())
+    reported = json.loads(bytes(peer.ask(201).body))["subscriptionGroupTable"]
+    assert reported == {name: each.to_json() for name, each in broker.parts.groups.table.items()}
+    assert all(list(each) == sorted(each) for each in reported.values())
 
 
 @pytest.mark.parametrize("code", [21, 43, 201, 203, 204, 328])
@@ -259,8 +259,8 @@ def test_quotes_in_a_value_are_no_fields() -> None:
 @pytest.mark.parametrize("text", ["||".join(f"t{each}" for each in range(1_025)), "t" * 16_385], ids=["tags", "text"])
 def test_an_expression_beyond_what_clients_need_is_refused_in_words(peer: Peer, text: str) -> None:
     peer.join()
-    told = peer.pull(0, sysFlag=4, subscription=text, expressionType="TAG")
-    assert (told.code, "at most" in (told.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
+    reported = peer.pull(0, sysFlag=4, subscription=text, expressionType="TAG")
+    assert (reported.code, "at most" in (reported.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
     pop: dict[str, Any] = {
         "consumerGroup": "G",
         "topic": "T",
@@ -270,18 +270,18 @@ def test_an_expression_beyond_what_clients_need_is_refused_in_words(peer: Peer, 
         "pollTime": 0,
     }
     for code in (200050, 200054):
-        told = peer.ask(code, **pop, initMode=0, bornTime=0, exp=text, expType="TAG")
-        assert (told.code, "at most" in (told.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
-    told = peer.join(expression=text)
-    assert (told.code, "at most" in (told.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+        reported = peer.ask(code, **pop, initMode=0, bornTime=0, exp=text, expType="TAG")
+        assert (reported.code, "at most" in (reported.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
+    reported = peer.join(expression=text)
+    assert (reported.code, "at most" in (reported.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
 
 
 def test_an_expression_of_many_terms_is_refused_in_words(peer: Peer) -> None:
     peer.join()
     for count, code in ((256, ResponseCode.PULL_NOT_FOUND), (257, ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
         text = " OR ".join(f"d = {each}" for each in range(count))
-        told = peer.pull(0, queueId=2, sysFlag=4, subscription=text, expressionType="SQL92")
-        assert told.code == code, told.remark
+        reported = peer.pull(0, queueId=2, sysFlag=4, subscription=text, expressionType="SQL92")
+        assert reported.code == code, reported.remark
 
 
 def test_a_costly_expression_looks_at_few_messages_at_once_and_goes_on(tmp_path: Path) -> None:
@@ -326,8 +326,10 @@ def test_a_batch_beyond_what_clients_send_is_refused_in_words(
     ends = broker.parts.local.max_offset("T", 3)
     send = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 1, "h": 0, "i": "", "m": "true"}
     for properties in ("", "UNIQ_KEY\x01k\x02"):  # The fast path takes the second one, but for its length.
-        told = peer.ask(320, encode_client_batch([BatchElement(0, b"x", b"")] * 16_385), **{**send, "i": properties})
-        assert (told.code, "at most 16384" in (told.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        reported = peer.ask(
+            320, encode_client_batch([BatchElement(0, b"x", b"")] * 16_385), **{**send, "i": properties}
+        )
+        assert (reported.code, "at most 16384" in (reported.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
         broker.parts.local.dispatch_now()
         assert broker.parts.local.max_offset("T", 3) == ends
     monkeypatch.setattr(sending, "BATCH_ELEMENTS_MAX", 1_000)

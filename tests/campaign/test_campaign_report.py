@@ -14,7 +14,7 @@ from campaign.runner import Done, Total
 from made_part import Made
 
 
-def told(*findings: Finding) -> dict[str, object]:
+def reported(*findings: Finding) -> dict[str, object]:
     total = Total()
     total.add(
         Done("kills", 11, 1800.0, Outcome(Counter(messages_checked=12_345, kills=7, lost=0), peaks={"memory_mb": 61.5}))
@@ -25,7 +25,7 @@ def told(*findings: Finding) -> dict[str, object]:
 
 
 def test_the_report_has_every_figure_and_what_was_not_run() -> None:
-    text = as_markdown(told())
+    text = as_markdown(reported())
     assert "| made for a test (`kills`) | 1 | 0.50 | 7 | 12,345 | 0 |" in text
     assert "| all | 1 | 0.50 | 7 | 12,345 | 0 |" in text
     assert "- `kills`: 7 kills, 12,345 messages checked, at most 62 memory mb." in text
@@ -34,8 +34,8 @@ def test_the_report_has_every_figure_and_what_was_not_run() -> None:
     assert "Nothing." in text
 
 
-def test_a_finding_is_told_with_the_command_that_repeats_it() -> None:
-    text = as_markdown(told(Finding("nothing is lost", "offset 3 is gone", 12, ("put a", "crash"))))
+def test_a_finding_is_reported_with_the_command_that_repeats_it() -> None:
+    text = as_markdown(reported(Finding("nothing is lost", "offset 3 is gone", 12, ("put a", "crash"))))
     assert "python3 dev.py prove --part kills --round 12" in text
     assert "offset 3 is gone\nput a\ncrash" in text
     assert "| all | 2 | 1.00 | 7 | 12,345 | 1 |" in text
@@ -44,7 +44,7 @@ def test_a_finding_is_told_with_the_command_that_repeats_it() -> None:
 def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text(f"before\n{BEGIN}old figures{END}\nafter\n")
-    publish(told(), tmp_path / "campaign", guarantees)
+    publish(reported(), tmp_path / "campaign", guarantees)
     text = guarantees.read_text()
     assert "old figures" not in text
     assert "| 7 | 12,345 | 0 |" in text
@@ -57,7 +57,7 @@ def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> No
 def test_rounds_of_several_seeds_are_summed_and_each_is_named_with_its_commit(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text(f"{BEGIN}{END}")
-    publish(told(), tmp_path / "campaign", guarantees)
+    publish(reported(), tmp_path / "campaign", guarantees)
     total = Total()
     total.add(Done("kills", 12, 1800.0, Outcome(Counter(messages_checked=5, kills=1), peaks={"memory_mb": 70.0})))
     more = as_dict([Made("kills", 2)], {"kills": total}, 100, {})
@@ -72,7 +72,7 @@ def test_rounds_of_several_seeds_are_summed_and_each_is_named_with_its_commit(tm
 def test_a_campaign_of_some_parts_leaves_the_published_figures_of_others(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text(f"{BEGIN}{END}")
-    publish(told(), tmp_path / "campaign", guarantees)
+    publish(reported(), tmp_path / "campaign", guarantees)
     total = Total()
     total.add(Done("fleet", 5, 3600.0, Outcome(Counter(messages_checked=10, kills=3))))
     publish(as_dict([Made("fleet", 1)], {"fleet": total}, 7, {}), tmp_path / "campaign", guarantees)
@@ -88,5 +88,5 @@ def test_guarantees_without_marks_are_left_alone(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text("no marks")
     with pytest.raises(ValueError, match=r"guarantees\.md: expected"):
-        publish(told(), tmp_path / "campaign", guarantees)
+        publish(reported(), tmp_path / "campaign", guarantees)
     assert guarantees.read_text() == "no marks"

@@ -47,13 +47,13 @@ def test_a_ground_that_nobody_damaged_is_sound(ground: Ground, tmp_path: Path) -
     "ground",
     [pytest.param(each, id=each.name, marks=[pytest.mark.slow] * ("tier" in each.name)) for each in GROUNDS],
 )
-def test_bits_that_go_bad_are_told_or_cost_nothing(ground: Ground, tmp_path: Path) -> None:
+def test_bits_that_go_bad_are_reported_or_cost_nothing(ground: Ground, tmp_path: Path) -> None:
     outcome = DamagePart("bits", "", [flip], [ground], tries=1).round(11, tmp_path)
     assert outcome.findings == []
     assert outcome.counts["bits_flipped"] >= 2
 
 
-def test_files_and_sectors_that_are_gone_are_told_or_cost_nothing(tmp_path: Path) -> None:
+def test_files_and_sectors_that_are_gone_are_reported_or_cost_nothing(tmp_path: Path) -> None:
     ground = StoreGround(killed=False, strict=False)
     outcome = DamagePart("gone", "", [blank, vanish], [ground], tries=1).round(3, tmp_path)
     assert outcome.findings == []
@@ -111,7 +111,7 @@ def make_newer(path: Path, _: random.Random) -> str:
     return "says that it is of version 3"
 
 
-def test_a_damaged_lease_is_told_and_costs_no_far_timer(tmp_path: Path) -> None:
+def test_a_damaged_lease_is_reported_and_costs_no_far_timer(tmp_path: Path) -> None:
     for seed, damage in enumerate([flip, blank, vanish, make_newer]):
         ground = LeaseAlone()
         outcome = DamagePart("lease", "", [damage], [ground], tries=1).round(seed, tmp_path / str(seed))
@@ -146,11 +146,11 @@ def test_a_broker_that_asks_no_manifest_for_the_epoch_of_a_lost_lease_is_found(
     assert "What is known from elsewhere is mended." in [finding.promise for finding in found]
 
 
-def test_losses_that_nobody_is_told_of_are_findings() -> None:
-    assert judged(Verdict(lost=["a"]), is_mended=False) != []
-    assert judged(Verdict(lost=["a"], told=["an error"]), is_mended=False) == []
-    assert judged(Verdict(lost=["a"], told=["an error"]), is_mended=True) != []
-    assert judged(Verdict(wrong=["a"], told=["an error"]), is_mended=False) != []
+def test_losses_without_a_report_are_findings() -> None:
+    assert judged(Verdict(lost=["a"]), is_repaired=False) != []
+    assert judged(Verdict(lost=["a"], reported=["an error"]), is_repaired=False) == []
+    assert judged(Verdict(lost=["a"], reported=["an error"]), is_repaired=True) != []
+    assert judged(Verdict(wrong=["a"], reported=["an error"]), is_repaired=False) != []
 
 
 def test_a_bit_that_goes_bad_leaves_the_times_of_its_file(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_bit_that_goes_bad_leaves_the_times_of_its_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())
-def test_chosen_calls_of_a_process_fail_while_they_are_told_to(tmp_path: Path) -> None:
+def test_chosen_calls_of_a_process_fail_while_they_are_asked_to(tmp_path: Path) -> None:
     faults = Faults(tmp_path, tmp_path / "store")
     program = (
         "import os, sys\n"

@@ -80,13 +80,13 @@ def test_a_decoder_without_a_bound_is_found_by_the_batch_s_target(
     assert part.round(3, tmp_path / "scratch").findings
 
 
-def test_kernels_that_disagree_are_told() -> None:
+def test_kernels_that_disagree_are_reported() -> None:
     said = iter((1, 2))
     with pytest.raises(Disagreement, match="pure says 1, compiled says 2"):
         by_both("a number", lambda _twin: next(said))
 
 
-def test_mutations_are_told_by_their_seed_and_bounded() -> None:
+def test_mutations_are_known_by_their_seed_and_bounded() -> None:
     def made(seed: int) -> list[bytes]:
         mutator = Mutator(random.Random(seed), (b"word",))
         return [mutator.mutated(b'{"a":[1,2,{"b":"c"}]}', [b"other"]) for _ in range(200)]
@@ -142,7 +142,7 @@ def defuse_without_limit(kind: str) -> None:
         defuse(kind, 40)
 
 
-def test_a_bomb_that_goes_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_that_goes_off_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("campaign.hostile.bombs.resource.setrlimit", lambda *_limits: None)
     monkeypatch.setattr("tiermq.remoting.json_dialect.decode_body", lambda _data: {})
     with pytest.raises(AssertionError, match="without a word"):

@@ -26,7 +26,7 @@ def test_a_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> N
     assert outcome.counts["messages_checked"] >= outcome.counts["messages_acknowledged"] >= 20
 
 
-def test_what_is_missing_moved_or_there_twice_is_told() -> None:
+def test_what_is_missing_moved_or_there_twice_is_reported() -> None:
     ledger = Ledger(acknowledged={b"a": (0, 0), b"b": (0, 1)}, seen={(0, 0): b"a", (0, 1): b"b"})
     ledger.deliveries.update(ledger.seen.keys())
     assert judged(ledger) == []

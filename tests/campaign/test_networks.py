@@ -79,7 +79,7 @@ def test_a_cut_passes_on_exactly_the_bytes_that_were_left() -> None:
         assert found == b"012"
 
 
-def test_a_schedule_is_told_by_its_seed_and_has_every_fault() -> None:
+def test_a_schedule_is_known_by_its_seed_and_has_every_fault() -> None:
     assert schedule(random.Random(1), 20) == schedule(random.Random(1), 20)
     assert {step.fault for step in schedule(random.Random(2), 200)} == set(Fault)
 
@@ -112,7 +112,7 @@ def test_a_broker_that_forgets_what_it_acknowledged_is_found(tmp_path: Path, mon
     assert any("acknowledged at" in finding.found for finding in outcome.findings)
 
 
-def test_doubles_phantoms_and_what_was_not_given_are_told() -> None:
+def test_doubles_phantoms_and_what_was_not_given_are_reported() -> None:
     ledger = Ledger()
     ledger.acknowledged[b"a"] = (0, 0)
     ledger.attempts[b"a"] = 1
@@ -127,7 +127,7 @@ def test_doubles_phantoms_and_what_was_not_given_are_told() -> None:
     ]
 
 
-def test_name_servers_are_told_over_a_failing_network(tmp_path: Path) -> None:
+def test_name_servers_are_notified_over_a_failing_network(tmp_path: Path) -> None:
     outcome = NameServersPart().run(1, tmp_path, [Step(Fault.NO_ANSWERS, 0), Step(Fault.RESET, 0)])
     assert outcome.findings == []
     assert outcome.counts["errors_met"] > 0

@@ -57,7 +57,7 @@ def test_a_store_that_does_not_sync_is_found_out(tmp_path: Path) -> None:
         cut(tmp_path, {"flush_disk_type": "ASYNC_FLUSH"}, [Cut(50, boots=False)])
 
 
-def test_the_parts_are_told_by_their_names() -> None:
+def test_the_parts_are_known_by_their_names() -> None:
     assert [part.name for part in PARTS] == [
         "power-cuts",
         "power-cuts-tier",

@@ -30,16 +30,16 @@ def prove(tmp_path: Path, *words: Any) -> Result:
 
 
 def test_promises_that_held_end_with_0_and_a_table(tmp_path: Path, parts: dict[str, Made]) -> None:
-    told = prove(tmp_path, "--part", "good", "--seed", 5)
-    assert told.exit_code == 0, told.output
-    assert "| 3 |" in told.stdout
+    reported = prove(tmp_path, "--part", "good", "--seed", 5)
+    assert reported.exit_code == 0, reported.output
+    assert "| 3 |" in reported.stdout
     assert len(parts["good"].seeds) == 3
 
 
 def test_a_finding_ends_with_1_and_what_is_missing_is_said(tmp_path: Path, parts: dict[str, Made]) -> None:
-    told = prove(tmp_path, "--rounds", 2, "--json")
-    assert told.exit_code == 1
-    found = json.loads(told.stdout)
+    reported = prove(tmp_path, "--rounds", 2, "--json")
+    assert reported.exit_code == 1
+    found = json.loads(reported.stdout)
     assert found["not_run"] == {"absent": "no such disk"}
     assert [len(part["findings"]) for part in found["parts"]] == [0, 2]
     assert len(parts["bad"].seeds) == 2
@@ -47,21 +47,21 @@ def test_a_finding_ends_with_1_and_what_is_missing_is_said(tmp_path: Path, parts
 
 def test_a_campaign_is_gone_on_with_by_its_own_seed(tmp_path: Path, parts: dict[str, Made]) -> None:
     prove(tmp_path, "--part", "good", "--rounds", 1, "--seed", 5)
-    told = prove(tmp_path, "--part", "good", "--resume")
-    assert told.exit_code == 0, told.output
-    assert "going on after 1 rounds" in told.stderr
+    reported = prove(tmp_path, "--part", "good", "--resume")
+    assert reported.exit_code == 0, reported.output
+    assert "going on after 1 rounds" in reported.stderr
     assert len(set(parts["good"].seeds)) == 3
 
 
 def test_a_round_is_repeated_by_its_seed(tmp_path: Path, parts: dict[str, Made]) -> None:
-    told = prove(tmp_path, "--part", "bad", "--round", 42)
-    assert told.exit_code == 1
-    assert "42 is not" in told.stdout
+    reported = prove(tmp_path, "--part", "bad", "--round", 42)
+    assert reported.exit_code == 1
+    assert "42 is not" in reported.stdout
     assert parts["bad"].seeds == [42]
     assert prove(tmp_path, "--part", "good", "--round", 42).exit_code == 0
 
 
-def test_wrong_arguments_are_told(tmp_path: Path, parts: dict[str, Made]) -> None:
+def test_wrong_arguments_are_reported(tmp_path: Path, parts: dict[str, Made]) -> None:
     unknown = prove(tmp_path, "--part", "nonsense")
     assert unknown.exit_code == 2
     assert "there are good, bad, absent" in unknown.stderr
@@ -71,8 +71,8 @@ def test_wrong_arguments_are_told(tmp_path: Path, parts: dict[str, Made]) -> Non
 
 
 def test_the_parts_are_listed_with_what_they_need(tmp_path: Path, parts: dict[str, Made]) -> None:
-    told = prove(tmp_path, "--list")
-    assert told.exit_code == 0
-    assert "absent" in told.stdout
-    assert "no such disk" in told.stdout
+    reported = prove(tmp_path, "--list")
+    assert reported.exit_code == 0
+    assert "absent" in reported.stdout
+    assert "no such disk" in reported.stdout
     assert parts["good"].seeds == []

@@ -58,10 +58,10 @@ def test_the_same_seed_is_the_same_life_in_another_process() -> None:
     seed = 5
     environment = {**os.environ, "PYTHONHASHSEED": "123"}
     command = [sys.executable, "-c", TRACE, str(seed)]
-    told = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout
+    reported = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout
     _, world = live(draw(seed))
     assert world is not None
-    assert json.loads(told) == world.trace
+    assert json.loads(reported) == world.trace
 
 
 def test_the_pure_kernel_lives_the_same_lives(tmp_path: Path) -> None:

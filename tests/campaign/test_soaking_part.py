@@ -72,7 +72,7 @@ def test_a_message_that_should_not_come_is_noticed(broker: Broker, prepare: obje
         later.follow(lambda: bool(later.tally.counts))
 
 
-def test_growth_is_told_and_what_is_flat_is_not() -> None:
+def test_growth_is_reported_and_what_is_flat_is_not() -> None:
     flat = [Sample(60.0 + number % 3, 50.0, 20.0) for number in range(900)]
     assert growth(flat) == []
     leaking = [Sample(60.0 + number / 10, 50.0 + number / 20, 20.0) for number in range(900)]

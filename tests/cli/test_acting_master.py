@@ -68,8 +68,8 @@ class Cluster:
             return client.request(RemotingCommand(code, ext={k: str(v) for k, v in ext.items()}, body=body))
 
     def send(self, broker: Serving, body: bytes, properties: str = "") -> None:
-        told = f"UNIQ_KEY\x01{body.decode()}\x02{properties}"
-        command = send_command("T", body, properties=told, queues=1)
+        reported = f"UNIQ_KEY\x01{body.decode()}\x02{properties}"
+        command = send_command("T", body, properties=reported, queues=1)
         command.ext["g"] = str(SystemClock().now_ms())  # A half message that is years old would be given up.
         with BlockingClient("127.0.0.1", broker.port, timeout_s=60) as client:
             answer = client.request(command)

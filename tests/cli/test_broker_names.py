@@ -165,5 +165,5 @@ def test_a_broker_that_the_tier_does_not_have_is_an_error_that_names_those_there
     assert "There is DefaultCluster/b1" in result.output
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "out.json").exists()
-    told = run("tier", command, tier, *place, "--broker", "b1", "--json")
-    assert (told.exit_code, json.loads(told.stdout)["segments"]) == (0, 2), told.output
+    reported = run("tier", command, tier, *place, "--broker", "b1", "--json")
+    assert (reported.exit_code, json.loads(reported.stdout)["segments"]) == (0, 2), reported.output

@@ -65,9 +65,9 @@ def test_what_was_produced_a_moment_ago_is_printed(tmp_path: Path, words: tuple[
 def test_json_tells_everything_of_a_message(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.broker.send("orders", b"\xff\x00", keys=["k"])
-        [told] = at.json_lines("consume", "orders")
-        assert (told["body"], told["bodyEncoding"], told["queueOffset"]) == ("/wA=", "base64", 0)
-        assert told["properties"]["KEYS"] == "k"
+        [reported] = at.json_lines("consume", "orders")
+        assert (reported["body"], reported["bodyEncoding"], reported["queueOffset"]) == ("/wA=", "base64", 0)
+        assert reported["properties"]["KEYS"] == "k"
 
 
 def test_a_group_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -159,8 +159,8 @@ def bodies_at(broker: ControlledBroker) -> list[bytes]:
     with BlockingClient(host, int(port), timeout_s=60) as client:
         while True:
             ext = {**pull_fields(len(found)), "sysFlag": 4, "subscription": "*", "expressionType": "TAG"}
-            told = {name: str(value) for name, value in ext.items()}
-            answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=told))
+            reported = {name: str(value) for name, value in ext.items()}
+            answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=reported))
             if answer.code in NOT_YET:
                 continue
             if answer.code != ResponseCode.SUCCESS:

@@ -61,8 +61,8 @@ def test_a_cancelled_timer_waits_no_longer_and_is_not_delivered(tmp_path: Path) 
             at.run("produce", "orders", body, "--property", "TIMER_DELAY_SEC=3600", "--key", body, "--queue", "0")
         [row] = [each for each in waits(at, 2) if each["keys"] == ["drop"]]
         key = str(row["uniqueKey"])
-        [told] = at.json_lines("delayed", "cancel", "orders", key)
-        assert [each["uniqueKey"] for each in told["cancelled"]] == [key]
+        [reported] = at.json_lines("delayed", "cancel", "orders", key)
+        assert [each["uniqueKey"] for each in reported["cancelled"]] == [key]
         assert [each["keys"] for each in waits(at, 1)] == [["keep"]]
         at.run("delayed", "cancel", "orders", key, code=1)  # It is cancelled already.
         at.run("delayed", "cancel", "bills", "unknown", code=1)
@@ -103,7 +103,7 @@ def test_a_timer_that_its_broker_has_forgotten_is_cancelled_by_what_the_tier_kno
         assert list(tiered_timer_rows(tier)) == []
 
 
-def test_a_tier_without_timers_has_none_and_one_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_tier_without_timers_has_none_and_one_that_is_none_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tier").mkdir()
     tier = (tmp_path / "tier").as_uri()
     assert list(tiered_timers_at(tier)) == []

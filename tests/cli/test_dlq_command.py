@@ -126,7 +126,7 @@ def test_a_letter_that_dies_again_is_another_letter(at: Shell) -> None:
     assert (done["resent"], done["already"]) == (1, 1)
 
 
-def test_an_error_is_told_and_what_was_not_sent_is_sent_the_next_time(at: Shell) -> None:
+def test_an_error_is_reported_and_what_was_not_sent_is_sent_the_next_time(at: Shell) -> None:
     at.run("topic", "create", "orders", "--queues", "1", "--perm", "r")
     at.wait_for_topic("orders", is_writable=False)
     result = at.run("dlq", "resend", "audit", code=1)
@@ -137,7 +137,7 @@ def test_an_error_is_told_and_what_was_not_sent_is_sent_the_next_time(at: Shell)
     assert (len(at.broker.messages("orders")), len(at.broker.messages("bills"))) == (6, 2)
 
 
-def test_bad_options_of_dlq_are_told(at: Shell) -> None:
+def test_bad_options_of_dlq_are_reported(at: Shell) -> None:
     assert "expected milliseconds" in at.run("dlq", "ls", "audit", "--since", "soon", code=2).output
     assert "with its zone" in at.run("dlq", "ls", "audit", "--since", "2026-01-31T12:00:00", code=2).output
     at.run("dlq", "ls", "audit", "--limit", "0", code=2)

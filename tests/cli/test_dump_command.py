@@ -63,7 +63,7 @@ def test_a_tier_becomes_json_lines_too() -> None:
     assert rows[0]["file"].startswith("212d6b50_DefaultCluster/broker-a/")
 
 
-def test_one_file_of_a_tier_is_told_by_its_path() -> None:
+def test_one_file_of_a_tier_is_known_by_its_path() -> None:
     path = next(TIER.rglob("orders/0/CONSUME_QUEUE/*"))
     rows = [json.loads(line) for line in CliRunner().invoke(cli, ["dump", str(path)]).output.splitlines()]
     assert {(row["kind"], row["topic"], row["queue_id"]) for row in rows} == {("unit", "orders", 0)}

@@ -68,7 +68,7 @@ def pulled(address: str, offset: int) -> list[int]:
 def all_there(broker: Broker) -> Any:
     """A TierMQ master writes its tables into the log while anyone copies it: the end may be a little further."""
     end = broker.parts.local.max_physical_offset
-    return lambda told: told["copiedTo"] >= end and told["notUploaded"] == 0
+    return lambda reported: reported["copiedTo"] >= end and reported["notUploaded"] == 0
 
 
 def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +95,11 @@ def test_a_master_is_tiered_while_everything_dies_in_turn(tmp_path: Path, monkey
             s3.kill()
             send(master, 3_000, 2_500)
             sent = master.parts.local.max_physical_offset
-            shadow.progress(lambda told: told["copiedTo"] >= sent)
+            shadow.progress(lambda reported: reported["copiedTo"] >= sent)
             s3.start()
             shadow.progress(all_there(master))
             assert pulled(shadow.ready["address"], 0) == list(range(8)), "it serves reads"
-            shadow.progress(lambda told: told["localFrom"] > 0)
+            shadow.progress(lambda reported: reported["localFrom"] > 0)
             assert pulled(shadow.ready["address"], 0) == list(range(8)), "also what its disk no longer has"
             port = master.replication.master
             assert port is not None
@@ -151,13 +151,13 @@ def test_a_copy_that_is_behind_never_says_that_it_is_not(tmp_path: Path) -> None
         end = master.parts.local.max_physical_offset
         words = ("--master", ha, "--master-address", master.address, "--tier", tier, "--metrics-port", "0")
         with Following(tmp_path / "shadow", *words) as shadow:
-            told = shadow.progress(lambda told: told["problem"] is None)
-            assert (told["copiedTo"], told["behindBytes"], told["problem"]) == (0, end, None)
+            reported = shadow.progress(lambda reported: reported["problem"] is None)
+            assert (reported["copiedTo"], reported["behindBytes"], reported["problem"]) == (0, end, None)
             assert f"tiermq_follow_behind_bytes {end}\n" in metrics_of(shadow)
             there.close()
-            told = shadow.progress(lambda told: told["problem"] is not None)
-            assert told["behindBytes"] is None, "its end is not known"
-            assert "how far behind this copy is, is not known" in told["problem"]
+            reported = shadow.progress(lambda reported: reported["problem"] is not None)
+            assert reported["behindBytes"] is None, "its end is not known"
+            assert "how far behind this copy is, is not known" in reported["problem"]
             assert "tiermq_follow_behind_bytes NaN\n" in metrics_of(shadow)
             shadow.kill()
 
@@ -171,7 +171,10 @@ def test_no_report_has_0_bytes_behind_before_the_copy_is_there(tmp_path: Path) -
         with Following(tmp_path / "shadow", *words, "--tier", (tmp_path / "tier").as_uri()) as shadow:
             while not seen or seen[-1]["copiedTo"] < end:
                 seen.append(shadow.next_progress())
-        assert all(told["behindBytes"] is None or told["behindBytes"] >= end - told["copiedTo"] for told in seen)
+        assert all(
+            reported["behindBytes"] is None or reported["behindBytes"] >= end - reported["copiedTo"]
+            for reported in seen
+        )
 
 
 def metrics_of(shadow: Following) -> str:

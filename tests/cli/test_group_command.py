@@ -17,8 +17,8 @@ def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
         assert made is not None
         assert made.retry_max_times == 3
         at.run("consume", "orders", "--group", "audit", "--max", "2")
-        told = at.json("group", "show", "audit")
-        assert (told["behind"], told["members"]) == (3, [])
+        reported = at.json("group", "show", "audit")
+        assert (reported["behind"], reported["members"]) == (3, [])
         assert "3 messages behind, 0 members" in at.lines("group", "show", "audit")
         at.run("consume", "orders", "--group", "audit", "--max", "2")
         assert "1 message behind, 0 members" in at.lines("group", "show", "audit")
@@ -32,10 +32,10 @@ def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
         assert at.broker.committed_offset("audit", "orders", 0) is None
 
 
-def test_making_and_deleting_a_group_can_be_told_to_programs(tmp_path: Path) -> None:
+def test_making_and_deleting_a_group_can_be_reported_to_programs(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
-        told = at.json("group", "create", "audit", "--retries", "3", "--orderly")
-        assert told == {"group": "audit", "retries": 3, "disabled": False, "orderly": True, "brokers": ["broker-a"]}
+        reported = at.json("group", "create", "audit", "--retries", "3", "--orderly")
+        assert reported == {"group": "audit", "retries": 3, "disabled": False, "orderly": True, "brokers": ["broker-a"]}
         asked = at.run("group", "delete", "audit", "--json", input="y\n")
         assert json.loads(asked.stdout) == {
             "group": "audit", "deleted": True, "keptOffsets": False, "brokers": ["broker-a"],
@@ -43,7 +43,7 @@ def test_making_and_deleting_a_group_can_be_told_to_programs(tmp_path: Path) -> 
         assert "Delete the group audit?" in asked.stderr
 
 
-def test_bad_input_is_told(tmp_path: Path) -> None:
+def test_bad_input_is_reported(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.run("group", "reset", "audit", "orders", "--to", "soon", code=2)
         at.run("group", "reset", "audit", "nothing", "--to", "first", code=1)

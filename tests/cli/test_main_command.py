@@ -82,7 +82,7 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_error_of_ours_is_told_in_words_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_is_reported_in_words_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def broken() -> None:
         raise StoreLocked("another process holds it")

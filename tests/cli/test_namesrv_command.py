@@ -43,7 +43,7 @@ def line_of(process: Preloaded) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_that_it_is_ready_serves_and_ends_cleanly_when_it_is_told_to(
+def test_it_says_that_it_is_ready_serves_and_ends_cleanly_when_it_is_asked_to(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "ns.conf").write_text(f"listenPort=1\nkvConfigPath={tmp_path}/kv.json\nrocketmqHome=/nowhere\n")

@@ -34,8 +34,8 @@ def test_the_lines_of_a_file_become_messages_spread_over_the_queues(tmp_path: Pa
     file = tmp_path / "orders.txt"
     file.write_bytes(b"one\r\ntwo\n\nthree\nfour without an end")
     with shell(tmp_path) as at:
-        told = at.json("produce", "orders", "--file", str(file))
-        assert (told["messages"], told["failed"]) == (4, 0)
+        reported = at.json("produce", "orders", "--file", str(file))
+        assert (reported["messages"], reported["failed"]) == (4, 0)
         messages = at.broker.messages("orders")
         assert {message.body for message in messages} == {b"one", b"two", b"three", b"four without an end"}
         assert {message.queue_id for message in messages} == {0, 1, 2, 3}
@@ -44,9 +44,9 @@ def test_the_lines_of_a_file_become_messages_spread_over_the_queues(tmp_path: Pa
 def test_made_up_messages_have_the_size_and_the_number_that_was_asked_for(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.broker.create_topic("orders", queues=1)
-        told = at.json("produce", "orders", "--count", "700", "--size", "33", "--in-flight", "8")
-        assert (told["messages"], told["bytes"]) == (700, 700 * 33)
-        assert told["first"]["queueOffset"] == 0
+        reported = at.json("produce", "orders", "--count", "700", "--size", "33", "--in-flight", "8")
+        assert (reported["messages"], reported["bytes"]) == (700, 700 * 33)
+        assert reported["first"]["queueOffset"] == 0
         assert {len(message.body) for message in at.broker.messages("orders")} == {33}
 
 
@@ -58,7 +58,7 @@ def test_a_delayed_message_comes_when_it_is_due(tmp_path: Path) -> None:
         until(lambda: at.broker.messages("orders"))
 
 
-def test_what_the_broker_refuses_is_counted_and_the_reason_told(tmp_path: Path) -> None:
+def test_what_the_broker_refuses_is_counted_and_the_reason_reported(tmp_path: Path) -> None:
     with shell(tmp_path, max_message_size=100) as at:
         result = at.run("produce", "orders", "--count", "3", "--size", "1000", code=1)
         assert "3 failed" in result.stderr
@@ -70,7 +70,7 @@ def test_a_topic_that_nobody_may_make_is_an_error_that_says_how_to_make_it(tmp_p
         assert "tiermq topic create orders" in at.run("produce", "orders", "x", code=1).output
 
 
-def test_bad_options_are_told_before_anything_is_sent(tmp_path: Path) -> None:
+def test_bad_options_are_reported_before_anything_is_sent(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         for words in (["orders"], ["orders", "x", "--count", "2"], ["orders", "x", "--property", "none"]):
             at.run("produce", *words, code=2)

@@ -22,7 +22,7 @@ def test_messages_are_found_by_key_by_both_ids_and_by_place(tmp_path: Path) -> N
             ("--id", str(message.unique_key)),
             ("--queue", "1", "--offset", "0"),
         ):
-            assert [told["body"] for told in at.json_lines("query", "orders", *words)] == ["wanted"]
+            assert [reported["body"] for reported in at.json_lines("query", "orders", *words)] == ["wanted"]
         assert any(line.split() == ["body", "wanted"] for line in at.lines("query", "orders", "--key", "order-42"))
 
 
@@ -32,7 +32,7 @@ def test_what_was_produced_a_moment_ago_is_found(tmp_path: Path, words: tuple[st
         at.run("topic", "create", "orders", "--queues", "2")
         with lagging_dispatch(at.broker.broker):
             at.run("produce", "orders", "wanted", "--key", "order-42", "--queue", "1")
-            assert [told["body"] for told in at.json_lines("query", "orders", *words)] == ["wanted"]
+            assert [reported["body"] for reported in at.json_lines("query", "orders", *words)] == ["wanted"]
 
 
 def test_nothing_found_is_exit_code_1(tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ def test_a_master_with_accounts_and_tls_on_both_ports_is_followed(
         assert refused.exit_code == 2
         assert "certificate" in refused.output
         with Following(tmp_path / "shadow", *tier, *at.made.client_words("client")) as shadow:
-            shadow.progress(lambda told: told["connected"] and told["copiedTo"] > 0 and told["notUploaded"] == 0)
+            shadow.progress(
+                lambda reported: reported["connected"] and reported["copiedTo"] > 0 and reported["notUploaded"] == 0
+            )
             fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32}
             more = {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
             ext = {name: str(value) for name, value in {**fields, **more}.items()}

@@ -186,8 +186,8 @@ def test_a_setting_that_was_changed_over_the_wire_is_the_next_start_s_too(tmp_pa
         change = RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=7\nbrokerPermission=4\n")
         assert client.request(change).code == ResponseCode.SUCCESS
     with serving(*words) as (_, ready), at(ready["address"]) as client:
-        told = bytes(client.request(RemotingCommand(RequestCode.GET_BROKER_CONFIG)).body).decode().splitlines()
-    assert {"fileReservedTime=7", "brokerPermission=4"} <= set(told)
+        reported = bytes(client.request(RemotingCommand(RequestCode.GET_BROKER_CONFIG)).body).decode().splitlines()
+    assert {"fileReservedTime=7", "brokerPermission=4"} <= set(reported)
     assert "# here only" in config.read_text()
 
 
@@ -230,7 +230,7 @@ accessKey = "nobody"
 secretKey = "a third secret"
 topicPerms = ["orders=DENY"]
 """
-NOBODY = Credentials("nobody", "a third secret")
+ABSENT = Credentials("nobody", "a third secret")
 ROOT, USER = Credentials("root", "a long secret"), Credentials("user", "another secret")
 NAMED = {
     **dict.fromkeys(("topic", "namespace", "key", "value", "cluster", "clusterName"), "TBW102"),
@@ -250,8 +250,8 @@ def test_accounts_protect_the_name_server_beside_the_broker_too(tmp_path: Path) 
         for code, (access, _) in names.declared.items():
             request = RemotingCommand(code, ext=NAMED, body=b"{}")
             assert stranger.request(request).code == ResponseCode.NO_PERMISSION
-            with at(ready["nameServer"], credentials=NOBODY) as nobody:
-                answer = nobody.request(RemotingCommand(code, ext=NAMED, body=b"{}"))
+            with at(ready["nameServer"], credentials=ABSENT) as absent:
+                answer = absent.request(RemotingCommand(code, ext=NAMED, body=b"{}"))
                 assert (answer.code, bytes(answer.body)) == (ResponseCode.NO_PERMISSION, b"")
             if access is ADMINISTRATOR:
                 with at(ready["nameServer"], credentials=USER) as user:
@@ -293,7 +293,7 @@ def refusal(*words: str | Path) -> str:
     return errors
 
 
-def test_what_keeps_it_from_starting_is_told_in_one_line_with_exit_code_2(tmp_path: Path) -> None:
+def test_what_keeps_it_from_starting_is_reported_in_one_line_with_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as taken, LocalStore.open(tmp_path / "locked", **SMALL):
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -35,8 +35,8 @@ def get(url: str, path: str) -> Any:
 def test_the_status_says_what_needs_attention(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.broker.send("orders", b"x")
-        told = at.json("status")
-        assert (told["topics"], told["warnings"], told["brokers"][0]["role"]) == (1, [], "master")
+        reported = at.json("status")
+        assert (reported["topics"], reported["warnings"], reported["brokers"][0]["role"]) == (1, [], "master")
         assert at.lines("status")[-1] == "nothing needs attention"
         at.broker.create_topic("%DLQ%audit", queues=1)
         warned = at.run("status", code=1).stdout
@@ -161,11 +161,11 @@ def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("fileReservedTime=48\nfileReservdTime=1\nsendMessageThreadPoolNums=4\n")
     checked = CliRunner().invoke(cli, ["config", "check", str(file), "--json"])
-    told = json.loads(checked.stdout)
-    assert (checked.exit_code, told["settings"], told["ignored"]) == (
+    reported = json.loads(checked.stdout)
+    assert (checked.exit_code, reported["settings"], reported["ignored"]) == (
         1, {"file_reserved_time": "48"}, ["sendMessageThreadPoolNums"],
     )  # fmt: skip
-    assert "fileReservedTime" in told["unknown"][0]
+    assert "fileReservedTime" in reported["unknown"][0]
     file.write_text("fileReservedTime=soon\n")
     assert "fileReservedTime" in CliRunner().invoke(cli, ["config", "check", str(file)]).stderr
     with shell(tmp_path) as at:
@@ -185,9 +185,9 @@ def test_a_log_can_be_json_lines_with_a_level_for_each_module(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     [line] = done.stderr.splitlines()
-    told = json.loads(line)
-    assert (told["level"], told["logger"], told["message"]) == ("DEBUG", "tiermq.tier.x", "uploaded 3")
-    assert told["time"].endswith("+00:00")
+    reported = json.loads(line)
+    assert (reported["level"], reported["logger"], reported["message"]) == ("DEBUG", "tiermq.tier.x", "uploaded 3")
+    assert reported["time"].endswith("+00:00")
     bad = CliRunner().invoke(cli, ["namesrv", "--log-level", "LOUD"])
     assert (bad.exit_code, "expected one of DEBUG" in bad.output) == (2, True)
 

@@ -13,9 +13,9 @@ def test_a_topic_is_made_shown_changed_and_deleted(tmp_path: Path) -> None:
         at.run("topic", "create", "orders", "--queues", "2")
         for number in range(5):
             at.broker.send("orders", b"x", queue_id=number % 2)
-        told = at.json("topic", "show", "orders")
-        assert told["messages"] == 5
-        assert [(each["queueId"], each["minOffset"], each["maxOffset"]) for each in told["queues"]] == [
+        reported = at.json("topic", "show", "orders")
+        assert reported["messages"] == 5
+        assert [(each["queueId"], each["minOffset"], each["maxOffset"]) for each in reported["queues"]] == [
             (0, 0, 3),
             (1, 0, 2),
         ]
@@ -49,7 +49,7 @@ def test_a_deletion_asks_first_and_a_slip_of_the_pen_deletes_nothing(tmp_path: P
         assert at.lines("topic", "list", "--names") == ["orders"]
 
 
-def test_what_the_broker_refuses_is_told(tmp_path: Path) -> None:
+def test_what_the_broker_refuses_is_reported(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         assert "refuses" in at.run("topic", "create", "TBW102", code=1).output
         at.run("topic", "create", "orders", "--cluster", "nowhere", code=1)

@@ -83,8 +83,8 @@ def test_a_change_applies_at_once_and_after_a_restart_and_is_shown(tmp_path: Pat
         at.broker.stop()
         at.broker.start()
         assert tiered(at).own_retention("orders") == (720, -1)
-    told = json.loads(at.run("tier", "stat", tier, "--json").stdout)
-    assert [(row["topic"], row["hours"]) for row in told["retention"]] == [("orders", 720)]
+    reported = json.loads(at.run("tier", "stat", tier, "--json").stdout)
+    assert [(row["topic"], row["hours"]) for row in reported["retention"]] == [("orders", 720)]
     assert "    orders     30 d" in at.lines("tier", "stat", tier)
 
 

@@ -55,7 +55,7 @@ def test_the_fate_of_a_transaction_is_shown(world: World) -> None:
     assert json.loads(run("show", "ID-b", *place, "--json").stdout)["fate"] == "open"
 
 
-def test_what_nobody_knows_and_what_cannot_be_read_is_told(world: World, tmp_path: Path) -> None:
+def test_what_is_unknown_and_what_cannot_be_read_is_reported(world: World, tmp_path: Path) -> None:
     world.half("a")
     world.store.flush()
     unknown = run("show", "ID-x", "--store", str(world.path))

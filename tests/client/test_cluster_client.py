@@ -56,13 +56,13 @@ def test_a_route_with_more_queues_than_a_topic_can_have_is_refused(tmp_path: Pat
 
 
 def test_the_second_name_server_is_asked_when_the_first_is_gone(tmp_path: Path) -> None:
-    [nobody] = free_ports(1)
+    [absent] = free_ports(1)
     with LocalBroker(tmp_path) as broker:
-        both = f"127.0.0.1:{nobody};{broker.name_server}"
+        both = f"127.0.0.1:{absent};{broker.name_server}"
         assert doing(both, lambda cluster: cluster.find_route("TBW102")) is not None
         doing(both, lambda cluster: cluster.tell_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
     with pytest.raises(RemotingError, match="no name server can be reached"):
-        doing(f"127.0.0.1:{nobody}", lambda cluster: cluster.find_route("T"))
+        doing(f"127.0.0.1:{absent}", lambda cluster: cluster.find_route("T"))
 
 
 def test_many_questions_at_once_share_one_connection_and_an_error_has_the_peer_s_words(tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def read(
     request = ScanRequest(tags=tags)
     task = ScanTask(place, KEY, Side.HOT, begin, end, request, loss_is_error=losses is None)
     with WireHistory(place) as history:
-        told = losses.append if losses is not None else None
+        reported = losses.append if losses is not None else None
         return [
             (row["queueOffset"], row["body"])
-            for run in read_placed_task(history, task, ScanCounters(), told)
+            for run in read_placed_task(history, task, ScanCounters(), reported)
             for batch in decode_run(run, ["queueOffset", "body", "tier"], request, on_corrupt=OnCorrupt.RAISE)
             for row in batch.to_pylist()
         ]

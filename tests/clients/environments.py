@@ -70,14 +70,14 @@ class ForeignClient:
     def run(self, scratch: Path, **job: Any) -> list[dict[str, Any]]:
         """Do a job and give what it told, line by line. Raises AssertionError when it does not end well."""
         running = self.start(scratch, **job)
-        told: list[dict[str, Any]] = []
+        reported: list[dict[str, Any]] = []
         assert running.stdout is not None
         assert running.stderr is not None
         with running.stdout, running.stderr:
             for line in running.stdout:
                 if line.startswith("{"):  # Some clients write lines of their own to the standard output.
-                    told.append(json.loads(line))
-                    if "done" in told[-1]:
+                    reported.append(json.loads(line))
+                    if "done" in reported[-1]:
                         break
             else:
                 running.wait()
@@ -85,7 +85,7 @@ class ForeignClient:
             # Its work is done and its client shut down. Not all can leave then: one that wraps C++ may wait in an exit
             # handler for a thread that waits for the connection's end.
             stop(running)
-        return told[:-1]
+        return reported[:-1]
 
     def start(self, scratch: Path, **job: Any) -> subprocess.Popen[str]:
         """The same in the background."""

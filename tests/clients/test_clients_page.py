@@ -40,16 +40,16 @@ def test_the_python_client_of_the_page_sends_and_receives(
     )
     assert running.stdout is not None
     assert running.stderr is not None
-    told = []
+    reported = []
     with running.stdout, running.stderr:
         for line in running.stdout:
-            told.append(line.strip())
-            if told[-1] == "b'a tea'":
+            reported.append(line.strip())
+            if reported[-1] == "b'a tea'":
                 break
         else:
-            raise AssertionError(f"{told}\n{running.stderr.read()[-2000:]}")
+            raise AssertionError(f"{reported}\n{running.stderr.read()[-2000:]}")
         stop(running)  # It may wait for ever in an exit handler of C++.
-    assert "OK" in told
+    assert "OK" in reported
 
 
 def run_all(lines: list[str], broker: Serving) -> str:

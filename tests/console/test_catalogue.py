@@ -119,15 +119,15 @@ def test_an_operation_answers_a_terminal_as_it_answers_http(
     answer.pop("verification", None)  # The last one of this console, which the terminal did not make.
     if name == "topic.delete":
         assert over_http(world[2], "topic.create", ARGUMENTS["topic.create"])[0]
-    told = in_a_terminal(world, "api", name, *(f"{key}={value}" for key, value in values.items()))
+    reported = in_a_terminal(world, "api", name, *(f"{key}={value}" for key, value in values.items()))
     assert is_done is (name not in REFUSED), answer
     if is_done:
-        assert told.exit_code == 0, told.output
-        printed = json.loads(told.stdout)
+        assert reported.exit_code == 0, reported.output
+        printed = json.loads(reported.stdout)
         printed.pop("verification", None)
         assert settled(printed) == settled(answer)
     else:
-        assert (told.exit_code, answer["error"] in told.stderr.replace("\n", " ")) == (1, True), told.stderr
+        assert (reported.exit_code, answer["error"] in reported.stderr.replace("\n", " ")) == (1, True), reported.stderr
     assert in_one_case(answer) == []
 
 
@@ -160,9 +160,9 @@ def test_a_wrong_request_is_refused_with_the_same_text(
 ) -> None:
     name, *values = words
     answer = world[2].get(f"/api/{name}?{'&'.join(values)}")
-    told = in_a_terminal(world, "api", *words)
-    assert (answer.status, told.exit_code) == (400, 1)
-    assert answer.json["error"] in told.stderr.replace("\n", " ")
+    reported = in_a_terminal(world, "api", *words)
+    assert (answer.status, reported.exit_code) == (400, 1)
+    assert answer.json["error"] in reported.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_a_wrong_request_is_refused_with_the_same_text(
 def test_a_command_prints_what_its_operation_answers(
     words: tuple[str, ...], name: str, values: dict[str, str], world: tuple[Path, LocalBroker, Browser]
 ) -> None:
-    told = json.loads(in_a_terminal(world, *words, "--json").stdout)
+    reported = json.loads(in_a_terminal(world, *words, "--json").stdout)
     answer = over_http(world[2], name, values)[1]
     answer = {key: value for key, value in answer.items() if key not in ("page", "pages")}
-    assert settled(told) == settled(answer)
+    assert settled(reported) == settled(answer)
 
 
 def test_the_list_of_operations_is_complete(world: tuple[Path, LocalBroker, Browser]) -> None:

@@ -164,12 +164,12 @@ def test_two_brokers_form_a_set_and_the_other_one_is_elected_when_the_master_die
     first.die()
     until(lambda: second.master() == (2, 2))
     until(lambda: any(each.ext["masterEpoch"] == "2" for each in second.notified))
-    told = next(each for each in second.notified if each.ext["masterEpoch"] == "2")
-    assert told.is_oneway
-    assert told.ext == {
+    reported = next(each for each in second.notified if each.ext["masterEpoch"] == "2")
+    assert reported.is_oneway
+    assert reported.ext == {
         "masterBrokerId": "2", "masterAddress": second.address, "masterEpoch": "2", "syncStateSetEpoch": "3",
     }  # fmt: skip
-    assert json.loads(bytes(told.body)) == {"syncStateSet": [2], "syncStateSetEpoch": 3}
+    assert json.loads(bytes(reported.body)) == {"syncStateSet": [2], "syncStateSetEpoch": 3}
 
 
 def advance(controller: Controller, clock: ManualClock, delta_ms: int) -> None:
@@ -257,12 +257,12 @@ def test_two_controllers_that_see_a_master_die_elect_one(world: ExitStack, tmp_p
     until(lambda: second.master()[1] == 2)
     assert second.master(at=0) == second.master(at=1)
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         every = (*second.notified, *third.notified)
         return [each.ext["masterBrokerId"] for each in every if each.ext["masterEpoch"] == "2"]
 
-    until(lambda: len(told()) >= 2)
-    assert set(told()) == {str(second.master()[0])}
+    until(lambda: len(reported()) >= 2)
+    assert set(reported()) == {str(second.master()[0])}
 
 
 def test_an_administrator_moves_the_master_and_reads_the_state(world: ExitStack, tmp_path: Path) -> None:

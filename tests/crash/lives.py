@@ -9,13 +9,13 @@ from pathlib import Path
 
 def live_and_die(program: str, root: Path, first: int, acknowledgements: int) -> set[int]:
     """Let a child that counts from `first` on acknowledge so many, kill it, and say which."""
-    told: set[int] = set()
+    reported: set[int] = set()
     with subprocess.Popen([sys.executable, program, str(root), str(first)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.endswith(b"\n"):
-                told.add(int(line))
-            if len(told) == acknowledgements:
+                reported.add(int(line))
+            if len(reported) == acknowledgements:
                 process.kill()
-    assert len(told) >= acknowledgements, "it died by itself"
-    return told
+    assert len(reported) >= acknowledgements, "it died by itself"
+    return reported

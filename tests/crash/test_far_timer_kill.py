@@ -90,8 +90,8 @@ def test_far_timers_survive_kills_and_the_loss_of_the_disk(tmp_path: Path) -> No
             until(lambda: in_tier(tier, far_ms) >= 20)
         broker.kill()
         shutil.rmtree(tmp_path / "store")
-        told = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "store")])
-        assert told.exit_code == 0, told.output
+        reported = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "store")])
+        assert reported.exit_code == 0, reported.output
         # The same directory, so that the lease of the process that was killed is its own.
         broker.start()
         with connected(broker) as client:

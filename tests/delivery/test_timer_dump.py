@@ -28,7 +28,7 @@ def stored(tmp_path: Path) -> Path:
     return on_real_disk(world, tmp_path)
 
 
-def test_timer_files_are_told_from_their_paths() -> None:
+def test_timer_files_are_known_from_their_paths() -> None:
     assert is_timer_file(Path("/s/timerwheel"))
     assert is_timer_file(Path("/s/config/timercheck"))
     assert is_timer_file(Path("/s/timerlog/00000000000000000000"))

@@ -56,15 +56,15 @@ class JavaClient:
                 process.stdin.flush()
                 line = process.stdout.readline()
                 assert line, f"the load ended early: {self.errors()}"
-                told: Event = json.loads(line)
-                return told
+                reported: Event = json.loads(line)
+                return reported
 
             yield load
 
     @contextmanager
     def _started(self, main_class: str, job: dict[str, Any] | None = None) -> Iterator[subprocess.Popen[str]]:
-        told = [] if job is None else [json.dumps({"nameServer": self._name_server, **job})]
-        command = self._distribution.java(self._scratch, main_class, *told, heap="256m")
+        reported = [] if job is None else [json.dumps({"nameServer": self._name_server, **job})]
+        command = self._distribution.java(self._scratch, main_class, *reported, heap="256m")
         with (self._scratch / "client.errors").open("ab") as errors:
             process = subprocess.Popen(
                 command,

@@ -34,9 +34,9 @@ class JavaTransactions:
         job = {"topic": topic, "body": body, "now": now, "later": later, "properties": properties}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        told = self._sent.get()
-        assert told is not None, f"the producer ended: {self._errors.read_text()[-3000:]}"
-        return told
+        reported = self._sent.get()
+        assert reported is not None, f"the producer ended: {self._errors.read_text()[-3000:]}"
+        return reported
 
     def join(self) -> None:
         """Wait until everything that the process told is read."""

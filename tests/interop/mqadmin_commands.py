@@ -18,7 +18,7 @@ from tiermq.remoting.codes import RequestCode
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 AT_CLUSTER, AT_BROKER = ("-c", CLUSTER), ("-b", "{address}")
-NOBODY = "127.0.0.1:1"
+ABSENT = "127.0.0.1:1"
 
 # In this order: what is asked about is made first and deleted last. A command may stand twice, the last one counts.
 # Those that send come after those that print messages: one that timed out is run again, and then stored twice.
@@ -87,13 +87,13 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("addBroker", "-c", "{address}", "-b", "{home}/other.conf"),
     ("removeBroker", "-c", "{address}", "-b", f"{CLUSTER}:{BROKER}:1"),
     ("resetMasterFlushOffset", *AT_BROKER, "-o", "0"),
-    ("getSyncStateSet", "-a", NOBODY, "-b", BROKER),
+    ("getSyncStateSet", "-a", ABSENT, "-b", BROKER),
     ("getBrokerEpoch", "-b", BROKER),
-    ("getControllerMetaData", "-a", NOBODY),
-    ("getControllerConfig", "-a", NOBODY),
-    ("updateControllerConfig", "-a", NOBODY, "-k", "key", "-v", "value"),
-    ("electMaster", "-a", NOBODY, "-b", "1", *AT_CLUSTER, "-bn", BROKER),
-    ("cleanBrokerMetadata", "-a", NOBODY, "-bn", BROKER, *AT_CLUSTER),
+    ("getControllerMetaData", "-a", ABSENT),
+    ("getControllerConfig", "-a", ABSENT),
+    ("updateControllerConfig", "-a", ABSENT, "-k", "key", "-v", "value"),
+    ("electMaster", "-a", ABSENT, "-b", "1", *AT_CLUSTER, "-bn", BROKER),
+    ("cleanBrokerMetadata", "-a", ABSENT, "-bn", BROKER, *AT_CLUSTER),
     ("dumpCompactionLog", "-f", "{home}/nothing"),
     ("createUser", *AT_BROKER, "-u", "someone", "-p", "a secret", "-t", "Normal"),
     ("updateUser", *AT_BROKER, "-u", "someone", "-p", "another"),

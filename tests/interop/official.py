@@ -34,7 +34,7 @@ _COLUMN = re.compile(r"([A-Z][A-Za-z0-9() ]*): *(-?[0-9.]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What became of a run: counted by the client it used, and printed by the program itself."""
 
     messages: int
@@ -94,7 +94,7 @@ class Official:
     def kill(self) -> None:
         self._process.kill()
 
-    def run(self, program: str, *options: object, messages: int, batch: int = 1, reports: int = 0) -> Told:
+    def run(self, program: str, *options: object, messages: int, batch: int = 1, reports: int = 0) -> Reported:
         """Until so many messages were acknowledged or consumed, and the program has then reported so often.
 
         A program that can count (Producer) is told to, and ends by itself. Reports begin when it is ten seconds old.
@@ -118,8 +118,8 @@ class Official:
             line = self._process.stdout.readline()
         if not line:
             raise AssertionError(f"{program} {' '.join(words)} ended early: {self._error_log.read_text()[-3000:]}")
-        told = json.loads(line)
-        return Told(told["messages"], told["failed"], told["seconds"], tuple(told["said"]))
+        reported = json.loads(line)
+        return Reported(reported["messages"], reported["failed"], reported["seconds"], tuple(reported["said"]))
 
     def __enter__(self) -> Self:
         return self

@@ -24,8 +24,8 @@ def main() -> None:
 
     def handle(message: ReceivedMessage) -> None:
         times = message.attempt - 1
-        told = {"body": message.body.decode(), "queue": message.queue_id, "offset": message.offset, "times": times}
-        tell("received", told)
+        reported = {"body": message.body.decode(), "queue": message.queue_id, "offset": message.offset, "times": times}
+        tell("received", reported)
 
     with (
         tiermq.connect(name_server) as cluster,

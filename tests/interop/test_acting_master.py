@@ -48,7 +48,7 @@ def release(request: pytest.FixtureRequest) -> Distribution:
 
 
 def our_config(name_server: str, **settings: Any) -> BrokerConfig:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "bind_address": "127.0.0.1",
         "listen_port": 0,
         "fast_listen_port": "ON",
@@ -60,7 +60,7 @@ def our_config(name_server: str, **settings: Any) -> BrokerConfig:
         "master_sync_interval": 100,
         "flush_delay_offset_interval": 100,
     }
-    return BrokerConfig(**{**told, **settings})
+    return BrokerConfig(**{**reported, **settings})
 
 
 def send(client: Client, body: bytes, level: int = 0) -> None:

@@ -84,7 +84,7 @@ def pulls() -> Iterator[dict[str, Any]]:
         yield {"sysFlag": 4, "subscription": expression, "expressionType": "SQL92"}
 
 
-def told(answer: RemotingCommand) -> Any:
+def reported(answer: RemotingCommand) -> Any:
     """What must be the same."""
     ext = {name: value for name, value in answer.ext.items() if name not in VARYING}
     return int(answer.code), ext
@@ -94,47 +94,47 @@ def conversation(peer: Consumer) -> Iterator[tuple[str, Any]]:
     """What is asked, and what is answered."""
     queue: dict[str, Any] = {"topic": "T", "queueId": 0}
     group: dict[str, Any] = {"consumerGroup": "G", **queue}
-    yield "nobody is there", told(peer.ask(38, consumerGroup="G"))
-    yield "heartbeat", told(peer.ask(34, heartbeat()))
+    yield "nobody is there", reported(peer.ask(38, consumerGroup="G"))
+    yield "heartbeat", reported(peer.ask(34, heartbeat()))
     members = peer.ask(38, consumerGroup="G")
-    yield "members", (told(members), json.loads(bytes(members.body)))
+    yield "members", (reported(members), json.loads(bytes(members.body)))
     for number in range(6):
         peer.send(f"m{number}", tags="AB"[number % 2], number=number)
     _wait_for_six(peer)
-    yield "new group", told(peer.ask(14, **group))
-    yield "new group without zero", told(peer.ask(14, **group, setZeroIfNotFound="false"))
-    yield "commit", told(peer.ask(15, **group, commitOffset=3))
-    yield "committed", told(peer.ask(14, **group))
-    yield "commit of an unknown group", told(peer.ask(15, **{**group, "consumerGroup": "X"}, commitOffset=3))
-    yield "commit of an unknown topic", told(peer.ask(15, **{**group, "topic": "X"}, commitOffset=3))
+    yield "new group", reported(peer.ask(14, **group))
+    yield "new group without zero", reported(peer.ask(14, **group, setZeroIfNotFound="false"))
+    yield "commit", reported(peer.ask(15, **group, commitOffset=3))
+    yield "committed", reported(peer.ask(14, **group))
+    yield "commit of an unknown group", reported(peer.ask(15, **{**group, "consumerGroup": "X"}, commitOffset=3))
+    yield "commit of an unknown topic", reported(peer.ask(15, **{**group, "topic": "X"}, commitOffset=3))
     for code in (30, 31):
-        yield f"{code}", told(peer.ask(code, **queue))
-        yield f"{code} of an unknown queue", told(peer.ask(code, topic="T", queueId=3))
+        yield f"{code}", reported(peer.ask(code, **queue))
+        yield f"{code} of an unknown queue", reported(peer.ask(code, topic="T", queueId=3))
     for time_ms in (0, 2**42):
-        yield f"offset at {time_ms}", told(peer.ask(29, **queue, timestamp=time_ms))
-    yield "earliest time", told(peer.ask(32, **queue))
+        yield f"offset at {time_ms}", reported(peer.ask(29, **queue, timestamp=time_ms))
+    yield "earliest time", reported(peer.ask(32, **queue))
     for changes in pulls():
         answer = peer.ask(11, **{**pull_fields(), **changes})
-        yield f"pull {changes}", (told(answer), bodies_of(answer))
-    yield "lite pull", told(peer.ask(361, **{**pull_fields(), "sysFlag": 0x14, "subscription": "*"}))
+        yield f"pull {changes}", (reported(answer), bodies_of(answer))
+    yield "lite pull", reported(peer.ask(361, **{**pull_fields(), "sysFlag": 0x14, "subscription": "*"}))
     mine = {"clientId": "c1", "consumerGroup": "G", "mqSet": [{"brokerName": "broker-a", **queue}]}
     for client_id in ("c1", "c2", "c1"):
         locked = peer.ask(41, {**mine, "clientId": client_id})
-        yield f"lock by {client_id}", (told(locked), json.loads(bytes(locked.body)))
-    yield "unlock", told(peer.ask(42, mine))
+        yield f"lock by {client_id}", (reported(locked), json.loads(bytes(locked.body)))
+    yield "unlock", reported(peer.ask(42, mine))
     for kind, expression in (("TAG", "A"), ("SQL92", "n > 1"), ("SQL92", "n >")):
         data = {"topic": "T", "subString": expression, "expressionType": kind}
-        yield f"check {expression}", told(peer.ask(46, {"clientId": "c", "group": "G", "subscriptionData": data}))
+        yield f"check {expression}", reported(peer.ask(46, {"clientId": "c", "group": "G", "subscriptionData": data}))
     found = peer.ask(12, topic="T", key="k", maxNum=64, beginTimestamp=0, endTimestamp=2**62)
-    yield "query", (told(found)[0], sorted(bodies_of(found)))
-    yield "query of nothing", told(peer.ask(12, topic="T", key="x", maxNum=9, beginTimestamp=0, endTimestamp=9))[0]
+    yield "query", (reported(found)[0], sorted(bodies_of(found)))
+    yield "query of nothing", reported(peer.ask(12, topic="T", key="x", maxNum=9, beginTimestamp=0, endTimestamp=9))[0]
     yield "view", bodies_of(peer.ask(33, offset=0))
-    yield "view of nothing", told(peer.ask(33, offset=10**9))
+    yield "view of nothing", reported(peer.ask(33, offset=10**9))
     back: dict[str, Any] = {"group": "G", "delayLevel": 0, "originTopic": "T", "maxReconsumeTimes": 16}
-    yield "send back", told(peer.ask(36, offset=0, originMsgId="U0-m0", **back))
-    yield "send back of nothing", told(peer.ask(36, offset=10**9, originMsgId="x", **back))
-    yield "leave", told(peer.ask(35, clientID="c1", consumerGroup="G"))
-    yield "pull after leaving", told(peer.ask(11, **pull_fields()))
+    yield "send back", reported(peer.ask(36, offset=0, originMsgId="U0-m0", **back))
+    yield "send back of nothing", reported(peer.ask(36, offset=10**9, originMsgId="x", **back))
+    yield "leave", reported(peer.ask(35, clientID="c1", consumerGroup="G"))
+    yield "pull after leaving", reported(peer.ask(11, **pull_fields()))
 
 
 def _wait_for_six(peer: Consumer) -> None:

@@ -63,7 +63,7 @@ def records(name_server: str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in lines), key=lambda each: each["body"])
 
 
-def told(record: dict[str, Any]) -> dict[str, Any]:
+def reported(record: dict[str, Any]) -> dict[str, Any]:
     properties = {name: value for name, value in record["properties"].items() if name not in VARYING}
     return {"body": record["body"], "times": record["reconsumeTimes"], "flag": record["flag"], **properties}
 
@@ -90,11 +90,11 @@ def test_dead_letters_are_stored_as_the_real_broker_stores_them(
 ) -> None:
     with Serving(tmp_path / "ours", message_delay_level=QUICK) as broker:
         fail_all(JavaClient(distribution, broker.name_server, tmp_path), broker.name_server, "DeadOrders")
-        ours = [told(each) for each in records(broker.name_server)]
+        ours = [reported(each) for each in records(broker.name_server)]
     cluster = start_broker(tmp_path / "theirs", {**SMALL_FILES, "messageDelayLevel": QUICK})
     name_server = f"127.0.0.1:{cluster._name_server_port}"
     letters = fail_all(JavaClient(distribution, name_server, tmp_path), name_server, "DeadOrders")
-    theirs = [told(each) for each in records(name_server)]
+    theirs = [reported(each) for each in records(name_server)]
     assert ours == theirs
     assert len(letters) == 2
     for count in (2, 0):  # The command serves RocketMQ's own brokers too.

@@ -63,7 +63,7 @@ def test_each_command_works_or_says_why_not(found: tuple[str, World], tmp_path: 
         write_table(version, outcomes)
     expected = table(version)
     assert expected.keys() == listed.keys()
-    wrong = {name: (told, outcomes[name]) for name, told in expected.items() if outcomes[name] != told}
+    wrong = {name: (reported, outcomes[name]) for name, reported in expected.items() if outcomes[name] != reported}
     assert {name: each for name, each in wrong.items() if each != ("works", "same answer")} == {}
 
 
@@ -81,8 +81,8 @@ def consume(side: Side) -> None:
 
 
 def said(side: Side, words: tuple[str, ...], home: Path, message_id: str) -> str:
-    told = [word.format(address=side.address, home=home, id=message_id, unique=UNIQUE) for word in words]
-    while TIMED_OUT in (printed := side.mqadmin.run(*told)):
+    reported = [word.format(address=side.address, home=home, id=message_id, unique=UNIQUE) for word in words]
+    while TIMED_OUT in (printed := side.mqadmin.run(*reported)):
         pass
     return masked(printed)
 

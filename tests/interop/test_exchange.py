@@ -78,8 +78,8 @@ class Wire:
         assert self.ask(Code.UPDATE_AND_CREATE_TOPIC, topic=topic, topicFilterType="SINGLE_TAG", **fields).code == 0
 
     def send(self, topic: str, body: str, **properties: object) -> RemotingCommand:
-        told = {"UNIQ_KEY": f"U-{topic}-{body}", "WAIT": "true", **properties}
-        encoded = "".join(f"{name}\x01{value}\x02" for name, value in told.items())
+        reported = {"UNIQ_KEY": f"U-{topic}-{body}", "WAIT": "true", **properties}
+        encoded = "".join(f"{name}\x01{value}\x02" for name, value in reported.items())
         answer = self.client.request(send_command(topic, body.encode(), properties=encoded), 60)
         assert answer.code == 0, answer
         return answer

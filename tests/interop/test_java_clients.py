@@ -159,16 +159,16 @@ def test_a_delayed_message_and_a_refused_one_come_when_they_are_due(client: Java
 def test_sixty_four_threads_send_without_a_failure_and_a_consumer_drains_them(
     client: JavaClient, topic: str, size: int
 ) -> None:
-    told = client.load(kind="send", topic=topic, threads=64, bytes=size, messages=50_000, timeoutMs=PATIENCE_MS)
-    assert (told["messages"], told["failed"]) == (50_000, 0), client.errors()
-    told = client.load(kind="consume", topic=topic, threads=20, messages=50_000, group=f"G-{topic}")
-    assert told["failed"] == 0, client.errors()
+    reported = client.load(kind="send", topic=topic, threads=64, bytes=size, messages=50_000, timeoutMs=PATIENCE_MS)
+    assert (reported["messages"], reported["failed"]) == (50_000, 0), client.errors()
+    reported = client.load(kind="consume", topic=topic, threads=20, messages=50_000, group=f"G-{topic}")
+    assert reported["failed"] == 0, client.errors()
 
 
 def test_sixty_four_threads_send_batches_without_a_failure(client: JavaClient, topic: str) -> None:
     job = {"kind": "batch", "threads": 64, "bytes": 128, "messages": 160_000, "batch": 16, "timeoutMs": PATIENCE_MS}
-    told = client.load(topic=topic, **job)
-    assert (told["messages"], told["failed"]) == (160_000, 0), client.errors()
+    reported = client.load(topic=topic, **job)
+    assert (reported["messages"], reported["failed"]) == (160_000, 0), client.errors()
     client.load(kind="consume", topic=topic, threads=20, messages=160_000, group=f"G-{topic}")
 
 

@@ -63,10 +63,10 @@ def ends(broker: Serving, topic: str) -> list[int]:
 @pytest.mark.parametrize("size", [128, 1024])
 def test_the_official_producer_counts_what_the_broker_has(official: Official, broker: Serving, size: int) -> None:
     topic = f"Of{size}"
-    told = official.run("Producer", "-t", topic, "-w", 64, "-s", size, messages=MESSAGES)
-    assert (told.messages, told.failed) == (MESSAGES, 0)
-    printed = told.last_report
-    assert told.said[-1].startswith("[Complete]")
+    reported = official.run("Producer", "-t", topic, "-w", 64, "-s", size, messages=MESSAGES)
+    assert (reported.messages, reported.failed) == (MESSAGES, 0)
+    printed = reported.last_report
+    assert reported.said[-1].startswith("[Complete]")
     assert (printed["Send Total"], printed["Send Failed"], printed["Response Failed"]) == (MESSAGES, 0, 0)
     assert sum(ends(broker, topic)) == MESSAGES
     assert min(ends(broker, topic)) > 0, "it sends to all queues"
@@ -75,26 +75,26 @@ def test_the_official_producer_counts_what_the_broker_has(official: Official, br
 def test_the_official_batch_producer_sends_whole_batches_without_a_failure(official: Official, broker: Serving) -> None:
     # Its reports begin when it is ten seconds old; one that comes after the last message tells of all of them.
     options = ("-t", "OfBatch", "-w", 64, "-s", 128, "-b", BATCH)
-    told = official.run("BatchProducer", *options, messages=BATCH * MESSAGES // 4, batch=BATCH, reports=1)
-    assert (told.messages, told.failed) == (BATCH * MESSAGES // 4, 0)
-    assert told.last_report["Send Failed"] == 0
-    assert sum(ends(broker, "OfBatch")) == told.messages
+    reported = official.run("BatchProducer", *options, messages=BATCH * MESSAGES // 4, batch=BATCH, reports=1)
+    assert (reported.messages, reported.failed) == (BATCH * MESSAGES // 4, 0)
+    assert reported.last_report["Send Failed"] == 0
+    assert sum(ends(broker, "OfBatch")) == reported.messages
     assert {end % BATCH for end in ends(broker, "OfBatch")} == {0}
 
 
 def test_the_official_consumer_drains_what_the_official_producer_sent(official: Official, broker: Serving) -> None:
     official.run("Producer", "-t", "OfDrained", "-w", 64, "-s", 128, messages=MESSAGES)
-    told = official.run("Consumer", "-t", "OfDrained", "-g", "drainers", "-w", 20, messages=MESSAGES, reports=1)
-    assert (told.messages, told.failed) == (MESSAGES, 0)
-    assert told.last_report["Consume Fail"] == 0
+    reported = official.run("Consumer", "-t", "OfDrained", "-g", "drainers", "-w", 20, messages=MESSAGES, reports=1)
+    assert (reported.messages, reported.failed) == (MESSAGES, 0)
+    assert reported.last_report["Consume Fail"] == 0
     fields = {"consumerGroup": "drainers", "setZeroIfNotFound": "false"}
     committed = asked(broker, RequestCode.QUERY_CONSUMER_OFFSET, "OfDrained", **fields)
     assert committed == ends(broker, "OfDrained")
 
 
 def test_the_official_transaction_producer_commits_what_it_sends(official: Official, broker: Serving) -> None:
-    told = official.run("TransactionProducer", "-t", "OfTransactions", "-w", 32, "-s", 256, messages=20_000)
-    assert (told.messages, told.failed) == (20_000, 0)
+    reported = official.run("TransactionProducer", "-t", "OfTransactions", "-w", 32, "-s", 256, messages=20_000)
+    assert (reported.messages, reported.failed) == (20_000, 0)
     while sum(ends(broker, "OfTransactions")) < 20_000:  # Commits are sent one way.
         continue
     assert sum(ends(broker, "OfTransactions")) == 20_000
@@ -107,8 +107,8 @@ def test_the_official_timer_consumer_gets_what_the_official_timer_producer_sent(
 ) -> None:
     """The producer's messages are for a time two minutes later, whatever it is told."""
     options = ("-t", "OfTimers", "-tc", 4, "-ms", 128, "-st", 5, "-mt", 100)
-    told = official.run("timer.TimerProducer", *options, messages=2_000)
-    assert (told.messages, told.failed) == (2_000, 0)
-    told = official.run("timer.TimerConsumer", "-t", "OfTimers", messages=2_000)
-    assert (told.messages, told.failed) == (2_000, 0)
+    reported = official.run("timer.TimerProducer", *options, messages=2_000)
+    assert (reported.messages, reported.failed) == (2_000, 0)
+    reported = official.run("timer.TimerConsumer", "-t", "OfTimers", messages=2_000)
+    assert (reported.messages, reported.failed) == (2_000, 0)
     assert sum(ends(broker, "OfTimers")) == 2_000

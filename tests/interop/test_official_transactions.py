@@ -57,11 +57,11 @@ def test_the_official_transaction_producer_ends_each_transaction_once(
     rates = ("-sr", 0.1, "-su", 0.1, "-cr", 0.3, "-cu", 0.2)
     with Serving(store, **quick) as broker, Official(programs, broker.name_server, tmp_path) as official:
         options = ("-t", "OfTransactions", "-w", 32, "-s", 128, *rates)
-        told = official.run("TransactionProducer", *options, messages=MESSAGES, reports=30)
+        reported = official.run("TransactionProducer", *options, messages=MESSAGES, reports=30)
         broker.terminate()
-    assert (told.messages, told.failed) == (MESSAGES, 0)
+    assert (reported.messages, reported.failed) == (MESSAGES, 0)
     # Each report tells of the last ten seconds.
-    reports = [dataclasses.replace(told, said=(line,)).last_report for line in told.said if "TPS: " in line]
+    reports = [dataclasses.replace(reported, said=(line,)).last_report for line in reported.said if "TPS: " in line]
     names = ("Send TPS", "Send Failed", "Check", "UnexpectedCheck", "DuplicatedCheck")
     most = {name: max(report[name] for report in reports) for name in names}
     print(most)

@@ -100,9 +100,9 @@ def send(cluster: Cluster, client: Distribution, scratch: Path, *, signed: bool 
     scratch.mkdir(exist_ok=True)
     keys = ("-a", "true", "-ak", "operator", "-sk", SECRETS["operator"]) if signed else ()
     with Official(client, cluster.name_server, scratch) as official:
-        told = official.run("Producer", "-t", "orders", "-w", 2, "-s", 100, "-k", "true", *keys, messages=MESSAGES)
-    assert told.messages > MESSAGES // 2
-    return range(told.messages, MESSAGES + 1)
+        reported = official.run("Producer", "-t", "orders", "-w", 2, "-s", 100, "-k", "true", *keys, messages=MESSAGES)
+    assert reported.messages > MESSAGES // 2
+    return range(reported.messages, MESSAGES + 1)
 
 
 def as_account(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -193,7 +193,7 @@ def test_a_broker_that_speaks_tls_only_is_copied_and_another_certificate_is_refu
         paths[name] = tmp_path / f"{name}.crt"
         paths[name].write_text(made.certificate)
         (tmp_path / f"{name}.key").write_text(made.key)
-    told = {
+    reported = {
         "tls.server.mode": "enforcing",
         "tls.enable": "true",
         "tls.test.mode.enable": "false",
@@ -202,7 +202,7 @@ def test_a_broker_that_speaks_tls_only_is_copied_and_another_certificate_is_refu
         "tls.client.trustCertPath": paths["server"],
         "tls.client.authServer": "false",
     }
-    distribution = replace(fetched(), options=tuple(f"-D{name}={value}" for name, value in told.items()))
+    distribution = replace(fetched(), options=tuple(f"-D{name}={value}" for name, value in reported.items()))
     tier = (tmp_path / "t").as_uri()
     with Cluster(distribution, tmp_path / "store", tmp_path / "home", SMALL_FILES) as cluster:
         cluster.peer()

@@ -34,8 +34,8 @@ class Both:
     clients: tuple[BlockingClient, BlockingClient]
 
     def ask(self, code: int, body: bytes = b"", **ext: object) -> list[RemotingCommand]:
-        told = {name: str(value) for name, value in ext.items()}
-        return [client.request(RemotingCommand(code, ext=told, body=body), 60) for client in self.clients]
+        reported = {name: str(value) for name, value in ext.items()}
+        return [client.request(RemotingCommand(code, ext=reported, body=body), 60) for client in self.clients]
 
     def same(self, code: int, body: bytes = b"", **ext: object) -> list[RemotingCommand]:
         """What both answer, which is the same code with the same fields."""

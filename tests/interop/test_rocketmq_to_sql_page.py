@@ -51,7 +51,7 @@ def test_the_commands_take_an_operator_from_a_broker_to_sql(tmp_path: Path) -> N
         s3.create_bucket("history")
         rocketmq.peer().create_topic("orders", 4)
         with Official(distribution, rocketmq.name_server, tmp_path) as official:
-            told = official.run("Producer", "-t", "orders", "-w", 4, "-s", 100, "-k", "true", messages=MESSAGES)
+            reported = official.run("Producer", "-t", "orders", "-w", 4, "-s", 100, "-k", "true", messages=MESSAGES)
         here = {"NAMESRV_ADDR": rocketmq.name_server, "TIER": "s3://history", "MASTER": spark.master}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
@@ -64,4 +64,4 @@ def test_the_commands_take_an_operator_from_a_broker_to_sql(tmp_path: Path) -> N
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     (found,) = re.findall(r"count\(1\)\|\n\+-+\+\n\|\s*(\d+)\|", done.stdout)
-    assert told.messages <= int(found) <= MESSAGES
+    assert reported.messages <= int(found) <= MESSAGES

@@ -57,7 +57,7 @@ def in_its_world(version: str, home: Path, work: Callable[[Distribution, Distrib
 
 
 def copied_to(shadow: Following, end: int) -> None:
-    shadow.progress(lambda told: told["copiedTo"] == end)
+    shadow.progress(lambda reported: reported["copiedTo"] == end)
 
 
 def master_end(client: Client) -> int:
@@ -113,7 +113,7 @@ def test_a_shadow_copies_a_running_master_and_refuses_one_that_lost_its_tail(ver
                 cluster.start_broker()
                 send_many(client, 300, first=1_500)
                 end = master_end(client)
-                shadow.progress(lambda told: told["copiedTo"] == end and told["notUploaded"] == 0)
+                shadow.progress(lambda reported: reported["copiedTo"] == end and reported["notUploaded"] == 0)
                 messages = {"T": ends(client, "T", QUEUES), "orders": ends(client, "orders", 8)}
                 assert messages["T"] == 1_800
                 if version != OLD:
@@ -141,19 +141,23 @@ def lose_tail(cluster: Cluster, client: Client, shadow: Following, store: Path) 
     shadow.start()
     send_many(client, 100, first=5_000)
     end = master_end(client)
-    shadow.progress(lambda told: told["copiedTo"] == end)
+    shadow.progress(lambda reported: reported["copiedTo"] == end)
     cluster._broker.stop()
     lost = store.rename(store.with_name("lost"))
     shutil.copytree(store.with_name("older"), store)
     cluster.start_broker()
-    told = shadow.progress(lambda told: told["problem"] and "is not the one that was copied" in told["problem"])
-    assert told["copiedTo"] == end
+    reported = shadow.progress(
+        lambda reported: reported["problem"] and "is not the one that was copied" in reported["problem"]
+    )
+    assert reported["copiedTo"] == end
     send_many(client, 200, first=6_000)
     assert master_end(client) > end, "it has grown beyond the copy"
     shadow.kill()
     shadow.start()
-    told = shadow.progress(lambda told: told["problem"] and "expected the same bytes" in told["problem"])
-    assert told["copiedTo"] == end, "nothing is mixed"
+    reported = shadow.progress(
+        lambda reported: reported["problem"] and "expected the same bytes" in reported["problem"]
+    )
+    assert reported["copiedTo"] == end, "nothing is mixed"
     shadow.terminate()
     same_files(shadow.store, lost, end)
 
@@ -171,7 +175,7 @@ def test_a_sync_master_acknowledges_nothing_because_of_a_shadow(version: str, tm
             with Client(cluster.broker_address) as client, Following(tmp_path / "shadow", *words) as shadow:
                 assert ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC).code == ResponseCode.SUCCESS
                 for times in range(3):  # With a new copy, then twice with one that connects again.
-                    shadow.progress(lambda told: told["connected"])
+                    shadow.progress(lambda reported: reported["connected"])
                     codes = {client.request(send_command("T", b"%d" % number)).code for number in range(10)}
                     assert codes <= UNSAFE, (times, codes)
                     end = master_end(client)

@@ -99,12 +99,12 @@ def test_a_brokers_tier_is_restored_from_its_files_alone(broker_tier: WrittenTie
 
 def test_a_restore_finds_the_segments_that_the_broker_knew(broker_tier: WrittenTier, tmp_path: Path) -> None:
     driver = open_driver(broker_tier.tier.as_uri())
-    told = decode_rocketmq_json(broker_tier.metadata, CLUSTER_NAME)
+    reported = decode_rocketmq_json(broker_tier.metadata, CLUSTER_NAME)
     with MetadataStore(tmp_path / "restored.db") as restored:
         restore(driver, restored, cluster=CLUSTER_NAME, broker=BROKER_NAME)
-        assert extents(restored.all_segments()) == extents(told.segments)
-        assert {topic.name for topic in restored.topics()} == {topic.name for topic in told.topics}
-        for queue in told.queues:
+        assert extents(restored.all_segments()) == extents(reported.segments)
+        assert {topic.name for topic in restored.topics()} == {topic.name for topic in reported.topics}
+        for queue in reported.queues:
             again = restored.queue(queue.key)
             assert again is not None
             assert (again.min_offset, again.max_offset) == (queue.min_offset, queue.max_offset)

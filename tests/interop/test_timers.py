@@ -79,9 +79,9 @@ class Waiting:
 
 def by_java(peer: Peer) -> Callable[[str, dict[str, str]], str]:
     def send(body: str, properties: dict[str, str]) -> str:
-        told = {name: value for name, value in properties.items() if name != "DELAY"}
+        reported = {name: value for name, value in properties.items() if name != "DELAY"}
         level = int(properties.get("DELAY", "0"))
-        message = {"topic": "T", "queue": 0, "body": body.encode(), "properties": told, "delay_level": level}
+        message = {"topic": "T", "queue": 0, "body": body.encode(), "properties": reported, "delay_level": level}
         result = peer.send(message)
         assert result["status"] == "SEND_OK"
         return str(result["unique_id"])
@@ -210,12 +210,12 @@ def test_what_waits_in_a_broker_of_rocketmq_is_listed_and_cancelled_from_the_com
     brokers = ["-n", cluster.name_server]
 
     def listed() -> list[dict[str, object]]:
-        told = CliRunner().invoke(cli, ["delayed", "ls", *brokers, "--topic", "T", "--json"])
-        assert told.exit_code == 0, told.output
-        return [json.loads(line) for line in told.stdout.splitlines()]
+        reported = CliRunner().invoke(cli, ["delayed", "ls", *brokers, "--topic", "T", "--json"])
+        assert reported.exit_code == 0, reported.output
+        return [json.loads(line) for line in reported.stdout.splitlines()]
 
     until(lambda: len(listed()) == 3)
-    told = CliRunner().invoke(cli, ["delayed", "cancel", *brokers, "T", keys["drop"]])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(cli, ["delayed", "cancel", *brokers, "T", keys["drop"]])
+    assert reported.exit_code == 0, reported.output
     until(lambda: now_ms() > due_ms + 3_000 and peer.bounds("T", 0)[1] >= 2)
     assert sorted(name for name, _ in served_by_real(cluster)) == ["keep", "level"]

@@ -159,7 +159,7 @@ def test_both_brokers_answer_ends_alike_and_store_the_same_records(
             peers.enter_context(peer)
             peer.prepare("first")  # The first half lies at 0 in the log, where a prepared offset says nothing.
             halves = {name: peer.prepare(name) for name in ("commit", "rollback", "wrong")}
-            told = [
+            reported = [
                 peer.end(halves["commit"], COMMIT),
                 peer.end(halves["rollback"], ROLLBACK),
                 peer.end(halves["wrong"], COMMIT, producerGroup="X"),
@@ -168,7 +168,7 @@ def test_both_brokers_answer_ends_alike_and_store_the_same_records(
             ]
             places = [(answer.ext["queueId"], answer.ext["queueOffset"]) for answer in halves.values()]
             assert places == [("1", "1"), ("1", "2"), ("1", "3")]
-            answers.append([(int(each.code), each.remark if each.code else None) for each in told])
+            answers.append([(int(each.code), each.remark if each.code else None) for each in reported])
     assert answers[1] == answers[0]
     cluster.stop()
     found = []

@@ -44,8 +44,8 @@ class Side:
     address: str
 
     def ask(self, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
-        told = {name: str(value) for name, value in ext.items()}
-        return self.client.request(RemotingCommand(code, ext=told, body=body), 60)
+        reported = {name: str(value) for name, value in ext.items()}
+        return self.client.request(RemotingCommand(code, ext=reported, body=body), 60)
 
 
 @dataclass(frozen=True, slots=True)

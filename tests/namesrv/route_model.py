@@ -40,37 +40,37 @@ class RouteModel:
         self.present: list[Presence] = []
         self.served: list[Served] = []
 
-    def register(self, told: Registration, channel: int, now_ms: int) -> str:
+    def register(self, reported: Registration, channel: int, now_ms: int) -> str:
         """accepted, refused or outranked."""
-        mine = [each for each in self.present if each.name == told.broker_name]
-        same_id = next((each for each in mine if each.broker_id == told.broker_id), None)
-        same_address = next((each for each in mine if each.address == told.address), None)
-        if same_id is None and len(told.topics) == 1:
+        mine = [each for each in self.present if each.name == reported.broker_name]
+        same_id = next((each for each in mine if each.broker_id == reported.broker_id), None)
+        same_address = next((each for each in mine if each.address == reported.address), None)
+        if same_id is None and len(reported.topics) == 1:
             return "refused"
         replaces = same_id is not None and same_id is not same_address
-        if replaces and same_id.version.state_version > told.data_version.state_version:  # type: ignore[union-attr]
+        if replaces and same_id.version.state_version > reported.data_version.state_version:  # type: ignore[union-attr]
             self.present = [each for each in self.present if each is not same_address]
             return "outranked"
-        known = same_address.version if same_address is not None and same_address.cluster == told.cluster else None
-        is_news = same_id is None or known != told.data_version
+        known = same_address.version if same_address is not None and same_address.cluster == reported.cluster else None
+        is_news = same_id is None or known != reported.data_version
         self.present = [each for each in self.present if each is not same_id and each is not same_address]
         self.present.append(
             Presence(
-                told.broker_name,
-                told.broker_id,
-                told.address,
-                told.cluster,
-                told.data_version,
+                reported.broker_name,
+                reported.broker_id,
+                reported.address,
+                reported.cluster,
+                reported.data_version,
                 channel,
-                told.timeout_ms,
+                reported.timeout_ms,
                 now_ms,
             )
         )
-        if told.broker_id == 0:
-            for topic, queue in told.topics.items():
-                old = self.find(topic, told.broker_name)
+        if reported.broker_id == 0:
+            for topic, queue in reported.topics.items():
+                old = self.find(topic, reported.broker_name)
                 if old is None:
-                    self.served.append(Served(topic, told.broker_name, queue.write_queues, queue.perm))
+                    self.served.append(Served(topic, reported.broker_name, queue.write_queues, queue.perm))
                 elif is_news:
                     old.queues, old.perm = queue.write_queues, queue.perm
         return "accepted"

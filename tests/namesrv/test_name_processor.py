@@ -109,7 +109,7 @@ def test_an_empty_name_server_answers_with_empty_lists(desk: Desk) -> None:
     assert document(desk.ask(RequestCode.GET_BROKER_CLUSTER_INFO)) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-def test_topics_of_units_are_told_by_their_flags(desk: Desk) -> None:
+def test_topics_of_units_are_known_by_their_flags(desk: Desk) -> None:
     body = encode_register_body([TopicConfig(f"flags-{flag}", 4, 4, 6, flag) for flag in range(4)], VERSION)
     assert desk.ask(RequestCode.REGISTER_BROKER, {**WHO, "haServerAddr": "h"}, body).code == 0
     for code, expected in (
@@ -120,7 +120,7 @@ def test_topics_of_units_are_told_by_their_flags(desk: Desk) -> None:
         assert document(desk.ask(code)) == {"topicList": expected}
 
 
-def test_a_slave_is_told_its_master(desk: Desk) -> None:
+def test_a_slave_is_given_its_master(desk: Desk) -> None:
     desk.register()
     answer = desk.register(brokerId="1", brokerAddr="10.0.0.2:10911")
     assert answer.ext == {"haServerAddr": f"{A}-ha", "masterAddr": A}

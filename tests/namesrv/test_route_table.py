@@ -38,7 +38,7 @@ ROUTE = TopicRoute(
 )
 
 
-def told(
+def reported(
     *topics: TopicConfig,
     name: str = "broker-a",
     broker_id: int = 0,
@@ -79,18 +79,18 @@ def addresses_of(table: RouteTable, name: str = "broker-a") -> dict[int, str]:
 
 def test_a_first_registration_with_exactly_one_topic_is_refused_and_leaves_nothing(table: RouteTable) -> None:
     with pytest.raises(RequestRefused, match="whole table first"):
-        table.register(told(TopicConfig("orders")))
+        table.register(reported(TopicConfig("orders")))
     assert table.topics() == []
     assert table.clusters() == {}
-    table.register(told())
+    table.register(reported())
     with pytest.raises(RequestRefused):
-        table.register(told(TopicConfig("orders"), broker_id=1, address=B))
+        table.register(reported(TopicConfig("orders"), broker_id=1, address=B))
     assert addresses_of(table) == {0: A}
 
 
 def test_an_incremental_registration_adds_a_topic_and_keeps_the_others(table: RouteTable) -> None:
-    table.register(told())
-    table.register(told(TopicConfig("orders", 4, 4), version=2))
+    table.register(reported())
+    table.register(reported(TopicConfig("orders", 4, 4), version=2))
     assert table.topics() == ["SELF_TEST_TOPIC", "TBW102", "orders"]
     assert queues_of(table, "orders") == {"broker-a": (4, 6)}
     assert table.data_version("C", "broker-a", A) == DataVersion(2, 2)
@@ -99,40 +99,40 @@ def test_an_incremental_registration_adds_a_topic_and_keeps_the_others(table: Ro
 def test_topics_absent_from_a_later_registration_go_only_where_that_is_asked_for(manual_clock: ManualClock) -> None:
     for wanted in (False, True):
         table = RouteTable(manual_clock, delete_missing_topics=wanted)
-        table.register(told(*SYSTEM, TopicConfig("orders")))
-        table.register(told(version=2))
+        table.register(reported(*SYSTEM, TopicConfig("orders")))
+        table.register(reported(version=2))
         assert ("orders" in table.topics()) is not wanted
 
 
 def test_queue_data_change_only_with_the_version_of_the_table(table: RouteTable) -> None:
-    table.register(told(*SYSTEM, TopicConfig("orders", 4, 4)))
-    table.register(told(*SYSTEM, TopicConfig("orders", 8, 8)))
+    table.register(reported(*SYSTEM, TopicConfig("orders", 4, 4)))
+    table.register(reported(*SYSTEM, TopicConfig("orders", 8, 8)))
     assert queues_of(table, "orders") == {"broker-a": (4, 6)}
-    table.register(told(*SYSTEM, TopicConfig("orders", 8, 8), version=2))
+    table.register(reported(*SYSTEM, TopicConfig("orders", 8, 8), version=2))
     assert queues_of(table, "orders") == {"broker-a": (8, 6)}
 
 
 def test_a_slave_learns_of_its_master_and_changes_no_queue_data(table: RouteTable) -> None:
-    assert table.register(told(broker_id=1, address=B)) == Registered()
+    assert table.register(reported(broker_id=1, address=B)) == Registered()
     assert table.topics() == []
-    assert table.register(told(*SYSTEM, TopicConfig("orders", 4, 4))) == Registered()
-    slave = told(*SYSTEM, TopicConfig("orders", 9, 9), broker_id=1, address=B, version=5)
+    assert table.register(reported(*SYSTEM, TopicConfig("orders", 4, 4))) == Registered()
+    slave = reported(*SYSTEM, TopicConfig("orders", 9, 9), broker_id=1, address=B, version=5)
     assert table.register(slave) == Registered(True, A, f"{A}-ha")
     assert queues_of(table, "orders") == {"broker-a": (4, 6)}
     assert addresses_of(table) == {0: A, 1: B}
 
 
 def test_an_address_that_comes_back_with_another_id_loses_the_old_one(table: RouteTable) -> None:
-    table.register(told(broker_id=1, address=A))
-    table.register(told(broker_id=0, address=A))
+    table.register(reported(broker_id=1, address=A))
+    table.register(reported(broker_id=0, address=A))
     assert addresses_of(table) == {0: A}
 
 
 def test_a_higher_state_version_keeps_its_place_against_another_address(table: RouteTable) -> None:
-    table.register(told(state=2))
-    assert not table.register(told(address=B, state=1)).accepted
+    table.register(reported(state=2))
+    assert not table.register(reported(address=B, state=1)).accepted
     assert addresses_of(table) == {0: A}
-    assert table.register(told(address=B, state=2)).accepted
+    assert table.register(reported(address=B, state=2)).accepted
     assert addresses_of(table) == {0: B}
     assert not table.heartbeat("C", "broker-a", A), "the address that was replaced is not known any more"
 
@@ -140,8 +140,8 @@ def test_a_higher_state_version_keeps_its_place_against_another_address(table: R
 def test_a_silent_broker_is_dropped_after_its_own_timeout_and_not_before(
     table: RouteTable, manual_clock: ManualClock
 ) -> None:
-    table.register(told(), "channel-1")
-    table.register(told(name="broker-b", address=B, timeout_ms=10_000), "channel-2")
+    table.register(reported(), "channel-1")
+    table.register(reported(name="broker-b", address=B, timeout_ms=10_000), "channel-2")
     manual_clock.advance_ms(10_000)
     assert table.expire() == []
     manual_clock.advance_ms(1)
@@ -156,9 +156,9 @@ def test_a_silent_broker_is_dropped_after_its_own_timeout_and_not_before(
 
 
 def test_a_closed_channel_takes_its_brokers_with_it_but_not_one_that_came_back_over_another(table: RouteTable) -> None:
-    table.register(told(), "old")
-    table.register(told(name="broker-b", address=B), "old")
-    table.register(told(), "new")
+    table.register(reported(), "old")
+    table.register(reported(name="broker-b", address=B), "old")
+    table.register(reported(), "new")
     assert table.channel_closed("old") == [("broker-b", B)]
     assert table.clusters() == {"C": ["broker-a"]}
     assert table.channel_closed("old") == []
@@ -167,22 +167,22 @@ def test_a_closed_channel_takes_its_brokers_with_it_but_not_one_that_came_back_o
 
 
 def test_wiped_permissions_stay_wiped_until_the_broker_changes_its_table(table: RouteTable) -> None:
-    table.register(told())
+    table.register(reported())
     assert table.wipe_write_permission("broker-a") == 2
-    table.register(told())
+    table.register(reported())
     assert queues_of(table, "TBW102") == {"broker-a": (8, 5)}
     for _ in table.permission_steps("broker-a", to=PERM_READ | PERM_WRITE):
         pass
     assert queues_of(table, "TBW102") == {"broker-a": (8, 6)}
     assert table.wipe_write_permission("nobody") == 0
     table.wipe_write_permission("broker-a")
-    table.register(told(version=2))
+    table.register(reported(version=2))
     assert queues_of(table, "TBW102") == {"broker-a": (8, 7)}
 
 
 def test_a_topic_is_deleted_everywhere_or_in_one_cluster(table: RouteTable) -> None:
-    table.register(told())
-    table.register(told(name="broker-b", address=B, cluster="D"))
+    table.register(reported())
+    table.register(reported(name="broker-b", address=B, cluster="D"))
     assert table.topics_of_cluster("D") == ["SELF_TEST_TOPIC", "TBW102"]
     table.delete_topic("TBW102", "D")
     assert queues_of(table, "TBW102").keys() == {"broker-a"}
@@ -192,7 +192,7 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(table: RouteTable) -> N
 
 
 def test_a_topic_is_registered_at_known_brokers_only(table: RouteTable) -> None:
-    table.register(told())
+    table.register(reported())
     table.register_topic("orders", [QueueData("broker-a", 4, 4, 6), QueueData("nobody", 4, 4, 6)])
     assert queues_of(table, "orders") == {"broker-a": (4, 6)}
     table.register_topic("ghost", [QueueData("nobody", 4, 4, 6)])
@@ -201,21 +201,21 @@ def test_a_topic_is_registered_at_known_brokers_only(table: RouteTable) -> None:
 
 def test_a_slave_that_acts_for_a_lost_master_is_offered_for_reading_only(manual_clock: ManualClock) -> None:
     table = RouteTable(manual_clock, support_acting_master=True)
-    table.register(told(*SYSTEM, TopicConfig("orders"), acting=True))
-    table.register(told(*SYSTEM, TopicConfig("orders"), acting=True, broker_id=2, address=B))
+    table.register(reported(*SYSTEM, TopicConfig("orders"), acting=True))
+    table.register(reported(*SYSTEM, TopicConfig("orders"), acting=True, broker_id=2, address=B))
     assert table.unregister("broker-a", A)
     route = table.route("orders")
     assert route is not None
     assert route.brokers[0].addresses == {0: B}
     assert not route.queues[0].is_writable
-    table.register(told(*SYSTEM, TopicConfig("orders"), acting=True))
+    table.register(reported(*SYSTEM, TopicConfig("orders"), acting=True))
     assert addresses_of(table) == {0: A, 2: B}
     assert queues_of(table, "orders") == {"broker-a": (16, 6)}
 
 
 def test_a_broker_that_moves_to_another_cluster_is_in_the_new_one_only(table: RouteTable) -> None:
-    table.register(told())
-    table.register(told(cluster="D"))
+    table.register(reported())
+    table.register(reported(cluster="D"))
     assert table.clusters() == {"D": ["broker-a"]}
     assert table.unregister("broker-a", A)
     assert table.clusters() == {}
@@ -224,11 +224,11 @@ def test_a_broker_that_moves_to_another_cluster_is_in_the_new_one_only(table: Ro
 @pytest.mark.parametrize(
     "bad",
     [
-        told(name=" "),
-        told(address=""),
-        told(cluster=""),
-        told(broker_id=-1),
-        told(timeout_ms=0),
+        reported(name=" "),
+        reported(address=""),
+        reported(cluster=""),
+        reported(broker_id=-1),
+        reported(timeout_ms=0),
     ],
 )
 def test_a_registration_that_nobody_could_use_is_refused(table: RouteTable, bad: Registration) -> None:
@@ -251,7 +251,7 @@ def perms(table: RouteTable) -> set[int]:
 
 
 def test_permissions_of_many_topics_are_changed_in_steps(table: RouteTable) -> None:
-    table.register(told(*MANY))
+    table.register(reported(*MANY))
     steps = table.permission_steps("broker-a", clear=PERM_WRITE)
     next(steps)
     assert perms(table) == {PERM_READ, PERM_READ | PERM_WRITE}
@@ -262,7 +262,7 @@ def test_permissions_of_many_topics_are_changed_in_steps(table: RouteTable) -> N
 
 @pytest.mark.parametrize("hurry", [1, 2])
 def test_of_two_changes_of_permissions_the_later_wins_whoever_is_faster(table: RouteTable, hurry: int) -> None:
-    table.register(told(*MANY))
+    table.register(reported(*MANY))
     wiping = table.permission_steps("broker-a", clear=PERM_WRITE)
     next(wiping)
     giving = table.permission_steps("broker-a", to=PERM_READ | PERM_WRITE)
@@ -280,7 +280,7 @@ def test_of_two_changes_of_permissions_the_later_wins_whoever_is_faster(table: R
 
 
 def test_permissions_are_changed_whole_though_the_one_who_asked_goes(table: RouteTable) -> None:
-    table.register(told(*MANY))
+    table.register(reported(*MANY))
     steps = table.permission_steps("broker-a", clear=PERM_WRITE)
     next(steps)
     steps.close()
@@ -288,18 +288,18 @@ def test_permissions_are_changed_whole_though_the_one_who_asked_goes(table: Rout
 
 
 def test_a_registration_comes_after_permissions_that_are_being_changed(table: RouteTable) -> None:
-    table.register(told(*MANY))
+    table.register(reported(*MANY))
     steps = table.permission_steps("broker-a", clear=PERM_WRITE)
     next(steps)
-    table.register(told(*MANY, version=2))
+    table.register(reported(*MANY, version=2))
     assert [None for _ in steps] == []
     assert perms(table) == {PERM_READ | PERM_WRITE}
 
 
 def test_topics_that_are_no_longer_named_go_with_the_last_part_of_a_registration(manual_clock: ManualClock) -> None:
     table = RouteTable(manual_clock, delete_missing_topics=True)
-    table.register(told(*MANY))
-    whole = told(*MANY[1:], version=2)
+    table.register(reported(*MANY))
+    whole = reported(*MANY[1:], version=2)
     table.register(replace(whole, topics=queues_of_topics("broker-a", MANY[1:3])), is_whole=False)
     assert len(table.topics()) == len(MANY)
     table.add_topics(whole, queues_of_topics("broker-a", MANY[3:]), is_changed=True)
@@ -476,7 +476,7 @@ def test_topics_with_the_same_queues_keep_no_value_each_for_the_collector_to_wal
     count = 20_000
     gc.collect()
     before = len(gc.get_objects())
-    table.register(told(*(TopicConfig(f"t{each}", 4, 4) for each in range(count))))
+    table.register(reported(*(TopicConfig(f"t{each}", 4, 4) for each in range(count))))
     gc.collect()
     assert len(gc.get_objects()) - before < count / 10
     table.wipe_write_permission("broker-a")
@@ -487,8 +487,8 @@ def test_topics_with_the_same_queues_keep_no_value_each_for_the_collector_to_wal
 
 def test_a_broker_with_many_topics_is_forgotten_in_steps_and_routed_to_by_none_of_them(table: RouteTable) -> None:
     names = [f"t{each}" for each in range(3 * TOPICS_AT_ONCE)]
-    table.register(told(*map(TopicConfig, names)))
-    table.register(told(*SYSTEM, name="broker-b", address=B))
+    table.register(reported(*map(TopicConfig, names)))
+    table.register(reported(*SYSTEM, name="broker-b", address=B))
     assert table.unregister("broker-a", A)
     assert 0 < sum(each in table.topics() for each in names) < len(names)
     assert [each for each in (*names, "TBW102") if queues_of(table, each)] == ["TBW102"]
@@ -501,9 +501,9 @@ def test_a_broker_with_many_topics_is_forgotten_in_steps_and_routed_to_by_none_o
 
 def test_a_broker_that_comes_back_before_it_is_forgotten_keeps_what_it_registers(table: RouteTable) -> None:
     names = [f"t{each}" for each in range(3 * TOPICS_AT_ONCE)]
-    table.register(told(*map(TopicConfig, names)))
+    table.register(reported(*map(TopicConfig, names)))
     table.unregister("broker-a", A)
-    table.register(told(*map(TopicConfig, names[::3]), version=2))
+    table.register(reported(*map(TopicConfig, names[::3]), version=2))
     assert [each for each in names if queues_of(table, each)] == names[::3]
     while table.sweep():
         pass

@@ -14,10 +14,10 @@ from tiermq.pipeline.task_runner import JobTasks
 
 
 def test_without_a_session_tasks_run_here_in_order() -> None:
-    told: list[tuple[int, int]] = []
-    tasks = JobTasks(None, "test", lambda *numbers: told.append(numbers))
+    reported: list[tuple[int, int]] = []
+    tasks = JobTasks(None, "test", lambda *numbers: reported.append(numbers))
     assert tasks.run(str, [3, 1, 2]) == ["3", "1", "2"]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert reported == [(1, 3), (2, 3), (3, 3)]
     assert (tasks.parallelism, tasks.master) == (1, "")
 
 

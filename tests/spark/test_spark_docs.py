@@ -63,8 +63,8 @@ def test_the_tables_of_columns_and_counters_are_those_of_the_program() -> None:
     written = rows_below("## Sink")
     assert written.keys() == SINK_COLUMNS.keys()
     for name, kinds in SINK_COLUMNS.items():
-        told = written[name].replace(" ", "").lower()
-        assert all(kind in told for kind in kinds), name
+        reported = written[name].replace(" ", "").lower()
+        assert all(kind in reported for kind in kinds), name
 
 
 def test_the_tour_runs_from_top_to_bottom_and_then_its_commands(

@@ -57,9 +57,9 @@ def test_a_worker_that_dies_twice_gives_one_result(spark: Any, tmp_path: Path) -
 
 
 def test_progress_ends_with_all_of_them(spark: Any) -> None:
-    told: list[tuple[int, int]] = []
-    SparkRunner(spark).run(abs, [-1, -2, -3], progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (3, 3)
+    reported: list[tuple[int, int]] = []
+    SparkRunner(spark).run(abs, [-1, -2, -3], progress=lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (3, 3)
 
 
 def test_a_worker_freezes_what_it_has_imported_once() -> None:

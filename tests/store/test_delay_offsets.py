@@ -55,6 +55,6 @@ def test_delays_are_written_beside_the_offsets_and_may_be_absent() -> None:
     assert decode_delays_ms(encode_delay_offsets({1: 7}, 3, 5)) == ()
 
 
-@pytest.mark.parametrize("told", ["7", '["1s"]', "[-1]", "[true]", "{}", "null"])
-def test_delays_that_are_none_count_for_nothing(told: str) -> None:
-    assert decode_delays_ms(b'{"offsetTable":{},"delayLevelsMs":%b}' % told.encode()) == ()
+@pytest.mark.parametrize("reported", ["7", '["1s"]', "[-1]", "[true]", "{}", "null"])
+def test_delays_that_are_none_count_for_nothing(reported: str) -> None:
+    assert decode_delays_ms(b'{"offsetTable":{},"delayLevelsMs":%b}' % reported.encode()) == ()

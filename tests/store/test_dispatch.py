@@ -115,31 +115,31 @@ def test_dispatchers_see_records_that_have_no_place_in_a_queue(store: LocalStore
 
 
 def test_arrival_listeners_are_notified_of_each_queue_and_its_end(store: LocalStore) -> None:
-    told: dict[tuple[str, int], int] = {}
+    reported: dict[tuple[str, int], int] = {}
 
     def listen(topic: str, queue_id: int, next_offset: int, request: DispatchRequest | None) -> None:
         assert request is None or (request.topic, request.queue_id) == (topic, queue_id)
-        told[topic, queue_id] = max(told.get((topic, queue_id), 0), next_offset)
+        reported[topic, queue_id] = max(reported.get((topic, queue_id), 0), next_offset)
 
     store.add_arrival_listener(listen)
     for number in range(100):
         store.put(Message(f"T{number % 2}", body(number), number % 5))
     store.dispatch_now()
-    assert told == {(f"T{topic}", queue_id): 10 for topic in range(2) for queue_id in range(5)}
-    told.clear()
+    assert reported == {(f"T{topic}", queue_id): 10 for topic in range(2) for queue_id in range(5)}
+    reported.clear()
     store.put(Message("T0", b"x", 0))
     store.dispatch_now()
-    assert told == {("T0", 0): 11}
+    assert reported == {("T0", 0): 11}
 
 
 def test_listeners_are_not_notified_of_records_that_enter_no_queue(store: LocalStore) -> None:
     put_all(store, 1)
-    told: list[object] = []
-    store.add_arrival_listener(lambda *arguments: told.append(arguments))
+    reported: list[object] = []
+    store.add_arrival_listener(lambda *arguments: reported.append(arguments))
     store.put(Message("T", b"x", sys_flag=4))
     store.put(Message("Fresh", b"x", sys_flag=12))
     store.dispatch_now()
-    assert told == []
+    assert reported == []
 
 
 def test_paused_dispatch_leaves_everything_until_it_is_resumed() -> None:
@@ -416,12 +416,12 @@ def test_a_classic_batch_is_dispatched_message_by_message(store: LocalStore) -> 
 
 def test_an_inner_batch_is_dispatched_as_one_request_with_its_count() -> None:
     with on_simulation(batch_topics=["B"]) as store:
-        seen, told = Seen(), []
+        seen, reported = Seen(), []
         store._parts.dispatch.dispatchers.append(seen)
-        store.add_arrival_listener(lambda topic, queue_id, next_offset, request: told.append(next_offset))
+        store.add_arrival_listener(lambda topic, queue_id, next_offset, request: reported.append(next_offset))
         elements = encode_client_batch([BatchElement(0, body(number), b"") for number in range(4)])
         for _ in range(2):
             store.put(Message("B", elements, sys_flag=0xC0, properties={"INNER_NUM": "4"}))
         store.dispatch_now()
         assert [(request.queue_offset, request.batch_size) for request in seen.requests] == [(0, 4), (4, 4)]
-        assert told == [4, 8]
+        assert reported == [4, 8]

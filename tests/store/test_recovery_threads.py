@@ -134,17 +134,17 @@ def test_a_disk_that_is_full_for_the_index_is_reported_by_the_walk(
 ) -> None:
     """The thread that makes the index' file beforehand keeps its failure to itself: the walk needs the file anyway."""
     crashed(tmp_path)
-    told: list[str] = []
+    reported: list[str] = []
 
     def full(self: Dispatch, _index: object) -> None:
-        told.append("asked")
+        reported.append("asked")
         raise DiskFull("no room for the index")
 
     with monkeypatch.context() as patch:
         patch.setattr(Dispatch, "_refresh_index_tail", full)
         with pytest.raises(DiskFull, match="no room for the index"):
             recovered(tmp_path, threads=True)
-    assert len(told) == 2
+    assert len(reported) == 2
     done, _ = recovered(tmp_path, threads=True)
     assert done is not None
     assert done.records_dispatched == COUNT

@@ -29,16 +29,16 @@ def test_every_flag_but_not_readable_forbids_writing(flag: Flag) -> None:
 
 
 def test_setting_twice_is_one_change_and_is_reported_once() -> None:
-    told: list[bool] = []
-    flags = RunningFlags(told.append)
+    reported: list[bool] = []
+    flags = RunningFlags(reported.append)
     assert [flags.set(Flag.FENCED), flags.set(Flag.FENCED), flags.set(Flag.DISK_FULL)] == [True, False, True]
     assert [flags.clear(Flag.FENCED), flags.clear(Flag.FENCED), flags.clear(Flag.DISK_FULL)] == [True, False, True]
-    assert told == [False, False, False, True]
+    assert reported == [False, False, False, True]
 
 
 def test_flags_of_many_threads_do_not_undo_each_other() -> None:
-    told: list[bool] = []
-    flags = RunningFlags(told.append)
+    reported: list[bool] = []
+    flags = RunningFlags(reported.append)
     started = threading.Barrier(4)
 
     def toggle(flag: Flag) -> None:
@@ -55,4 +55,4 @@ def test_flags_of_many_threads_do_not_undo_each_other() -> None:
     for thread in threads:
         thread.join()
     assert sorted(flags.names()) == sorted(flag.name for flag in chosen if flag.name)
-    assert told[-1] is False
+    assert reported[-1] is False

@@ -70,7 +70,7 @@ def test_any_bytes_are_a_row_or_a_reason(bodies: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "reported"),
     [
         ("{", "as JSON"),
         ('"long"', "of a record"),
@@ -79,6 +79,6 @@ def test_any_bytes_are_a_row_or_a_reason(bodies: list[bytes]) -> None:
         ('{"type": "nothing", "name": "a"}', "Avro schema"),
     ],
 )
-def test_a_schema_that_makes_no_table_is_refused(schema: str, told: str) -> None:
-    with pytest.raises(BadBody, match=told):
+def test_a_schema_that_makes_no_table_is_refused(schema: str, reported: str) -> None:
+    with pytest.raises(BadBody, match=reported):
         AvroBodies(schema.encode())

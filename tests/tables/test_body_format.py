@@ -25,7 +25,7 @@ def test_a_format_travels_and_names_its_columns_with_their_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema", "told"),
+    ("kind", "schema", "reported"),
     [
         ("xml", "", "found 'xml'"),
         ("protobuf", "x", "name of the message"),
@@ -33,8 +33,8 @@ def test_a_format_travels_and_names_its_columns_with_their_prefix() -> None:
         ("avro", "no", "expected an Avro schema"),
     ],
 )
-def test_what_cannot_be_decoded_by_is_reported_at_once(kind: str, schema: str, told: str) -> None:
-    with pytest.raises(BadBody, match=told):
+def test_what_cannot_be_decoded_by_is_reported_at_once(kind: str, schema: str, reported: str) -> None:
+    with pytest.raises(BadBody, match=reported):
         BodyFormat.of(kind, schema)
     with pytest.raises(BadBody, match="found no file 'nowhere'"):
         BodyFormat.of("protobuf", "nowhere", message="a.B")

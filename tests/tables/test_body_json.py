@@ -69,7 +69,7 @@ def test_values_of_every_type(schema: str, body: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "body", "told"),
+    ("schema", "body", "reported"),
     [
         ("v int", b'{"v": 3000000000}', "field v: expected int32, found a number 3000000000"),
         ("v int", b'{"v": 1.5}', "found a number 1.5"),
@@ -84,9 +84,11 @@ def test_values_of_every_type(schema: str, body: str, value: Any) -> None:
         ("v int", b"[" * 100_000, "no JSON"),
     ],
 )
-def test_a_body_that_does_not_fit_reports_why_and_spares_its_neighbours(schema: str, body: bytes, told: str) -> None:
+def test_a_body_that_does_not_fit_reports_why_and_spares_its_neighbours(
+    schema: str, body: bytes, reported: str
+) -> None:
     rows, reasons = decoded(schema, b'{"v": null}', body)
     assert rows == [{"v": None}, {"v": None}]
     assert reasons[0] is None
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         raise ValueError(reasons[1])

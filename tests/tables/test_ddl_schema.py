@@ -28,7 +28,7 @@ def test_every_type_of_a_ddl_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "the name of a column at ''"),
         ("id", "a type"),
@@ -40,8 +40,8 @@ def test_every_type_of_a_ddl_text() -> None:
         ("1a int", "the name of a column"),
     ],
 )
-def test_a_text_that_is_no_schema_is_shown_where_it_stops_making_sense(text: str, told: str) -> None:
-    with pytest.raises(BadBody, match=told):
+def test_a_text_that_is_no_schema_is_shown_where_it_stops_making_sense(text: str, reported: str) -> None:
+    with pytest.raises(BadBody, match=reported):
         schema_of_ddl(text)
 
 
@@ -65,7 +65,7 @@ def test_a_json_schema_becomes_the_same_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("{", "no JSON"),
         ('{"type": "string"}', "of an object"),
@@ -73,6 +73,6 @@ def test_a_json_schema_becomes_the_same_types() -> None:
         ('{"type": "object", "properties": {"a": {"type": ["string", "number"]}}}', "the schema, a: expected a type"),
     ],
 )
-def test_a_json_schema_that_makes_no_table_is_refused(text: str, told: str) -> None:
-    with pytest.raises(BadBody, match=told):
+def test_a_json_schema_that_makes_no_table_is_refused(text: str, reported: str) -> None:
+    with pytest.raises(BadBody, match=reported):
         schema_of_json(text)

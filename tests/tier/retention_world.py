@@ -31,7 +31,7 @@ class Broker:
     def __init__(self, path: Path, **settings: object) -> None:
         self.world = TierWorld(path, log_bytes=4 * RECORD_BYTES, unit_bytes=100)
         self.settings = settings
-        self.told: list[tuple[str, ManifestCause]] = []
+        self.reported: list[tuple[str, ManifestCause]] = []
         self.index = IndexSpy()
         self.make()
 
@@ -43,7 +43,7 @@ class Broker:
             self.index,
             TierConfig(**{"tiered_store_file_reserved_time": 72, **self.settings}),  # type: ignore[arg-type]
             self.world.clock,
-            on_changed=lambda key, cause: self.told.append((key.logical_path, cause)),
+            on_changed=lambda key, cause: self.reported.append((key.logical_path, cause)),
         )
 
     def later(self, hours: float) -> None:

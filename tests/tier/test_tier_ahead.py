@@ -143,8 +143,8 @@ def test_a_disk_that_gave_numbers_of_the_tier_out_already_is_refused(world: Brok
     world.driver.plan = healthy
     world.clock.advance_ms(120_000)
     assert not world.store.flush_to_tier()
-    [told] = world.store.status()["tier"]["fenced"].values()  # type: ignore[index]
-    assert "older than its tier" in told or "not the local one" in told
+    [reported] = world.store.status()["tier"]["fenced"].values()  # type: ignore[index]
+    assert "older than its tier" in reported or "not the local one" in reported
     world.close()
     for _ in range(2):
         with pytest.raises(StoreDamaged, match=r"message 300 of orders-0 is not the one"):

@@ -115,13 +115,13 @@ def test_an_index_file_in_parts_is_read_as_one_when_it_has_ended(tmp_path: Path)
     for at in range(0, len(data), 100):
         (parts / f"{at:020d}").write_bytes(data[at : at + 100])
     found = [row for row in rows(root) if row["kind"].startswith("tier_index_")]
-    told = [row for row in found if row["kind"] == "tier_index_part"]
-    assert sum(row["bytes"] for row in told) == len(data)
+    reported = [row for row in found if row["kind"] == "tier_index_part"]
+    assert sum(row["bytes"] for row in reported) == len(data)
     nameless = [{**row, "file": ""} for row in found if row["kind"] != "tier_index_part"]
     assert nameless == [{**row, "file": ""} for row in whole]
     (parts / f"{len(data):020d}").unlink()  # Before its mark is there, it is an upload that has not ended.
     under_way = [row for row in rows(root) if row["kind"].startswith("tier_index_") or "error" in row]
-    assert [row["kind"] for row in under_way] == ["tier_index_part"] * len(told)
+    assert [row["kind"] for row in under_way] == ["tier_index_part"] * len(reported)
     (parts / f"{200:020d}").unlink()
     (row,) = [row for row in rows(root) if "error" in row]
     assert "found a hole" in row["error"]
@@ -220,10 +220,10 @@ def test_a_small_object_that_cannot_be_read_is_damage(tmp_path: Path, name: str)
     path = sorted(root.rglob(f"{name}.tiermq.json"))[0]
     good = path.read_bytes()
     newer = seal_document(json.loads(good)["body"], 9)
-    for data, told in ((newer, "newer TierMQ"), (good.replace(b'"version":1', b'"version":9'), "checksum")):
+    for data, reported in ((newer, "newer TierMQ"), (good.replace(b'"version":1', b'"version":9'), "checksum")):
         path.write_bytes(data)
         (row,) = [row for row in rows(root) if "error" in row]
-        assert told in row["error"]
+        assert reported in row["error"]
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def test_a_group_is_made_and_changed_and_on_disk_when_it_is_answered(broker: Bro
     found = GroupTable(directory, broker.config, broker.parts.clock).get("CG")
     assert found is not None
     assert (found.retry_max_times, found.consume_broadcast_enable) == (3, False)
-    told = decode_body(peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="CG").body)
-    assert told == found.to_json()
+    reported = decode_body(peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="CG").body)
+    assert reported == found.to_json()
 
 
 @pytest.mark.parametrize(
@@ -57,20 +57,20 @@ def test_a_group_that_may_not_come_by_itself_is_not_there(tmp_path: Path) -> Non
 
 
 def test_all_groups_are_listed(broker: Broker, peer: Peer) -> None:
-    told = decode_body(peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
-    assert set(told["subscriptionGroupTable"]) == set(PREDEFINED_GROUPS)
-    assert told["dataVersion"] == broker.parts.groups.data_version.to_json()
+    reported = decode_body(peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert set(reported["subscriptionGroupTable"]) == set(PREDEFINED_GROUPS)
+    assert reported["dataVersion"] == broker.parts.groups.data_version.to_json()
 
 
 def test_members_of_a_group_are_notified_with_what_they_subscribe_to(peer: Peer) -> None:
     peer.join("CG", "TagA")
-    told = decode_body(peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG").body)
-    (connection,) = told["connectionSet"]
+    reported = decode_body(peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG").body)
+    (connection,) = reported["connectionSet"]
     assert (connection["clientId"], connection["language"]) == ("c1", "PYTHON")
     assert connection["clientAddr"].startswith("127.0.0.1:")
-    assert (told["consumeType"], told["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
-    assert told["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
-    assert told["subscriptionTable"]["T"]["subString"] == "TagA"
+    assert (reported["consumeType"], reported["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert reported["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+    assert reported["subscriptionTable"]["T"]["subString"] == "TagA"
     producers = decode_body(peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P").body)
     assert producers == {"connectionSet": [connection]}
 
@@ -84,8 +84,8 @@ def test_a_group_without_members_is_offline(peer: Peer) -> None:
 
 def test_topics_and_subscriptions_of_a_group_are_notified(broker: Broker, peer: Peer) -> None:
     broker.parts.offsets.commit("CG", "T", 0, 1)
-    told = decode_body(peer.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG").body)
-    assert told == {"brokerAddr": broker.address, "topicList": ["T"]}
+    reported = decode_body(peer.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG").body)
+    assert reported == {"brokerAddr": broker.address, "topicList": ["T"]}
     peer.join("CG", "TagA")
     found = decode_body(peer.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="CG", topic="T").body)
     assert found["subscriptionData"]["tagsSet"] == []
@@ -110,8 +110,8 @@ def test_a_group_that_may_not_read_a_topic_is_refused_until_it_may_again(broker:
     put(broker, "hello")
     peer.join()
     code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
-    told = decode_body(peer.ask(code, group="G", topic="T", readable="false").body)
-    assert told == {"group": "G", "readable": False, "topic": "T"}
+    reported = decode_body(peer.ask(code, group="G", topic="T", readable="false").body)
+    assert reported == {"group": "G", "readable": False, "topic": "T"}
     assert peer.pull().code == ResponseCode.NO_PERMISSION
     assert decode_body(peer.ask(code, group="G", topic="T").body)["readable"] is False
     assert decode_body(peer.ask(code, group="G", topic="T", readable="true").body)["readable"] is True

@@ -157,9 +157,9 @@ def test_progress_of_all_groups_is_summed(broker: Broker, peer: Peer) -> None:
     broker.parts.offsets.commit("G", "T", 0, 1)
     broker.parts.offsets.pulled("G", "T", 0, 3)
     broker.parts.offsets.commit("H", "ordered", 0, 2)
-    told = decode_body(peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
-    of_groups = {group: stats for each in told["consumeStatsList"] for group, stats in each.items()}
-    assert (told["totalDiff"], told["totalInflightDiff"], told["brokerAddr"]) == (2, 2, broker.address)
+    reported = decode_body(peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
+    of_groups = {group: stats for each in reported["consumeStatsList"] for group, stats in each.items()}
+    assert (reported["totalDiff"], reported["totalInflightDiff"], reported["brokerAddr"]) == (2, 2, broker.address)
     assert of_groups["G"][0]["offsetTable"][key(0)]["consumerOffset"] == 1
     assert of_groups["H"][0]["offsetTable"][key(0, "ordered")]["brokerOffset"] == 2
     assert of_groups["TOOLS_CONSUMER"] == []

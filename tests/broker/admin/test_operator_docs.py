@@ -23,10 +23,10 @@ def codes_in(text: str, column: int) -> set[int]:
 
 
 def test_every_code_is_served(tmp_path: Path) -> None:
-    told = codes_in(POPPING, 1)
-    assert len(told) > 6
+    reported = codes_in(POPPING, 1)
+    assert len(reported) > 6
     with running(tmp_path) as broker:
-        assert told - set(map(int, broker.parts.server.codes)) == set()
+        assert reported - set(map(int, broker.parts.server.codes)) == set()
 
 
 def test_settings_that_can_be_changed_are_listed() -> None:

@@ -83,7 +83,7 @@ def test_a_client_that_is_too_old_to_know_the_question_is_not_asked(broker: Brok
     assert (answer.code, "too low" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-def told_status(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
+def reported_status(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
     """As a Java client answers: the queue itself is the key."""
     queue = '{"brokerName":"b","queueId":0,"topic":"%s"}'
     return lambda asked: asked.respond(
@@ -93,8 +93,8 @@ def told_status(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
 
 def test_how_far_the_consumers_of_a_group_are_is_asked_of_each_and_reported_together(broker: Broker) -> None:
     with Peer(broker) as one, Peer(broker) as other, Peer(broker) as broken, Peer(broker) as operator:
-        one.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, told_status(7))
-        other.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, told_status(9))
+        one.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, reported_status(7))
+        other.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, reported_status(9))
         broken.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, lambda asked: asked.respond(body=b"no"))
         for peer, client_id in ((one, "c1"), (other, "c2"), (broken, "c3")):
             peer.join("G", client_id=client_id)

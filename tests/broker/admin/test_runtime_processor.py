@@ -137,8 +137,8 @@ def check_stats_data(broker: Broker, peer: Peer, manual_clock: ManualClock) -> N
     code = RequestCode.VIEW_BROKER_STATS_DATA
     put_stats = decode_body(peer.ask(code, statsName="TOPIC_PUT_NUMS", statsKey="T").body)
     given_stats = decode_body(peer.ask(code, statsName="GROUP_GET_NUMS", statsKey="T@G").body)
-    for told in (put_stats, given_stats):
-        assert {name: (each["sum"], each["tps"]) for name, each in told.items()} == {
+    for reported in (put_stats, given_stats):
+        assert {name: (each["sum"], each["tps"]) for name, each in reported.items()} == {
             "statsMinute": (3, 0.3),
             "statsHour": (3, 0.3),
             "statsDay": (3, 0.3),
@@ -150,7 +150,7 @@ def check_stats_data(broker: Broker, peer: Peer, manual_clock: ManualClock) -> N
 
 def test_replication_is_reported_as_a_master_without_slaves_sees_it(broker: Broker, peer: Peer) -> None:
     put(broker, "one")
-    told = decode_body(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body)
-    assert told["master"] is True
-    assert told["haConnectionInfo"] == []
-    assert told["masterCommitLogMaxOffset"] == broker.parts.local.max_physical_offset > 0
+    reported = decode_body(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body)
+    assert reported["master"] is True
+    assert reported["haConnectionInfo"] == []
+    assert reported["masterCommitLogMaxOffset"] == broker.parts.local.max_physical_offset > 0

@@ -25,7 +25,7 @@ from tiermq.remoting.json_dialect import decode_body
 from tiermq.settings import read_properties, settings_of
 
 
-def told(peer: Peer) -> dict[str, str]:
+def reported(peer: Peer) -> dict[str, str]:
     return read_properties(bytes(peer.ask(RequestCode.GET_BROKER_CONFIG).body).decode())
 
 
@@ -34,7 +34,7 @@ def counter(peer: Peer) -> int:
 
 
 def test_every_setting_of_broker_and_store_is_reported(broker: Broker, peer: Peer) -> None:
-    found = told(peer)
+    found = reported(peer)
     for config in (broker.config, broker.parts.local.config):
         for setting in settings_of(type(config)).values():
             assert found[setting.property_name] == setting.render(getattr(config, setting.name))
@@ -44,7 +44,7 @@ def test_a_change_takes_effect_at_once(broker: Broker, peer: Peer) -> None:
     before = counter(peer)
     assert peer.client.request(send_command("comes-by-itself")).code == 0
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nmaxMessageSize=100\n").code == 0
-    assert told(peer)["autoCreateTopicEnable"] == "false"
+    assert reported(peer)["autoCreateTopicEnable"] == "false"
     assert peer.client.request(send_command("does-not")).code == ResponseCode.TOPIC_NOT_EXIST
     assert peer.client.request(send_command("T", b"x" * 101)).code == ResponseCode.MESSAGE_ILLEGAL
     assert counter(peer) == before + 1
@@ -64,10 +64,10 @@ def test_a_change_takes_effect_at_once(broker: Broker, peer: Peer) -> None:
     ],
 )
 def test_what_cannot_be_changes_nothing(peer: Peer, text: bytes, word: str) -> None:
-    before = told(peer)
+    before = reported(peer)
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, text)
     assert (answer.code, word in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), answer.remark
-    assert told(peer) == before
+    assert reported(peer) == before
 
 
 def test_the_value_that_a_setting_has_already_is_no_change(peer: Peer) -> None:
@@ -104,7 +104,7 @@ def test_a_change_that_no_file_can_keep_reports_so_and_holds(peer: Peer, tmp_pat
         assert answer.code == 0
         assert "until the process ends" in (answer.remark or "")
         assert "broker.conf" in (answer.remark or "")
-        assert told(peer_of_other)["fileReservedTime"] == "8"
+        assert reported(peer_of_other)["fileReservedTime"] == "8"
 
 
 def test_what_can_be_changed_are_settings() -> None:

@@ -182,8 +182,8 @@ def test_the_rate_of_a_topic_is_that_of_the_last_minute(
 def test_who_consumes_a_topic_is_shown_by_offsets_and_by_who_is_connected(broker: Broker, peer: Peer) -> None:
     broker.parts.offsets.commit("offline", "T", 0, 1)
     peer.join("online")
-    told = decode_body(peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T").body)
-    assert told == {"groupList": ["offline", "online"]}
+    reported = decode_body(peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T").body)
+    assert reported == {"groupList": ["offline", "online"]}
     assert decode_body(peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="U").body) == {"groupList": []}
 
 

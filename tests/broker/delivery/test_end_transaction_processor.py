@@ -93,12 +93,16 @@ def test_a_commit_makes_it_visible_and_a_rollback_does_not(world: World) -> None
     assert message.transaction_type is TransactionType.COMMIT
     assert message.prepared_transaction_offset == int(halves[0].ext["msgId"][-16:], 16)
     assert world.processor.waiting == 1
-    told = world.broker.render_metrics()
-    assert 'rocketmq_commit_messages_total{cluster="DefaultCluster",node_type="broker",node_id="b",topic="T"} 1' in told
+    reported = world.broker.render_metrics()
     assert (
-        'rocketmq_rollback_messages_total{cluster="DefaultCluster",node_type="broker",node_id="b",topic="T"} 1' in told
+        'rocketmq_commit_messages_total{cluster="DefaultCluster",node_type="broker",node_id="b",topic="T"} 1'
+        in reported
     )
-    assert "tiermq_half_messages_waiting 1" in told
+    assert (
+        'rocketmq_rollback_messages_total{cluster="DefaultCluster",node_type="broker",node_id="b",topic="T"} 1'
+        in reported
+    )
+    assert "tiermq_half_messages_waiting 1" in reported
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def test_far_timers_outlive_the_disk_of_their_broker(tmp_path: Path, tier: str) 
         assert broker.broker.store.flush_to_tier(60)  # type: ignore[union-attr]
         moved_ms = broker.clock.now_ms()
     shutil.rmtree(tmp_path / "one")
-    told = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "two")])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "two")])
+    assert reported.exit_code == 0, reported.output
     with LocalBroker(tmp_path / "two", tier=tier, **QUICK) as broker:
         broker.advance(milliseconds=moved_ms - broker.clock.now_ms() + 3 * HOUR_MS)
         until(broker.broker, lambda: {"soon", "pulled"} <= set(delivered(broker)))
@@ -207,7 +207,7 @@ def test_a_tier_that_is_down_holds_up_no_near_timer_and_loses_no_far_one(
 
             until(broker, moved)
 
-        def told() -> list[str]:
+        def reported() -> list[str]:
             broker.parts.local.dispatch_now()
             return [message.body.decode() for message in broker.parts.local.get("T", 0, 0).messages]
 
@@ -227,13 +227,13 @@ def test_a_tier_that_is_down_holds_up_no_near_timer_and_loses_no_far_one(
         later("rolls", 5 * DAY_MS)
         later("near", 1_000)
         pass_time(2 * HOUR_MS)
-        until(broker, lambda: told() == ["near"])
+        until(broker, lambda: reported() == ["near"])
         pass_time(6 * DAY_MS)
-        until(broker, lambda: "rolls" in told())
-        assert told() == ["near", "rolls"]
+        until(broker, lambda: "rolls" in reported())
+        assert reported() == ["near", "rolls"]
         driver.plan = None
         pass_time(HOUR_MS)
-        until(broker, lambda: sorted(told()) == ["held", "kept", "near", "rolls"])
+        until(broker, lambda: sorted(reported()) == ["held", "kept", "near", "rolls"])
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,10 @@ def test_members_share_the_queues_of_a_topic(broker: Broker) -> None:
         assert asked(two, topic="none") == []
 
 
-def test_a_group_pops_once_it_was_told_to_and_still_after_a_restart(tmp_path: Path) -> None:
+def test_a_group_pops_once_it_was_asked_to_and_still_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
-        told = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
-        assert peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, told).code == 0
+        reported = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
+        assert peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, reported).code == 0
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join("G")
         assert asked(peer) == [("b", -1, "POP")]

@@ -37,7 +37,7 @@ def wait_for(heard: list[str], wanted: list[str], peer: Peer) -> None:
     assert heard == wanted
 
 
-def test_members_are_told_when_one_comes_and_when_one_goes(tmp_path: Path) -> None:
+def test_members_are_notified_when_one_comes_and_when_one_goes(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as first:
         heard = notices(first)
         first.join(client_id="c1")
@@ -51,7 +51,7 @@ def test_members_are_told_when_one_comes_and_when_one_goes(tmp_path: Path) -> No
         wait_for(heard, ["G", "G", "G"], first)
 
 
-def test_members_are_told_when_the_topics_change_but_not_when_a_filter_does(tmp_path: Path) -> None:
+def test_members_are_notified_when_the_topics_change_but_not_when_a_filter_does(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         heard = notices(peer)
         peer.join()
@@ -63,7 +63,7 @@ def test_members_are_told_when_the_topics_change_but_not_when_a_filter_does(tmp_
 
 
 @pytest.mark.parametrize("how", ["broadcasting", "group", "broker"])
-def test_nobody_is_told_where_that_is_not_wanted(tmp_path: Path, how: str) -> None:
+def test_no_one_is_notified_where_that_is_not_wanted(tmp_path: Path, how: str) -> None:
     with running(tmp_path, notify_consumer_ids_changed_enable=how != "broker") as broker, Peer(broker) as peer:
         if how == "group":
             broker.parts.groups.put(SubscriptionGroup("G", notify_consumer_ids_changed_enable=False))

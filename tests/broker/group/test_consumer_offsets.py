@@ -83,11 +83,11 @@ def test_a_flush_that_fails_leaves_everything_to_the_next(tmp_path: Path) -> Non
 
 def test_a_reset_is_committed_holds_back_commits_and_is_taken_once(tmp_path: Path) -> None:
     offsets = offsets_in(tmp_path)
-    told: list[tuple[str, str, int]] = []
-    offsets.on_reset.append(lambda *which: told.append(which))
+    reported: list[tuple[str, str, int]] = []
+    offsets.on_reset.append(lambda *which: reported.append(which))
     offsets.commit("g", "t", 0, 50)
     offsets.reset("g", "t", 0, 10)
-    assert told == [("g", "t", 0)]
+    assert reported == [("g", "t", 0)]
     had_resets = offsets.has_resets
     assert not offsets.commit("g", "t", 0, 60)
     assert offsets.commit("g", "t", 1, 60)

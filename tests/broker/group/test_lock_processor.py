@@ -39,24 +39,25 @@ def test_what_another_holds_is_missing_from_the_answer(tmp_path: Path, manual_cl
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"clientId": "c"}, {**body("c"), "mqSet": 5}, body("c", {"topic": 5}), {**body("c"), "clientId": ""}]
+    "reported",
+    [{}, {"clientId": "c"}, {**body("c"), "mqSet": 5}, body("c", {"topic": 5}), {**body("c"), "clientId": ""}],
 )
-def test_a_body_that_names_nothing_to_lock_is_refused(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_a_body_that_names_nothing_to_lock_is_refused(tmp_path: Path, reported: dict[str, Any]) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
-        assert peer.ask(RequestCode.LOCK_BATCH_MQ, told).code == ResponseCode.SYSTEM_ERROR
+        assert peer.ask(RequestCode.LOCK_BATCH_MQ, reported).code == ResponseCode.SYSTEM_ERROR
         assert broker.parts.server.handler_errors == 0
 
 
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         *({**body("c", *QUEUES), "consumerGroup": name} for name in ("G\0", "..", "a/b", "x" * 300)),
         *(body("c", {**QUEUES[0], "topic": name}) for name in ("", "T\0", "..", "a/b", "x" * 300)),
         body("c", QUEUES[0], {**QUEUES[0], "queueId": -9}),
     ],
 )
-def test_names_and_queues_that_cannot_be_are_not_locked(tmp_path: Path, code: int, told: dict[str, Any]) -> None:
+def test_names_and_queues_that_cannot_be_are_not_locked(tmp_path: Path, code: int, reported: dict[str, Any]) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
-        assert peer.ask(code, told).code == ResponseCode.INVALID_PARAMETER
-        assert not broker.parts.clients.locks.holds_any(told["consumerGroup"])
+        assert peer.ask(code, reported).code == ResponseCode.INVALID_PARAMETER
+        assert not broker.parts.clients.locks.holds_any(reported["consumerGroup"])

@@ -30,7 +30,7 @@ def test_a_subscription_survives_its_json(subscription: Subscription) -> None:
 
 
 def test_a_java_heartbeat_is_understood() -> None:
-    told = {
+    reported = {
         "clientID": "10.0.0.9@4711#123",
         "heartbeatFingerprint": 7,
         "withoutSub": False,
@@ -48,7 +48,7 @@ def test_a_java_heartbeat_is_understood() -> None:
             }
         ],
     }
-    beat = Heartbeat.decode(json.dumps(told).encode())
+    beat = Heartbeat.decode(json.dumps(reported).encode())
     assert (beat.client_id, beat.producers, beat.fingerprint) == ("10.0.0.9@4711#123", ("PG",), 7)
     (consumer,) = beat.consumers
     assert consumer.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
@@ -61,7 +61,7 @@ def test_a_java_heartbeat_is_understood() -> None:
 
 
 def test_a_cpp_heartbeat_with_numbers_for_enums_and_text_for_numbers_is_understood() -> None:
-    told = {
+    reported = {
         "clientID": "c",
         "consumerDataSet": [
             {
@@ -73,13 +73,13 @@ def test_a_cpp_heartbeat_with_numbers_for_enums_and_text_for_numbers_is_understo
             }
         ],
     }
-    (consumer,) = Heartbeat.decode(json.dumps(told).encode()).consumers
+    (consumer,) = Heartbeat.decode(json.dumps(reported).encode()).consumers
     assert consumer.message_model is MessageModel.CLUSTERING
     assert consumer.subscriptions[0].version == 1_790_000_000_000
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {},
         {"clientID": ""},
@@ -94,9 +94,9 @@ def test_a_cpp_heartbeat_with_numbers_for_enums_and_text_for_numbers_is_understo
         },
     ],
 )
-def test_what_is_no_heartbeat_is_refused(told: dict[str, Any]) -> None:
+def test_what_is_no_heartbeat_is_refused(reported: dict[str, Any]) -> None:
     with pytest.raises(RequestRefused, match="expected"):
-        Heartbeat.decode(json.dumps(told).encode())
+        Heartbeat.decode(json.dumps(reported).encode())
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_call_of_another_kind_of_content_is_no_grpc(raw: RawPeer) -> None:
         (DATA, 0, 1, b"x" * 16_385, http2.FRAME_SIZE_ERROR),
     ],
 )
-def test_a_peer_that_breaks_the_protocol_is_told_so_and_closed(
+def test_a_peer_that_breaks_the_protocol_is_refused_and_closed(
     raw: RawPeer, kind: int, flags: int, stream: int, payload: bytes, code: int
 ) -> None:
     raw.send(kind, flags, stream, payload)

@@ -185,8 +185,8 @@ def test_acknowledgements_of_what_no_pop_gave_out_are_refused_and_not_kept(
         entry = {"c": "G", "t": "T", "r": "0", "q": 0, "so": 0, "pt": pop_ms, "it": MINUTE_MS, "rq": 0, "b": "AQ=="}
         log = pops(broker).log
         before = broker.parts.local.max_offset(REVIVE_TOPIC, 0)
-        told = peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, **changes}]})
-        assert (told.code, "expected" in (told.remark or "")) == (code, True)
+        reported = peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, **changes}]})
+        assert (reported.code, "expected" in (reported.remark or "")) == (code, True)
         broker.parts.local.dispatch_now()
         assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == before
         assert log._early == [{}]
@@ -203,8 +203,10 @@ def test_early_acknowledgements_of_a_group_are_bounded_also_when_they_are_read_a
     with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
         begin_as_rocketmq(broker, now_ms - 1)
         until(broker, lambda: present(broker.delivery.timers).waiting_count == 2)
-        told = peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, "pt": now_ms - at} for at in range(1, 6)]})
-        assert (told.code, "at most 3" in (told.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+        reported = peer.ask(
+            RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, "pt": now_ms - at} for at in range(1, 6)]}
+        )
+        assert (reported.code, "at most 3" in (reported.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
         later = {"acks": [{**entry, "pt": now_ms - 1, "b": "Ag=="}]}
         assert peer.ask(RequestCode.BATCH_ACK_MESSAGE, later).code == 0, "of a check point that is kept"
         assert len(pops(broker).log._early[0]) == 3
@@ -216,8 +218,8 @@ def test_early_acknowledgements_of_a_group_are_bounded_also_when_they_are_read_a
             "invisibleTime": MINUTE_MS,
         }
         receipt = f"0 {now_ms - 9} {MINUTE_MS} 0 0 b 0 2"
-        told = peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields, extraInfo=receipt)
-        assert told.code == ResponseCode.SYSTEM_BUSY
+        reported = peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields, extraInfo=receipt)
+        assert reported.code == ResponseCode.SYSTEM_BUSY
         assert len(pops(broker).log.points) == 0
     monkeypatch.setattr(pop_log, "EARLY_ACKS_MAX", 2)
     with running(tmp_path, clock=manual_clock, **QUEUES) as broker:

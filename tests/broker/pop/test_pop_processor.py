@@ -250,8 +250,8 @@ def test_what_was_given_out_is_counted(broker: Broker, peer: PopPeer) -> None:
     put(broker, "one", "two")
     peer.pop()
     assert broker.parts.hooks.given() == {("G", "T"): 2}
-    told = broker.render_metrics()
-    assert "rocketmq_pop_checkpoint_buffer_size 1" in told
+    reported = broker.render_metrics()
+    assert "rocketmq_pop_checkpoint_buffer_size 1" in reported
 
 
 def test_messages_that_only_the_tier_has_are_popped(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 
-NOBODY = cast(Connection, SimpleNamespace(attributes={}))
+ABSENT = cast(Connection, SimpleNamespace(attributes={}))
 
 
 def test_a_pop_dies_with_its_connection_and_leaves_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
@@ -60,7 +60,7 @@ def test_many_who_wait_share_what_comes(tmp_path: Path, manual_clock: ManualCloc
 
 def made(code: int = RequestCode.POP_MESSAGE, **changes: object) -> Pop:
     ext = {name: str(value) for name, value in {**pop_fields(), **changes}.items()}
-    return Pop(NOBODY, RemotingCommand(code, ext=ext), 1000)
+    return Pop(ABSENT, RemotingCommand(code, ext=ext), 1000)
 
 
 def test_a_pop_waits_as_long_as_it_reports_and_no_longer_than_may_be() -> None:
@@ -80,9 +80,9 @@ def test_a_pop_watches_its_queues_and_its_retry_topics() -> None:
 def test_what_is_needed_must_be_there(name: str) -> None:
     fields: dict[str, Any] = {each: str(value) for each, value in pop_fields().items() if each != name}
     with pytest.raises(RequestRefused, match=name):
-        Pop(NOBODY, RemotingCommand(RequestCode.POP_MESSAGE, ext=fields), 0)
+        Pop(ABSENT, RemotingCommand(RequestCode.POP_MESSAGE, ext=fields), 0)
 
 
 def test_a_notification_needs_less() -> None:
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "pollTime": "0"}
-    assert Pop(NOBODY, RemotingCommand(RequestCode.NOTIFICATION, ext=fields), 0).is_notification
+    assert Pop(ABSENT, RemotingCommand(RequestCode.NOTIFICATION, ext=fields), 0).is_notification

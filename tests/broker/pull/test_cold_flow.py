@@ -59,9 +59,9 @@ def test_a_pull_over_the_threshold_is_answered_in_the_next_window(tmp_path: Path
         peer.join()
         assert peer.ask(UPDATE, b"G=10\nOTHER = 5000\n").code == 0
         assert bodies_of(peer.pull(0)) == ["one", "two"]
-        told = decode_body(peer.ask(INFO).body)
-        assert told["configTable"] == {"G": 10, "OTHER": 5000}
-        assert told["runtimeTable"]["G"]["coldAcc"] == told["globalAcc"] > 10
+        reported = decode_body(peer.ask(INFO).body)
+        assert reported["configTable"] == {"G": 10, "OTHER": 5000}
+        assert reported["runtimeTable"]["G"]["coldAcc"] == reported["globalAcc"] > 10
         pulling = part(broker, PullProcessor)
         count = pulling.cold_count
         waiting = peer.pull_later(1)

@@ -165,15 +165,17 @@ def test_the_units_of_a_consume_queue_are_reported(tmp_path: Path) -> None:
         put(broker, "a", "b", "c", tags="TagA")
         code = RequestCode.QUERY_CONSUME_QUEUE
         asked: dict[str, Any] = {"topic": "T", "queueId": 0, "index": 1, "count": 5}
-        told = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
-        assert (told["minQueueIndex"], told["maxQueueIndex"]) == (0, 3)
-        assert told["filterData"] == "G@T is not online!"
+        reported = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
+        assert (reported["minQueueIndex"], reported["maxQueueIndex"]) == (0, 3)
+        assert reported["filterData"] == "G@T is not online!"
         peer.join("G", "TagA")
         online = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
         assert (online["subscriptionData"]["subString"], online["filterData"]) == ("TagA", "TagA")
         pulled = messages_of(peer.pull(1))
         expected = [(each.physical_offset, each.size, java_hash("TagA")) for each in pulled]
-        assert [(unit["physicOffset"], unit["physicSize"], unit["tagsCode"]) for unit in told["queueData"]] == expected
+        assert [
+            (unit["physicOffset"], unit["physicSize"], unit["tagsCode"]) for unit in reported["queueData"]
+        ] == expected
         assert len(decode_body(peer.ask(code, **{**asked, "count": 1}).body)["queueData"]) == 1
         behind = peer.ask(code, **{**asked, "index": 3})
         assert (behind.code, behind.remark) == (0, "Index 3 of 0@T is not exist!")

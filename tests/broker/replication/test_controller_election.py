@@ -211,17 +211,17 @@ def test_a_slave_that_is_gone_leaves_the_set_and_with_too_few_sends_are_refused(
     controller = world.enter_context(controller_at(tmp_path))
     first, second = pair(world, tmp_path, controller, min_in_sync_replicas=2)
     send(first, b"0")
-    told: list[str] = []
+    reported: list[str] = []
     local = first.broker.parts.local
     usual = local.set_few_replicas
 
     def note(detail: str) -> None:
         usual(detail)
-        told.append(detail)
+        reported.append(detail)
 
     local.set_few_replicas = note  # type: ignore[method-assign]
     second.keeper.stop()
-    until(lambda: told and told[-1] == "1 of 2")
+    until(lambda: reported and reported[-1] == "1 of 2")
     with Producer(first.broker) as producer:
         assert producer.send(body=b"1").code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert first.election.decision.members == {1}

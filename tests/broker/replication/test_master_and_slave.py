@@ -169,8 +169,8 @@ def test_ha_status_is_that_of_mqadmin_on_both_sides(tmp_path: Path) -> None:
             first.replication.ha_address,
             end,
         )
-        told = ask(first, RequestCode.EXCHANGE_BROKER_HA_INFO).ext
-        assert told == {
+        reported = ask(first, RequestCode.EXCHANGE_BROKER_HA_INFO).ext
+        assert reported == {
             "masterAddress": first.address,
             "masterFlushOffset": "0",
             "masterHaAddress": first.replication.ha_address,

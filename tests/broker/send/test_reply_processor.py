@@ -47,12 +47,16 @@ def test_a_reply_is_pushed_to_the_client_that_waits_and_stored(
         waiting.client.request(RemotingCommand(RequestCode.HEART_BEAT, body=HEARTBEAT))
         answer = replier.send(TOPIC, body, code=code, properties=PROPERTIES)
     assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"]) == (ResponseCode.SUCCESS, "0", "0")
-    (told,) = pushed
-    assert bytes(told.body) == body
-    assert (told.ext["topic"], told.ext["producerGroup"], told.ext["storeHost"]) == (TOPIC, "PG", broker.address)
-    assert told.ext["bornHost"].startswith("127.0.0.1:")
-    assert "CORRELATION_ID\x01c1\x02" in told.ext["properties"]
-    assert "PUSH_REPLY_TIME\x01" in told.ext["properties"]
+    (reported,) = pushed
+    assert bytes(reported.body) == body
+    assert (reported.ext["topic"], reported.ext["producerGroup"], reported.ext["storeHost"]) == (
+        TOPIC,
+        "PG",
+        broker.address,
+    )
+    assert reported.ext["bornHost"].startswith("127.0.0.1:")
+    assert "CORRELATION_ID\x01c1\x02" in reported.ext["properties"]
+    assert "PUSH_REPLY_TIME\x01" in reported.ext["properties"]
     (message,) = stored(broker, TOPIC)
     assert (message.body, message.properties["CORRELATION_ID"]) == (body, "c1")
 

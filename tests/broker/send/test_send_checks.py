@@ -99,7 +99,7 @@ def test_a_topic_without_queues_to_write_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tried", "told", "version", "locked", "used_up"),
+    ("tried", "reported", "version", "locked", "used_up"),
     [
         (16, -1, 479, False, False),
         (17, -1, 479, False, True),
@@ -110,8 +110,8 @@ def test_a_topic_without_queues_to_write_takes_nothing() -> None:
         (0, -1, 479, True, True),
     ],
 )
-def test_how_often_a_message_may_be_tried(tried: int, told: int, version: int, locked: bool, used_up: bool) -> None:
-    given_back = request(reconsume_times=tried, max_reconsume_times=told, version=version)
+def test_how_often_a_message_may_be_tried(tried: int, reported: int, version: int, locked: bool, used_up: bool) -> None:
+    given_back = request(reconsume_times=tried, max_reconsume_times=reported, version=version)
     assert is_used_up(given_back, SubscriptionGroup("G"), locked) == used_up
 
 

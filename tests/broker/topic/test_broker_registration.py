@@ -234,12 +234,12 @@ def test_a_refused_registration_is_tried_again_until_it_is_accepted() -> None:
         assert registration.status()[0].failed_count >= 1
 
 
-def test_a_broker_is_told_which_topics_are_ordered() -> None:
-    told: queue.Queue[Mapping[str, str]] = queue.Queue()
+def test_a_broker_is_given_the_topics_that_are_ordered() -> None:
+    reported: queue.Queue[Mapping[str, str]] = queue.Queue()
     with WatchedNameServer() as server:
         server.kv.put(ORDER_TOPIC_CONFIG, "a", "broker-a:4")
-        with registering(Topics("a", "b"), at(server), on_order_topics=told.put):
-            assert told.get(timeout=PATIENCE_S) == {"a": "broker-a:4"}
+        with registering(Topics("a", "b"), at(server), on_order_topics=reported.put):
+            assert reported.get(timeout=PATIENCE_S) == {"a": "broker-a:4"}
 
 
 def test_a_name_server_that_never_answers_does_not_keep_a_broker_from_ending() -> None:

@@ -223,7 +223,7 @@ def test_a_torn_end_of_the_journal_costs_the_change_that_was_not_acknowledged(tm
     assert (again.get("torn") is None) == (cut > 1)
 
 
-def test_a_journal_that_cannot_be_written_is_told_and_the_next_change_writes_the_file(
+def test_a_journal_that_cannot_be_written_is_reported_and_the_next_change_writes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = large(tmp_path)
@@ -244,15 +244,15 @@ def _no_room(_descriptor: int) -> None:
 
 def test_threads_that_make_topics_at_once_make_each_of_them_once(tmp_path: Path) -> None:
     topics = large(tmp_path)
-    told: list[str] = []
-    topics.listeners.append(told.extend)
+    reported: list[str] = []
+    topics.listeners.append(reported.extend)
     names = [f"made-{number % 40}" for number in range(160)]
     threads = [threading.Thread(target=topics.make, args=(name, 1, 1)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told) == sorted(set(names))
+    assert sorted(reported) == sorted(set(names))
     assert topics_in(tmp_path).table.keys() >= set(names)
 
 

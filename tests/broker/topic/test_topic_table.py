@@ -59,15 +59,15 @@ def test_without_a_file_the_topics_are_those_that_the_store_holds(tmp_path: Path
     assert again.get("%RETRY%kitchen") is not None
 
 
-def test_a_change_is_on_disk_and_told_when_it_returns(tmp_path: Path) -> None:
+def test_a_change_is_on_disk_and_reported_when_it_returns(tmp_path: Path) -> None:
     topics = table(tmp_path)
-    told: list[Collection[str]] = []
-    topics.listeners.append(lambda names: told.append(sorted(names)))
+    reported: list[Collection[str]] = []
+    topics.listeners.append(lambda names: reported.append(sorted(names)))
     before = topics.data_version
     topics.put(TopicConfig("orders", 4, 5, 6, order=True, attributes={"+a": "b"}))
     assert topics.make("orders", 1, 1).read_queues == 4  # It is there already.
     topics.make("made", 2, 2)
-    assert told == [["orders"], ["made"]]
+    assert reported == [["orders"], ["made"]]
     assert topics.data_version.counter == before.counter + 2
     again = table(tmp_path)
     assert (dict(again.table), again.data_version) == (dict(topics.table), topics.data_version)
@@ -87,11 +87,11 @@ def test_a_change_is_on_disk_and_told_when_it_returns(tmp_path: Path) -> None:
 def test_topics_are_deleted_unless_they_are_the_system_s(tmp_path: Path) -> None:
     topics = table(tmp_path)
     topics.put_all([TopicConfig("a"), TopicConfig("b")])
-    told: list[Collection[str]] = []
-    topics.listeners.append(told.append)
+    reported: list[Collection[str]] = []
+    topics.listeners.append(reported.append)
     assert topics.delete(["a", "nobody", "TBW102", "b1", "DefaultCluster", "SCHEDULE_TOPIC_XXXX"]) == ["a"]
     assert topics.delete(["nobody"]) == []
-    assert told == [["a"]]
+    assert reported == [["a"]]
     assert table(tmp_path).get("a") is None
     assert set(ROCKETMQ_S) <= set(table(tmp_path).table)
 
@@ -183,7 +183,7 @@ def test_an_illegal_name_is_an_invalid_parameter(name: str) -> None:
     assert refused.value.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_who_owns_a_topic_is_told_by_its_name() -> None:
+def test_who_owns_a_topic_is_known_by_its_name() -> None:
     assert is_system_topic("rmq_sys_anything")
     assert not is_system_topic("orders")
     assert is_broker_topic("SCHEDULE_TOPIC_XXXX")

@@ -46,10 +46,10 @@ def test_a_fact_of_a_step_that_was_left_out_is_nothing() -> None:
     assert account.fact("copy", "copied") == 900
 
 
-def test_an_account_can_be_told_to_programs() -> None:
-    told = json.loads(json.dumps(account_of(timeline_of()).as_dict()))
-    assert told["steps"][0]["facts"] == {"messages_per_s": 500.0}
-    assert told["sql"][0]["messages"] == 900
+def test_an_account_can_be_reported_to_programs() -> None:
+    reported = json.loads(json.dumps(account_of(timeline_of()).as_dict()))
+    assert reported["steps"][0]["facts"] == {"messages_per_s": 500.0}
+    assert reported["sql"][0]["messages"] == 900
 
 
 def test_counters_of_several_threads_lose_nothing() -> None:

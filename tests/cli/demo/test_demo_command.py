@@ -40,14 +40,14 @@ def test_all_numbers_come_as_json_and_everything_is_kept(tmp_path: Path) -> None
     assert any((keep / "tier").rglob("COMMIT_LOG/*"))
 
 
-def test_the_account_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_account_is_reported_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     account, place = account_of(timeline_of()), Place(tmp_path / "store", "s3://bucket/a", tmp_path / "table")
     _show(account, place, tmp_path / "page.html", kept=True, own_tier=True, as_json=False)
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for words in ("by offset", "Nothing was lost: 1,000 messages in 6.1 s", f"tiermq serve -c {place.settings}"):
-        assert words in told
-    assert "The tier keeps its copy: s3://bucket/a" in told
-    assert f"Pictures: {(tmp_path / 'page.html').as_uri()}" in told
+        assert words in reported
+    assert "The tier keeps its copy: s3://bucket/a" in reported
+    assert f"Pictures: {(tmp_path / 'page.html').as_uri()}" in reported
     _show(account, place, None, kept=False, own_tier=False, as_json=False)
     assert not {"Kept", "keeps", "Pictures"} & set(capsys.readouterr().out.replace(":", " ").split())
 

@@ -102,11 +102,11 @@ class FakeOrders:
 
 
 def test_everything_is_counted_by_queue() -> None:
-    told: list[int] = []
-    held, tally = asyncio.run(orders.read_back(FakeOrders(), told.append))
+    reported: list[int] = []
+    held, tally = asyncio.run(orders.read_back(FakeOrders(), reported.append))
     assert held == [EACH] * QUEUES
     assert tally.agrees(expected(held))
-    assert sum(told) == tally.count == EACH * QUEUES
+    assert sum(reported) == tally.count == EACH * QUEUES
 
 
 @pytest.mark.parametrize("offset", [0, 31, 32, EACH - 2])

@@ -56,22 +56,22 @@ def test_the_page_needs_nothing_but_itself() -> None:
 
 def test_the_page_tells_the_numbers() -> None:
     timeline = timeline_of()
-    told = " ".join(Words(page(account_of(timeline), timeline)).texts)
+    reported = " ".join(Words(page(account_of(timeline), timeline)).texts)
     for expected in ("1,000 messages went the whole way", "by SQL", "differs", "agrees", "abd", "50.00", SQL[:20]):
-        assert expected in told
+        assert expected in reported
 
 
 def test_numbers_that_look_alike_and_differ_have_a_reason() -> None:
     timeline = timeline_of()
     account = account_of(timeline)
     account.checks.append(Check("what the killed broker left", 500, 0xAB, True))
-    told = " ".join(Words(page(account, timeline)).texts)
-    assert "500 what the killed broker left: not all 1,000, because the others were sent later." in told
-    assert "Sent at 600/s after the restart, at 500/s before the kill" in told
-    assert "684 KiB of records are 100 MiB in the tier" in told
-    assert "100 MiB on the local disk" in told
-    assert "2 of 3 agree" in told
-    assert "999 by chance: not all" not in told  # That one is wrong, and is said to differ.
+    reported = " ".join(Words(page(account, timeline)).texts)
+    assert "500 what the killed broker left: not all 1,000, because the others were sent later." in reported
+    assert "Sent at 600/s after the restart, at 500/s before the kill" in reported
+    assert "684 KiB of records are 100 MiB in the tier" in reported
+    assert "100 MiB on the local disk" in reported
+    assert "2 of 3 agree" in reported
+    assert "999 by chance: not all" not in reported  # That one is wrong, and is said to differ.
     quiet = account_of(timeline, without_spark="no Java")
     quiet.checks = [Check("by offset", 1_000, 0xABC, True)]
     quiet.tier_bytes = quiet.local_bytes_before = round(quiet.messages * quiet.record_bytes)
@@ -135,10 +135,10 @@ def test_what_others_named_is_text_and_no_markup() -> None:
 
 def test_without_spark_there_is_no_word_of_sql() -> None:
     timeline = timeline_of()
-    told = " ".join(Words(page(account_of(timeline, without_spark="no Java"), timeline)).texts)
-    assert "copied to the tier by a job" in told
-    assert "by SQL" not in told
-    assert "Restored" in told
+    reported = " ".join(Words(page(account_of(timeline, without_spark="no Java"), timeline)).texts)
+    assert "copied to the tier by a job" in reported
+    assert "by SQL" not in reported
+    assert "Restored" in reported
 
 
 def luminance(colour: str) -> float:

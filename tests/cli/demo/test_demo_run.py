@@ -22,7 +22,7 @@ def demo_in(directory: Path, said: list[str]) -> tuple[demo_run.Demo, Timeline]:
 
 
 @pytest.mark.crash
-def test_every_step_is_taken_told_and_compared(tmp_path: Path) -> None:
+def test_every_step_is_taken_reported_and_compared(tmp_path: Path) -> None:
     said: list[str] = []
     demo, timeline = demo_in(tmp_path, said)
     with timeline:

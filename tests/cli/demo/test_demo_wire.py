@@ -102,13 +102,13 @@ ENOUGH = 1_000
 def test_what_a_killed_broker_acknowledged_is_in_its_store(tmp_path: Path) -> None:
     place = Place(tmp_path / "store", (tmp_path / "tier").as_uri(), tmp_path / "table")
     place.settings.write_text(settings_text(place, 2 * ENOUGH))
-    told: list[int] = []
+    reported: list[int] = []
     with BrokerProcess(place.settings, tmp_path / "log") as broker:
         broker.start()
         over_the_wire(broker.name_server, broker.address, lambda orders: orders.create_topic())
-        acknowledged, rate = wire.send_until_killed(broker.name_server, ENOUGH, broker.kill, told.append)
+        acknowledged, rate = wire.send_until_killed(broker.name_server, ENOUGH, broker.kill, reported.append)
         broker.forget_killed()
-    assert sum(acknowledged) == sum(told)
+    assert sum(acknowledged) == sum(reported)
     assert sum(acknowledged) >= ENOUGH
     assert rate > 0
     with LocalStore.open(place.store, **store_settings(2 * ENOUGH)) as store:
@@ -132,17 +132,17 @@ def test_a_broker_that_is_gone_before_it_is_killed_is_a_failure(tmp_path: Path) 
 
 
 def test_queues_are_filled_from_where_they_are(tmp_path: Path) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     wanted = [LIST_MESSAGES, LIST_MESSAGES + 1, *([3 * LIST_MESSAGES] * (QUEUES - 2))]
     with LocalBroker(tmp_path) as broker:
         broker.create_topic(TOPIC, queues=QUEUES)
-        held = wire.fill_up(broker.name_server, [0] * QUEUES, [1] * QUEUES, told.append)
+        held = wire.fill_up(broker.name_server, [0] * QUEUES, [1] * QUEUES, reported.append)
         assert held == [LIST_MESSAGES] * QUEUES
-        ends = wire.fill_up(broker.name_server, held, wanted, told.append)
+        ends = wire.fill_up(broker.name_server, held, wanted, reported.append)
         broker.broker.parts.local.dispatch_now()
         found = broker.messages(TOPIC)
     assert ends == [LIST_MESSAGES, 2 * LIST_MESSAGES, *([3 * LIST_MESSAGES] * (QUEUES - 2))]
-    assert sum(told) == sum(ends) == len(found)
+    assert sum(reported) == sum(ends) == len(found)
     for message in found:
         number = number_of(message.queue_id, message.queue_offset)
         assert (message.body, message.keys, message.tags) == (body_of(number), [key_of(number)], tag_of(number))
@@ -156,7 +156,7 @@ def test_a_list_that_gets_other_places_is_noticed(tmp_path: Path) -> None:
             wire.fill_up(broker.name_server, [64] * QUEUES, [65] * QUEUES, lambda _: None)
 
 
-def test_a_list_that_is_refused_is_told_in_the_words_of_the_broker(tmp_path: Path) -> None:
+def test_a_list_that_is_refused_is_reported_in_the_words_of_the_broker(tmp_path: Path) -> None:
     with LocalBroker(tmp_path, max_message_size=1_000) as broker:
         broker.create_topic(TOPIC, queues=QUEUES)
         with pytest.raises(RequestRefused, match=broker.address):

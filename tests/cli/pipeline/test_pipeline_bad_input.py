@@ -64,11 +64,11 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cli, ["pipeline", *words])
 
 
-def refused(place: Place, words: list[str], told: str) -> None:
+def refused(place: Place, words: list[str], reported: str) -> None:
     before = place.contents()
     found = run(*words)
     assert found.exit_code != 0, found.output
-    assert told in found.output
+    assert reported in found.output
     assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
     assert found.output.strip().count("\n") == 0, found.output
     assert place.contents() == before
@@ -76,8 +76,8 @@ def refused(place: Place, words: list[str], told: str) -> None:
 
 @pytest.mark.parametrize("job", [*READING, "offload", "verify", "reindex"])
 def test_a_topic_that_is_not_there(place: Place, job: str) -> None:
-    told = "expected history of */*/ordes" if job == "verify" else "there is no topic 'ordes'"
-    refused(place, [*place.words(job), "--topic", "ordes"], told)
+    reported = "expected history of */*/ordes" if job == "verify" else "there is no topic 'ordes'"
+    refused(place, [*place.words(job), "--topic", "ordes"], reported)
 
 
 @pytest.mark.parametrize("job", TENDING)
@@ -136,7 +136,7 @@ def test_a_verification_tells_of_what_a_newer_program_writes_and_reads_the_rest(
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "reported"),
     [
         (["--body", "json", "--schema", "id bigit"], "at 'bigit'"),
         (["--body", "avro", "--schema", "no.avsc"], "expected an Avro schema"),
@@ -147,8 +147,8 @@ def test_a_verification_tells_of_what_a_newer_program_writes_and_reads_the_rest(
         (["--to", "iceberg:a.b", "--catalog", "no-such-catalogue"], "expected sqlite:////file.db"),
     ],
 )
-def test_a_table_that_cannot_be_made(place: Place, more: list[str], told: str) -> None:
-    refused(place, [*place.words("export"), *more], told)
+def test_a_table_that_cannot_be_made(place: Place, more: list[str], reported: str) -> None:
+    refused(place, [*place.words("export"), *more], reported)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])

@@ -270,7 +270,7 @@ def test_a_broker_that_is_killed_while_a_job_has_its_lease_starts_beside_it(besi
     assert not beside.ran("verify")["problems"]
 
 
-def test_of_two_jobs_at_once_one_runs_and_the_other_waits_or_is_told(beside: Beside) -> None:
+def test_of_two_jobs_at_once_one_runs_and_the_other_waits_or_is_reported(beside: Beside) -> None:
     beside.wait_uploaded()
     beside.load()
     jobs = [beside.job("compact", "--items-max", "100000"), beside.job("reindex")]

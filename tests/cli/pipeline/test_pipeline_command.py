@@ -31,15 +31,15 @@ def test_help_does_not_wait_for_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("[X] no\nTraceback (most recent call last):\n  File\npkg.BadOption: no\nValueError: so\n", "ValueError: so"),
         ("[TABLE_NOT_FOUND] first\nsecond\n\nJVM stacktrace:\norg.Error: java", "[TABLE_NOT_FOUND] first"),
         ("", "no reason was given"),
     ],
 )
-def test_of_what_spark_tells_one_line_is_shown(text: str, told: str) -> None:
-    assert spark_error_text(text) == told
+def test_of_what_spark_tells_one_line_is_shown(text: str, reported: str) -> None:
+    assert spark_error_text(text) == reported
 
 
 def raising(error: Exception) -> Result:

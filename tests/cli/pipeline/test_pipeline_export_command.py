@@ -39,7 +39,7 @@ def test_bodies_become_columns(store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--to", "parquet:/x"], "--tier URL, --store DIR, or both"),
         (["--store", "s", "--to", "csv:/x"], "expected a table such as"),
@@ -50,8 +50,8 @@ def test_bodies_become_columns(store: Path, tmp_path: Path) -> None:
         (["--store", "s", "--to", "parquet:/x", "--trigger", "soon"], "a time such as"),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_sentence(words: list[str], told: str) -> None:
+def test_what_does_not_fit_is_said_in_one_sentence(words: list[str], reported: str) -> None:
     found = run(*words, "--master", "here")
     assert found.exit_code == 1, found.output
-    assert told in found.output
+    assert reported in found.output
     assert "Traceback" not in found.output

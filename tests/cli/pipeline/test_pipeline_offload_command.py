@@ -99,7 +99,7 @@ def test_a_dead_lease_holder_is_ended_by_the_command_that_the_error_names(store:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--store", "nowhere", "--tier", "file:///tmp/x"], "expected a store directory"),
         (["--store", "a=b", "--tier", "file:///tmp/x"], "DIR=cluster/broker"),
@@ -110,10 +110,10 @@ def test_a_dead_lease_holder_is_ended_by_the_command_that_the_error_names(store:
         (["--tier", "file:///tmp/x"], "--store"),
     ],
 )
-def test_bad_input_is_told_in_words(words: list[str], told: str) -> None:
+def test_bad_input_is_reported_in_words(words: list[str], reported: str) -> None:
     result = run(*words, "--master", "here")
     assert result.exit_code != 0
-    assert told in result.output
+    assert reported in result.output
     assert "Traceback" not in result.output
 
 
@@ -143,7 +143,7 @@ def test_settings_of_a_broker_are_taken_from_its_file_but_not_its_place(tmp_path
 
 @pytest.mark.crash
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_follows_a_store_ends_in_order_when_it_is_told_to(
+def test_a_job_that_follows_a_store_ends_in_order_when_it_is_asked_to(
     store: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "tiermq.cli", "pipeline", "offload", "--store", f"{store}=c/b", "--json"]
@@ -155,10 +155,10 @@ def test_a_job_that_follows_a_store_ends_in_order_when_it_is_told_to(
         assert job.poll() is None
         time.sleep(0.01)
     os.kill(job.pid, number)
-    out, told = job.communicate()
-    assert job.returncode == 0, told
+    out, reported = job.communicate()
+    assert job.returncode == 0, reported
     assert json.loads(out)["problems"] == []
-    assert b"stopping after this wave" in told
+    assert b"stopping after this wave" in reported
 
 
 def test_another_tier_than_the_one_that_the_store_was_copied_to_is_refused_in_words(

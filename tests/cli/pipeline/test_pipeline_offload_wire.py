@@ -74,9 +74,9 @@ def test_running_brokers_are_planned_copied_and_then_nothing_is_left(world: Shel
     assert planned == {"brokers": 1, "queues": 2, "messages": 30}
     assert not (tmp_path / "t").exists()
     assert report(*chosen)["done"]["messages"] == 30
-    told = report("--metrics", str(tmp_path / "metrics"))
-    assert told["done"]["messages"] == 1
-    assert (told["problems"], told["details"]["gaps"], told["details"]["refused"]) == ([], [], [])
+    reported = report("--metrics", str(tmp_path / "metrics"))
+    assert reported["done"]["messages"] == 1
+    assert (reported["problems"], reported["details"]["gaps"], reported["details"]["refused"]) == ([], [], [])
     assert "tiermq_offload_up" in (tmp_path / "metrics").read_text()
     assert report()["done"]["messages"] == 0
     found = world.run("tier", "ls", (tmp_path / "t").as_uri()).output
@@ -111,8 +111,8 @@ def test_the_commands_of_the_page_run_in_their_order(
     assert len(commands) == 4
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        told = command.replace("127.0.0.1:9876", world.broker.name_server).replace("$PWD", str(tmp_path))
-        assert world.run(*shlex.split(told)[1:]).output
+        reported = command.replace("127.0.0.1:9876", world.broker.name_server).replace("$PWD", str(tmp_path))
+        assert world.run(*shlex.split(reported)[1:]).output
 
 
 def test_exit_codes_tell_lost_history_from_problems_and_from_danger() -> None:
@@ -191,8 +191,10 @@ def test_a_broker_that_no_name_server_knows_any_more_is_exit_code_1_and_not_up(t
         assert metric(metrics, "up", "broker-1") == 1
         fleet.brokers[1]._stop_broker()
         for more in ((), ("--dry-run",)):
-            told = offload(at, tmp_path, *words, *more, code=1).output
-            assert "problem: broker broker-1 of DefaultCluster: it has history in the tier, but no name server" in told
+            reported = offload(at, tmp_path, *words, *more, code=1).output
+            assert (
+                "problem: broker broker-1 of DefaultCluster: it has history in the tier, but no name server" in reported
+            )
         assert (metric(metrics, "up", "broker-1"), metric(metrics, "left_out", "broker-1")) == (0, 1)
         assert (metric(metrics, "up", "broker-0"), metric(metrics, "left_out", "broker-0")) == (1, 0)
         offload(at, tmp_path, *words, "--exclude-broker", "broker-1")
@@ -207,9 +209,9 @@ def test_a_broker_in_use_is_up_and_named_once_with_the_advice_for_its_holder(wor
         lease = BrokerLease(driver, "DefaultCluster", "broker-a", owner)
         lease.acquire()
         for more in ((), ("--dry-run",)):
-            told = offload(world, tmp_path, "--no-wait", "--metrics", str(metrics), *more, code=1).output
-            assert told.count(f"{owner} holds its lease for another") == 1
-            assert advice in told
+            reported = offload(world, tmp_path, "--no-wait", "--metrics", str(metrics), *more, code=1).output
+            assert reported.count(f"{owner} holds its lease for another") == 1
+            assert advice in reported
         assert [metric(metrics, name, "broker-a") for name in ("up", "in_use", "left_out")] == [1, 1, 1]
         lease.release()
     offload(world, tmp_path, "--metrics", str(metrics))
@@ -278,12 +280,12 @@ def test_topics_that_cannot_be_copied_by_their_kind_stop_no_fleet(world: Shell, 
     topics.put(TopicConfig("batches", 1, 1, attributes={"queue.type": "BatchCQ"}))
     topics.put(TopicConfig("compacted", 1, 1, attributes={"cleanup.policy": "COMPACTION"}))
     topics.put(TopicConfig("closed", 1, 1, perm=2))
-    told = offload(world, tmp_path, "--topic", "batches", code=1).output
-    assert "--topic batches: it cannot be copied: topics of batches (BatchCQ)" in told
-    told = offload(world, tmp_path).output
-    assert "31 messages" in told
+    reported = offload(world, tmp_path, "--topic", "batches", code=1).output
+    assert "--topic batches: it cannot be copied: topics of batches (BatchCQ)" in reported
+    reported = offload(world, tmp_path).output
+    assert "31 messages" in reported
     for topic, kind in (("batches", "topics of batches"), ("compacted", "compacted topics"), ("closed", "closed for")):
-        assert f"note: not copied: {topic}: {kind}" in told
+        assert f"note: not copied: {topic}: {kind}" in reported
 
 
 def test_options_of_the_wire_are_refused_with_store_directories(world: Shell, tmp_path: Path) -> None:
@@ -291,8 +293,8 @@ def test_options_of_the_wire_are_refused_with_store_directories(world: Shell, tm
     ca = str(tmp_path / "ca.pem")
     for words in (("--settle", "1h"), ("--tls",), ("--tls-ca", ca), ("--tls-cert", ca), ("--tls-key", ca),
                   ("--exclude-broker", "b"), ("--broker", "b"), ("--cluster", "c"), ("--exclude", "t")):  # fmt: skip
-        told = offload(world, tmp_path, "--store", str(tmp_path / "store"), *words, code=1).output
-        assert f"{words[0]} is for brokers over the wire: it needs --namesrv" in told
+        reported = offload(world, tmp_path, "--store", str(tmp_path / "store"), *words, code=1).output
+        assert f"{words[0]} is for brokers over the wire: it needs --namesrv" in reported
 
 
 @pytest.mark.parametrize("words", [("--include", "transactions"), ("--config", "broker.conf")])
@@ -322,6 +324,6 @@ def test_a_service_writes_lines_while_it_runs_and_ends_by_a_signal(world: Shell,
         assert re.fullmatch(r"\S+Z copying 1 broker into file:\S+, every 0.2 s\n", job.stderr.readline())
         assert re.fullmatch(r"\S+Z copied 31 messages, \S+ KiB\n", job.stderr.readline())
         job.send_signal(signal.SIGINT)
-        told, _ = job.communicate()
+        reported, _ = job.communicate()
     assert job.returncode == 0
-    assert "31 messages" in told
+    assert "31 messages" in reported

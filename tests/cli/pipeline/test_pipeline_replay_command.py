@@ -65,7 +65,7 @@ def test_history_is_replayed_to_a_running_broker(store: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ([], "say where messages go: --namesrv host:port"),
         (["--into", "t", "--namesrv", "127.0.0.1:9"], "give one of the two"),
@@ -74,14 +74,14 @@ def test_history_is_replayed_to_a_running_broker(store: Path, tmp_path: Path) ->
         (["--namesrv", "127.0.0.1:9", "--table", "parquet:/x"], "a history or a table"),
     ],
 )
-def test_there_is_one_target(words: list[str], told: str, store: Path, tmp_path: Path) -> None:
+def test_there_is_one_target(words: list[str], reported: str, store: Path, tmp_path: Path) -> None:
     found = run("--store", store, *words, "--record", tmp_path / "r", "--master", "here")
     assert found.exit_code == 1, found.output
-    assert told in found.output
+    assert reported in found.output
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ([], "--tier URL, --store DIR, or both"),
         (["--store", "s", "--table", "parquet:/x"], "a history or a table"),
@@ -90,8 +90,8 @@ def test_there_is_one_target(words: list[str], told: str, store: Path, tmp_path:
         (["--store", "s", "--rate", "-1"], "rate of more than 0"),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_sentence(words: list[str], told: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_said_in_one_sentence(words: list[str], reported: str, tmp_path: Path) -> None:
     found = run(*words, "--into", tmp_path / "t", "--record", tmp_path / "r", "--master", "here")
     assert found.exit_code == 1, found.output
-    assert told in found.output
+    assert reported in found.output
     assert "Traceback" not in found.output

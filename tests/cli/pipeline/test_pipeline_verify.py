@@ -11,7 +11,7 @@ from pipeline.job_world import UNITS, JobWorld
 from tiermq.cli.main import cli
 
 
-def test_a_sound_tier_ends_with_0_and_a_damaged_one_with_1_until_it_is_mended(tmp_path: Path) -> None:
+def test_a_sound_tier_ends_with_0_and_a_damaged_one_with_1_until_it_is_repaired(tmp_path: Path) -> None:
     made = JobWorld.filled(tmp_path)
     command = ["pipeline", "verify", made.tier, "--master", "here"]
     sound = CliRunner().invoke(cli, command)
@@ -20,9 +20,9 @@ def test_a_sound_tier_ends_with_0_and_a_damaged_one_with_1_until_it_is_mended(tm
     bad = CliRunner().invoke(cli, [*command, "--json"])
     assert bad.exit_code == 1
     assert json.loads(bad.output)["problems"]
-    mended = CliRunner().invoke(cli, [*command, "--repair", "--report", str(tmp_path / "r.jsonl")])
-    assert mended.exit_code == 0, mended.output
-    assert "done: " in mended.output
+    repaired = CliRunner().invoke(cli, [*command, "--repair", "--report", str(tmp_path / "r.jsonl")])
+    assert repaired.exit_code == 0, repaired.output
+    assert "done: " in repaired.output
     assert (tmp_path / "r.jsonl").exists()
     made.close()
 

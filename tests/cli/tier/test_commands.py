@@ -298,7 +298,7 @@ def test_a_store_that_knows_of_no_tier_is_refused(tmp_path: Path) -> None:
     assert "`restore` creates it" in result.output
 
 
-def test_orphans_are_found_and_go_only_when_told_to(tmp_path: Path) -> None:
+def test_orphans_are_found_and_go_only_when_asked_to(tmp_path: Path) -> None:
     tier = Path(shutil.copytree(GOLDEN / "tier", tmp_path / "tier"))
     url, store = tier.as_uri(), str(tmp_path / "store")
     assert run("import", url, "--metadata", str(GOLDEN / "tieredStoreMetadata.json"), "--store", store).exit_code == 0

@@ -91,9 +91,9 @@ def test_import_takes_a_tier_of_rocketmq_over(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "116 messages in 5 queues of 3 topics" in result.output
     assert "RocketMQ's, which drops keys" in result.output
-    told = json.loads(run("import", URL, "--metadata", FILE, "--store", str(tmp_path / "again"), "--json").output)
-    assert told["index_files"] > 0
-    assert not told["index_complete"]
+    reported = json.loads(run("import", URL, "--metadata", FILE, "--store", str(tmp_path / "again"), "--json").output)
+    assert reported["index_files"] > 0
+    assert not reported["index_complete"]
     found = json.loads(run("verify", URL, "--store", str(tmp_path / "store"), "--json").output)
     assert (found["clean"], found["counts"]["stale_items"]) == (True, 0)  # The ids in the index are understood.
 
@@ -120,9 +120,9 @@ def test_export_writes_what_rocketmq_reads(tmp_path: Path) -> None:
     assert run("import", URL, "--metadata", FILE, "--store", store).exit_code == 0
     assert run("export-metadata", URL, "--store", store, "--output", str(output)).exit_code == 0
     ours = decode_rocketmq_json(output.read_bytes(), "DefaultCluster")
-    told = decode_rocketmq_json(Path(FILE).read_bytes(), "DefaultCluster")
-    assert {topic.name: topic.id for topic in ours.topics} == {topic.name: topic.id for topic in told.topics}
-    assert {s.key: s.size for s in ours.segments if s.size} == {s.key: s.size for s in told.segments if s.size}
+    reported = decode_rocketmq_json(Path(FILE).read_bytes(), "DefaultCluster")
+    assert {topic.name: topic.id for topic in ours.topics} == {topic.name: topic.id for topic in reported.topics}
+    assert {s.key: s.size for s in ours.segments if s.size} == {s.key: s.size for s in reported.segments if s.size}
 
 
 def test_export_from_the_bucket_alone_prints_it(our_url: str) -> None:
@@ -140,8 +140,8 @@ def test_export_as_json_says_what_was_written(tmp_path: Path, our_url: str) -> N
 
 
 def test_a_restore_says_what_no_tier_has(tmp_path: Path, our_url: str) -> None:
-    told = run("restore", our_url, "--store", str(tmp_path / "one")).output
-    assert "not in the tier, so not restored: numbers of queues, permissions and attributes of topics; " in told
+    reported = run("restore", our_url, "--store", str(tmp_path / "one")).output
+    assert "not in the tier, so not restored: numbers of queues, permissions and attributes of topics; " in reported
     row = json.loads(run("restore", our_url, "--store", str(tmp_path / "two"), "--json").output)
     assert row["not_restored"] == [*WITHOUT.values(), *NEVER_RESTORED]
     assert row["tables"] == []

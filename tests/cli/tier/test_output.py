@@ -45,45 +45,45 @@ def waiting(tmp_path: Path) -> FarWorld:
     return world
 
 
-def told(world: FarWorld, *words: str) -> Result:
+def reported(world: FarWorld, *words: str) -> Result:
     return CliRunner().invoke(cli, ["tier", words[0], world.driver.url, *words[1:]])
 
 
 def test_ls_and_stat_tell_of_timers_also_where_there_is_no_history(waiting: FarWorld) -> None:
-    result = told(waiting, "stat")
+    result = reported(waiting, "stat")
     assert result.exit_code == 0
     assert f"timers     20 of {BROKER}, due 2027-01-17T08:00:00+00:00 to 2027-02-05T08:00:00+00:00" in result.output
-    assert "TIMERS" in told(waiting, "ls", "--segments").output
-    [totals] = json.loads(told(waiting, "stat", "--json").output)["timers"]
+    assert "TIMERS" in reported(waiting, "ls", "--segments").output
+    [totals] = json.loads(reported(waiting, "stat", "--json").output)["timers"]
     assert (totals["timers"], totals["objects"]) == (20, 20)
-    [listed] = json.loads(told(waiting, "ls", "--json").output)["timers"]
+    [listed] = json.loads(reported(waiting, "ls", "--json").output)["timers"]
     assert sum(each["timers"] for each in listed["objects"]) == 20
     assert (listed["first_due_ms"], listed["last_due_ms"]) == (NOW_MS + 2 * DAY_MS, NOW_MS + 21 * DAY_MS)
     assert timer_values([], with_objects=False) == []
 
 
 def test_verify_reads_timers_and_tells_of_damage(waiting: FarWorld, tmp_path: Path) -> None:
-    result = told(waiting, "verify")
+    result = reported(waiting, "verify")
     assert result.exit_code == 0
     assert "timers   20 in 20 objects" in result.output
     path = tmp_path / "tier" / next(name for name in waiting.driver.list_objects() if name.endswith(".timers"))
     path.write_bytes(path.read_bytes()[:-1])
-    result = told(waiting, "verify", "--json")
+    result = reported(waiting, "verify", "--json")
     assert result.exit_code == 1
     [problem] = json.loads(result.output)["problems"]
     assert problem["kind"] == "damaged_timers"
-    assert told(waiting, "orphans").exit_code == 0
+    assert reported(waiting, "orphans").exit_code == 0
 
 
-def test_a_damaged_manifest_of_timers_is_told(waiting: FarWorld, tmp_path: Path) -> None:
+def test_a_damaged_manifest_of_timers_is_reported(waiting: FarWorld, tmp_path: Path) -> None:
     path = tmp_path / "tier" / next(name for name in waiting.driver.list_objects() if "/manifest" in name)
     path.write_bytes(b"{}")
-    assert "expected a document written by TierMQ" in told(waiting, "stat").output
-    assert told(waiting, "verify").exit_code == 1
+    assert "expected a document written by TierMQ" in reported(waiting, "stat").output
+    assert reported(waiting, "verify").exit_code == 1
 
 
 def test_a_tier_of_timers_alone_needs_no_restore_and_says_so(waiting: FarWorld, tmp_path: Path) -> None:
-    result = told(waiting, "restore", "--store", str(tmp_path / "new"))
+    result = reported(waiting, "restore", "--store", str(tmp_path / "new"))
     assert result.exit_code == 0
     assert "waiting in the tier: 20 timers" in result.output
-    assert json.loads(told(waiting, "restore", "--store", str(tmp_path / "other"), "--json").output)["timers"] == 20
+    assert json.loads(reported(waiting, "restore", "--store", str(tmp_path / "other"), "--json").output)["timers"] == 20

@@ -70,7 +70,9 @@ def test_a_body_that_raises_leaves_its_message_for_the_next_member(
         assert next(consumer).body == b"two"
 
 
-def test_a_new_group_begins_where_it_was_told_to(broker: LocalBroker, cluster: Cluster, topic: str, group: str) -> None:
+def test_a_new_group_begins_where_it_was_asked_to(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str
+) -> None:
     fill(broker, topic, [b"old"] * 4)
     moment = broker.messages(topic)[-1].store_timestamp_ms
     with cluster.consumer(group, topic=topic) as consumer:

@@ -103,7 +103,7 @@ def received(consumer: SimpleConsumer) -> list[Any]:
         return []
 
 
-def told(message: Any) -> str:
+def reported(message: Any) -> str:
     body: str = message.body.decode()
     tell(received={"body": body, "attempt": message.delivery_attempt, "tag": message.tag, "id": message.message_id})
     return body
@@ -125,7 +125,7 @@ class Telling(MessageListener):  # type: ignore[misc]
         self.done: queue.Queue[bool] = queue.Queue()
 
     def consume(self, message: Any) -> Any:
-        body = told(message)
+        body = reported(message)
         if body in self._hold:
             threading.Event().wait()
         if body in self._again or body in self._fail:
@@ -175,7 +175,7 @@ def receive(config: ClientConfiguration, job: dict[str, Any]) -> None:
     again = set(job.get("again", ()))
     while acknowledged < job["receive"]:
         for message in received(consumer):
-            body = told(message)
+            body = reported(message)
             if body in again:
                 again.discard(body)
                 consumer.change_invisible_duration(message, AGAIN_S)

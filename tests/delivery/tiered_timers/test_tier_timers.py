@@ -258,7 +258,7 @@ def test_a_tier_that_is_down_loses_nothing_that_was_added(tmp_path: Path) -> Non
     assert [number_of(each) for each in world.timers.pull(NOW_MS + 3 * DAY_MS)] == [1]
 
 
-def test_another_writer_of_the_broker_is_kept_out_and_a_stale_one_is_told(world: FarWorld) -> None:
+def test_another_writer_of_the_broker_is_kept_out_and_a_stale_one_is_reported(world: FarWorld) -> None:
     world.add([timer(1, NOW_MS + 2 * DAY_MS)])
     other = LeaseOwner(world.driver, world.clock, "two")
     with pytest.raises(LeaseHeld):
@@ -292,7 +292,7 @@ def test_a_lost_or_damaged_manifest_costs_no_timer(world: FarWorld) -> None:
         assert {number_of(each) for each in world.timers.pull(NOW_MS + 30 * DAY_MS)} == set(range(100))
 
 
-def test_a_damaged_record_is_told_and_the_others_of_its_object_are_given(
+def test_a_damaged_record_is_reported_and_the_others_of_its_object_are_given(
     world: FarWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.add(timer(number, NOW_MS + 2 * DAY_MS + number) for number in range(10))
@@ -306,7 +306,9 @@ def test_a_damaged_record_is_told_and_the_others_of_its_object_are_given(
     assert "cannot be delivered" in caplog.text
 
 
-def test_a_torn_object_is_told_and_kept_and_holds_nothing_up(world: FarWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_object_is_reported_and_kept_and_holds_nothing_up(
+    world: FarWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     world.add((timer(number, NOW_MS + 2 * DAY_MS + number) for number in range(20)), flush_every=5)
     path = sorted(name for name in world.driver.list_objects() if "/new/" in name)[1]
     stored = world.driver.get_object(path)
@@ -403,7 +405,7 @@ def test_a_round_says_how_long_to_rest(tmp_path: Path) -> None:
     assert service.run_once() == REST_S
 
 
-def test_a_tier_that_is_down_is_told_once_and_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tier_that_is_down_is_reported_once_and_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     driver = FaultyDriver(MemoryDriver(), Down())
     service = TieredTimerService(FarWorld(tmp_path, driver).timers)
     assert service.run_once() == REST_AFTER_REFUSAL_S

@@ -74,7 +74,7 @@ def test_a_scope_of_another_broker_or_of_a_topic_holds_none(listed: FarWorld) ->
     assert discover_timers(listed.driver, TierScope(CLUSTER, BROKER, "orders")) == []
 
 
-def test_what_was_delivered_is_not_told_as_waiting(listed: FarWorld) -> None:
+def test_what_was_delivered_is_not_reported_as_waiting(listed: FarWorld) -> None:
     listed.clock.set_ms(DUE_MS + 5 * DAY_MS)
     assert len(list(listed.timers.pull(DUE_MS + 5 * DAY_MS))) == 6
     listed.timers.pulled()

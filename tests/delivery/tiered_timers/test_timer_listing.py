@@ -37,7 +37,7 @@ def records(path: Path, *properties: dict[str, str]) -> list[TieredTimer]:
         return found
 
 
-def test_what_waits_is_told_and_what_was_cancelled_or_delivered_is_not(tmp_path: Path) -> None:
+def test_what_waits_is_reported_and_what_was_cancelled_or_delivered_is_not(tmp_path: Path) -> None:
     world = FarWorld(tmp_path, MemoryDriver())
     named = [{"UNIQ_KEY": "a", "KEYS": "k1 k2"}, {"UNIQ_KEY": "b"}, {}]
     cancel = {"UNIQ_KEY": "b", "TIMER_DEL_UNIQKEY": "orders+b"}

@@ -49,7 +49,7 @@ def test_the_layout_is_the_documented_one() -> None:
 
 
 @given(TIMERS, st.data())
-def test_a_changed_byte_is_told_and_never_served(timers: list[TieredTimer], data: st.DataObject) -> None:
+def test_a_changed_byte_is_reported_and_never_served(timers: list[TieredTimer], data: st.DataObject) -> None:
     encoded = bytearray(encode_timers(timers))
     at = data.draw(st.integers(0, len(encoded) - 1))
     encoded[at] ^= data.draw(st.integers(1, 255))
@@ -65,7 +65,7 @@ def test_a_changed_byte_is_told_and_never_served(timers: list[TieredTimer], data
 
 
 @given(TIMERS, st.data())
-def test_a_torn_or_lengthened_object_is_told(timers: list[TieredTimer], data: st.DataObject) -> None:
+def test_a_torn_or_lengthened_object_is_reported(timers: list[TieredTimer], data: st.DataObject) -> None:
     encoded = encode_timers(timers)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     for damaged in (encoded[:cut], encoded + b"x"):

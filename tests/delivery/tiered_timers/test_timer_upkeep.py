@@ -112,7 +112,7 @@ def test_a_death_at_any_request_loses_no_acknowledged_timer(tmp_path: Path, faul
     pytest.fail("it never came to an end")
 
 
-def test_progress_within_an_object_is_told_to_the_tier_so_that_a_lost_disk_delivers_little_again(
+def test_progress_within_an_object_is_reported_to_the_tier_so_that_a_lost_disk_delivers_little_again(
     tmp_path: Path,
 ) -> None:
     world = FarWorld(tmp_path, MemoryDriver())

@@ -65,12 +65,12 @@ class Program:
         assert self.store.put(Message(place.topic, body, 0, encoded_properties=place.properties)).ok
 
     def deliver(self) -> None:
-        told = 0
+        reported = 0
         while self.timers.waiting_count or self.timers.behind_count:
             self.timers.run_once()
-            if self.timers.counts.delivered - told >= BATCH:
-                told = self.timers.counts.delivered
-                self.tell(f"delivered {told}")
+            if self.timers.counts.delivered - reported >= BATCH:
+                reported = self.timers.counts.delivered
+                self.tell(f"delivered {reported}")
 
     def end(self) -> None:
         assert self.timers.counts.skipped == 0

@@ -167,7 +167,7 @@ def test_a_cancellation_that_is_older_than_its_timers_last_roll_outlives_damage(
     assert sorted(world.bodies()) == BODIES
 
 
-def test_timers_that_are_made_anew_from_their_topic_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_timers_that_are_made_again_from_their_topic_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     world = waiting()
     world.stop()
     damaged(world, LOG, UNIT + 15, b"\x04")

@@ -62,7 +62,7 @@ def test_impossible_timer_settings_are_refused(wrong: dict[str, Any]) -> None:
         TimerSettings(**wrong)
 
 
-def test_counts_go_up_and_down_and_those_of_nothing_are_not_told() -> None:
+def test_counts_go_up_and_down_and_those_of_nothing_are_not_reported() -> None:
     metrics = TimerMetrics()
     metrics.add("orders", 1, 5)
     metrics.add("orders", 1, 6)

@@ -150,7 +150,7 @@ def test_a_committed_message_goes_where_its_delay_sends_it(world: World) -> None
     assert (world.bodies(), world.bodies("SCHEDULE_TOPIC_XXXX", 2)) == (["b"], ["a"])
 
 
-def test_a_commit_that_no_record_can_hold_is_told(world: World) -> None:
+def test_a_commit_that_no_record_can_hold_is_reported(world: World) -> None:
     def illegal(_message: Message) -> Message:
         raise IllegalMessage("no")
 

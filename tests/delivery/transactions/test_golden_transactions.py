@@ -40,8 +40,8 @@ def test_rocketmqs_open_transactions_are_open_here(batches: Golden, tmp_path: Pa
 def test_rocketmqs_transactions_tell_what_became_of_them(batches: Golden, tmp_path: Path) -> None:
     store = batches.copy_store(tmp_path / "store")
     with open_history(HistoryPlace(stores=(StorePlace(str(store)),))) as history:
-        told = [transaction_fate(history, half.unique_key or "") for half in records(batches, HALF_TOPIC)]
-    assert [each.fate for each in told if each is not None] == FATES
+        reported = [transaction_fate(history, half.unique_key or "") for half in records(batches, HALF_TOPIC)]
+    assert [each.fate for each in reported if each is not None] == FATES
 
 
 def test_a_commit_makes_the_record_that_rocketmq_made(batches: Golden) -> None:

@@ -75,7 +75,7 @@ def test_a_fate_says_whose_it_was_and_when(world: World) -> None:
     }
 
 
-def test_a_commit_whose_op_was_lost_is_told_by_its_message(world: World) -> None:
+def test_a_commit_whose_op_was_lost_is_known_by_its_message(world: World) -> None:
     world.commit(world.half("a"))
     assert world.ops_written() == []
     world.restart()
@@ -111,7 +111,7 @@ def columns(history: OpenHistory, topic: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("by_job", [False, True])
-def test_the_tier_alone_tells_outcomes_when_it_was_told_to_keep_them(
+def test_the_tier_alone_has_outcomes_when_it_was_asked_to_keep_them(
     tmp_path: Path, enabled: bool, by_job: bool
 ) -> None:
     url = (tmp_path / "tier").as_uri()
@@ -149,12 +149,12 @@ def test_the_tier_alone_tells_outcomes_when_it_was_told_to_keep_them(
     shutil.rmtree(tmp_path / "store")
     with open_history(HistoryPlace(tier=url)) as history:
         assert (b"committed", "commit", place) in columns(history, "T")
-        told = {name: transaction_fate(history, f"ID-{name}") for name in (*halves, "open")}
+        reported = {name: transaction_fate(history, f"ID-{name}") for name in (*halves, "open")}
         if not enabled:
-            assert set(told.values()) == {None}
+            assert set(reported.values()) == {None}
             assert read_catalog(history).topics() == ["T"]
             return
-        assert {name: each.fate for name, each in told.items() if each is not None} == {
+        assert {name: each.fate for name, each in reported.items() if each is not None} == {
             "committed": Fate.COMMITTED,
             "rolled back": Fate.ROLLED_BACK,
             "asked": Fate.COMMITTED,

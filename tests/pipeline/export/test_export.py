@@ -35,11 +35,11 @@ class Died(Exception):
 
 
 def dying_at(step: str) -> Any:
-    def told(name: str) -> None:
+    def reported(name: str) -> None:
         if name == step:
             raise Died(step)
 
-    return told
+    return reported
 
 
 @pytest.fixture(params=KINDS)
@@ -237,7 +237,7 @@ def test_a_directory_with_other_files_is_refused(plain: TableWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "kind", "told"),
+    ("more", "kind", "reported"),
     [
         ({"to": "orc:/lake"}, BadOption, "expected a table such as parquet:/lake/orders"),
         ({"tags": ["a"]}, BadOption, "no tags"),
@@ -248,10 +248,10 @@ def test_a_directory_with_other_files_is_refused(plain: TableWorld) -> None:
     ],
 )
 def test_what_cannot_be_exported_is_reported_before_anything_is_written(
-    plain: TableWorld, more: dict[str, Any], kind: type[Exception], told: str
+    plain: TableWorld, more: dict[str, Any], kind: type[Exception], reported: str
 ) -> None:
     plain.put(1)
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=reported):
         plain.export(**more)
     assert not list(plain.root.glob("*.parquet"))
 

@@ -51,8 +51,8 @@ def test_a_body_that_gains_a_column_adds_it_and_one_that_loses_it_leaves_null(
 def test_a_new_column_is_added_without_new_messages_too(world: TableWorld) -> None:
     world.put(1, queues=1, body='{"id": 1}')
     assert run(world, "id bigint").exit_code == 0
-    told = json.loads(run(world, "id bigint, note string", "--merge-schema").stdout)
-    assert told["details"]["notes"] == ["the table has new columns: note"]
+    reported = json.loads(run(world, "id bigint, note string", "--merge-schema").stdout)
+    assert reported["details"]["notes"] == ["the table has new columns: note"]
     assert rows(world, "id", "note") == [(1, None)]
     world.put(1, queues=1, body='{"id": 2, "note": "x"}')
     assert run(world, "id bigint, note string").exit_code == 0

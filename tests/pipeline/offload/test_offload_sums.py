@@ -74,10 +74,10 @@ def without_sums(world: OffloadWorld) -> None:
 
 
 def assert_damage_is_found(world: OffloadWorld) -> None:
-    told = run("tier", "cat", world.tier, "--topic", "orders", "--queue", "0")
-    assert told.exit_code == 1, told.output
-    assert all("is not what was written" in json.loads(line)["error"] for line in told.stdout.splitlines())
-    assert "order-9" not in told.stdout
+    reported = run("tier", "cat", world.tier, "--topic", "orders", "--queue", "0")
+    assert reported.exit_code == 1, reported.output
+    assert all("is not what was written" in json.loads(line)["error"] for line in reported.stdout.splitlines())
+    assert "order-9" not in reported.stdout
     restored = world.root / "restored"
     assert run("tier", "restore", world.tier, "--store", str(restored)).exit_code == 0
     names: dict[str, Any] = {"broker_cluster_name": "c", "broker_name": "b"}

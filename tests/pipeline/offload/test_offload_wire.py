@@ -347,12 +347,14 @@ def test_a_broker_that_is_unknown_when_a_continuous_job_begins_is_a_problem_unti
 
         stop.happens = {2: up, 4: stop.set}
         assert world.job(stop=stop, trigger_s=20.0, say=lines.append).run().problems == []
-        told = [line.split(" ", 1)[1] for line in lines]
-        assert told[0].startswith("copying 1 broker into file://")
-        assert told[1].startswith("problem: broker broker-1 of DefaultCluster: it has history in the tier, but no name")
-        assert told[2].startswith("copied 20 messages, ")
-        assert told[3].startswith("over: broker broker-1 of DefaultCluster")
-        assert len(told) == 4
+        reported = [line.split(" ", 1)[1] for line in lines]
+        assert reported[0].startswith("copying 1 broker into file://")
+        assert reported[1].startswith(
+            "problem: broker broker-1 of DefaultCluster: it has history in the tier, but no name"
+        )
+        assert reported[2].startswith("copied 20 messages, ")
+        assert reported[3].startswith("over: broker broker-1 of DefaultCluster")
+        assert len(reported) == 4
 
 
 def test_a_continuous_job_goes_on_after_any_number_of_failed_waves_and_reports_each(tmp_path: Path) -> None:
@@ -385,8 +387,8 @@ def test_a_quiet_job_gives_a_sign_of_life_now_and_then(tmp_path: Path) -> None:
         stop, lines = world.waiting, list[str]()  # Its time is the job's.
         stop.happens = {10: stop.set}
         world.job(stop=stop, trigger_s=200.0, say=lines.append).run()
-        told = [line.split(" ", 1)[1] for line in lines]
-        assert told[1:] == [
+        reported = [line.split(" ", 1)[1] for line in lines]
+        assert reported[1:] == [
             f"running: {waves} waves, 0 messages copied since the start, 0 problems now" for waves in (4, 7, 10)
         ]
 

@@ -147,11 +147,11 @@ def test_damage_is_shown_by_every_run_of_the_replay(world: ReplayWorld) -> None:
 
 def test_progress_is_reported_in_bytes_as_messages_are_put(world: ReplayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PUT_AT_ONCE", 5)
-    told: list[tuple[int, int]] = []
-    report = world.replay(progress=lambda done, total: told.append((done, total)))
-    assert len(told) >= 9
-    assert told == sorted(told)
-    assert told[-1] == (report.planned["bytes"], report.planned["bytes"])
+    reported: list[tuple[int, int]] = []
+    report = world.replay(progress=lambda done, total: reported.append((done, total)))
+    assert len(reported) >= 9
+    assert reported == sorted(reported)
+    assert reported[-1] == (report.planned["bytes"], report.planned["bytes"])
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -284,7 +284,7 @@ def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "reported"),
     [
         ({"rate": 0.0}, "rate of more than 0"),
         ({"offsets": (9, 3)}, "from before to"),
@@ -300,8 +300,8 @@ def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path:
         ({"table": "parquet:/x"}, "a history or a table"),
     ],
 )
-def test_what_cannot_be_replayed_is_reported(world: ReplayWorld, more: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadOption, match=told):
+def test_what_cannot_be_replayed_is_reported(world: ReplayWorld, more: dict[str, Any], reported: str) -> None:
+    with pytest.raises(BadOption, match=reported):
         world.replay(**more)
     assert not world.found()
 

@@ -68,7 +68,7 @@ def test_options_apply_after_the_function_and_the_place_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [
         (f"{WORLD}:wrong", "found bytes .*broker-a/orders/3/7"),
         (f"{WORLD}:failing", "KeyError.*same record"),
@@ -76,8 +76,8 @@ def test_options_apply_after_the_function_and_the_place_stays() -> None:
         (":f", "module:function"),
     ],
 )
-def test_a_function_that_does_not_do_is_named_with_its_message(function: str, told: str) -> None:
-    with pytest.raises(BadOption, match=told):
+def test_a_function_that_does_not_do_is_named_with_its_message(function: str, reported: str) -> None:
+    with pytest.raises(BadOption, match=reported):
         ReplayMapping(function=function).apply(MESSAGE)
 
 

@@ -315,7 +315,7 @@ def guarded(path: Path) -> Iterator[tuple[Broker, WireTarget]]:
 
 
 @pytest.mark.parametrize(
-    ("account", "sent", "told"),
+    ("account", "sent", "reported"),
     [
         ("both", 35, ""),
         ("writer", 35, "give the account SUB on the topic"),
@@ -323,16 +323,16 @@ def guarded(path: Path) -> Iterator[tuple[Broker, WireTarget]]:
     ],
 )
 def test_permissions_are_checked_before_anything_is_sent(
-    world: WireWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: str, sent: int, told: str
+    world: WireWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: str, sent: int, reported: str
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", account)
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", f"{account}'s secret")
     with guarded(tmp_path) as (broker, target):
         if sent:
             notes = world.replay(namesrv=target).details.get("notes", [])
-            assert any(told in text for text in notes) == bool(told)
+            assert any(reported in text for text in notes) == bool(reported)
         else:
-            with pytest.raises(RequestRefused, match=told):
+            with pytest.raises(RequestRefused, match=reported):
                 world.replay(namesrv=target)
             assert not world.record.exists()
         broker.parts.local.dispatch_now()
@@ -406,10 +406,10 @@ def test_a_stopped_replay_continues(world: WireWorld, monkeypatch: pytest.Monkey
     first = world.replay(rate=10_000.0, stop=stop)
     assert 0 < first.done["messages"] < 35
     assert "stopped" in first.details["notes"][-1]
-    told: list[tuple[int, int]] = []
-    second = world.replay(rate=10_000.0, progress=lambda *some: told.append(some))
+    reported: list[tuple[int, int]] = []
+    second = world.replay(rate=10_000.0, progress=lambda *some: reported.append(some))
     assert first.done["messages"] + second.done["messages"] == 35
-    assert told[-1] == (second.planned["bytes"], second.planned["bytes"])
+    assert reported[-1] == (second.planned["bytes"], second.planned["bytes"])
     for queue_id in (0, 1):
         assert world.arrived(queue_id) == world.bodies("orders", queue_id)
 

@@ -184,9 +184,9 @@ def test_an_index_file_that_is_gone_is_missed_and_made_again(made: JobWorld, gon
         made.driver.delete(key)
     found = verify(None, tier=made.tier, store=store)
     assert any("INDEX" in text and "missing_segment" in text for text in found.problems), found.problems
-    mended = verify(None, tier=made.tier, store=store, repair=True)
-    assert mended.is_clean, mended.problems
-    assert mended.done["index_items"] >= sound.done["index_items"]
+    repaired = verify(None, tier=made.tier, store=store, repair=True)
+    assert repaired.is_clean, repaired.problems
+    assert repaired.done["index_items"] >= sound.done["index_items"]
 
 
 def test_a_repair_takes_lost_records_from_the_store_that_still_has_them(tmp_path: Path) -> None:
@@ -209,12 +209,14 @@ def test_a_report_that_cannot_be_written_is_refused_by_name(made: JobWorld, tmp_
 def test_executors_find_what_one_process_finds(made: JobWorld, spark: SparkSession) -> None:
     made.damage()
     here = verify(None, tier=made.tier, task_bytes=400)
-    told: list[tuple[int, int]] = []
-    there = verify(SparkRunner(spark), tier=made.tier, task_bytes=400, progress=lambda *numbers: told.append(numbers))
+    reported: list[tuple[int, int]] = []
+    there = verify(
+        SparkRunner(spark), tier=made.tier, task_bytes=400, progress=lambda *numbers: reported.append(numbers)
+    )
     assert there.problems == here.problems
     assert there.done == here.done
     assert there.master.startswith("local[2")
-    assert told[-1][0] == told[-1][1]
+    assert reported[-1][0] == reported[-1][1]
 
 
 def test_nothing_at_all_is_not_sound_and_everything_expired_is(made: JobWorld, tmp_path: Path) -> None:
@@ -251,9 +253,9 @@ def test_far_timers_are_read_too_and_damage_in_them_is_reported_and_left_for_a_p
     torn[-20] ^= 1
     made.driver.delete_object(path)
     made.driver.put_object(path, bytes(torn))
-    told = verify(None, tier=made.tier, repair=True)
-    assert not told.is_clean
-    assert any(path in problem for problem in told.problems)
+    reported = verify(None, tier=made.tier, repair=True)
+    assert not reported.is_clean
+    assert any(path in problem for problem in reported.problems)
     stored = made.driver.get_object(path)
     assert stored is not None
     assert stored.data == torn

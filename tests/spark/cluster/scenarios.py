@@ -210,8 +210,8 @@ def job(
         arguments["clock"] = LaterClock(later_ms)
     with _dying(module, arguments, **(death or {})):
         report = getattr(module, name)(ReplacingRunner(spark, faulty), **arguments)
-    told = sorted(os.listdir(folder)) if folder else []
-    return {"problems": report.problems, "done": report.done, "planned": report.planned, "faults": told}
+    reported = sorted(os.listdir(folder)) if folder else []
+    return {"problems": report.problems, "done": report.done, "planned": report.planned, "faults": reported}
 
 
 @contextmanager

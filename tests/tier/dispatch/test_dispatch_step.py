@@ -100,8 +100,8 @@ def test_whatever_fails_by_chance_everything_arrives_once(tmp_path: Path, seed: 
         assert world.tier_offsets("T", queue_id) == list(range(60))
         places = world.places("T", queue_id)
         assert places == sorted(set(places))
-        told = world.index.places("T", queue_id)
-        assert told == sorted(set(told)), "in order, and nobody twice"
+        reported = world.index.places("T", queue_id)
+        assert reported == sorted(set(reported)), "in order, and nobody twice"
 
 
 def test_bug_03_a_writer_that_was_fenced_stops_and_reports_who_took_over(world: DispatchWorld) -> None:

@@ -18,7 +18,7 @@ def ready(world: FetchWorld, offset: int, count: int = 32, max_bytes: int = MIB,
     return world.fetcher.get_cached(TOPIC, QUEUE_ID, offset, count, max_bytes, group)
 
 
-def told(page: TierPage | None) -> tuple[object, ...] | None:
+def reported(page: TierPage | None) -> tuple[object, ...] | None:
     if page is None:
         return None
     return page.status, page.next_offset, page.min_offset, page.max_offset, page.data, page.count
@@ -34,7 +34,7 @@ def test_a_ready_page_is_what_a_get_gives_and_asks_the_back_end_nothing(quick: F
         found = quick.get(offset, group="g")
         if page is not None:
             served += 1
-            assert told(page) == told(found)
+            assert reported(page) == reported(found)
             assert len(quick.driver.reads) == before, "what was ready is still there"
         offset = found.next_offset
     assert served > 30
@@ -46,7 +46,7 @@ def test_a_ready_page_keeps_to_the_bytes_that_were_allowed(quick: FetchWorld, ma
     first = quick.get(0, 8, group="g")
     page = ready(quick, first.next_offset, 16, max_bytes)
     assert page is not None
-    assert told(page) == told(quick.get(first.next_offset, 16, max_bytes=max_bytes, group="g"))
+    assert reported(page) == reported(quick.get(first.next_offset, 16, max_bytes=max_bytes, group="g"))
 
 
 def test_nothing_is_ready_for_whom_nothing_was_fetched(quick: FetchWorld) -> None:

@@ -53,7 +53,7 @@ def test_a_question_costs_one_slot_read_and_one_run_read_and_an_empty_slot_costs
     assert dict(driver.calls) == {"read": 1}
 
 
-def told(driver: HookedDriver, slots: int, item_count: int, *, begin_ms: int = BEGIN_MS) -> None:
+def reported(driver: HookedDriver, slots: int, item_count: int, *, begin_ms: int = BEGIN_MS) -> None:
     """Lay a companion beside the file."""
     facts = FileFacts(begin_ms, slots, item_count + 2, item_count, 1, 5, 6)
     driver.inner.put_object(companion_name(index_key()), CoverageRecord.of(Coverage(), [facts]).encode())
@@ -61,7 +61,7 @@ def told(driver: HookedDriver, slots: int, item_count: int, *, begin_ms: int = B
 
 def test_with_its_companion_the_first_question_costs_two_reads_as_well() -> None:
     driver, index = uploaded(3, 8, 3, 4)
-    told(driver, 5, 4)
+    reported(driver, 5, 4)
     assert offsets(index, 3) == [2, 0]
     assert dict(driver.calls) == {"get_object": 1, "read": 2}
     assert offsets(index, 8) == [1]
@@ -137,14 +137,14 @@ def test_no_bad_bit_hides_a_key_of_a_file_whose_companion_reports_checksums() ->
 )
 def test_a_companion_that_does_not_fit_the_file_has_no_say(slots: int, item_count: int, begin_ms: int) -> None:
     driver, index = uploaded(3, 8, 3, 4)
-    told(driver, slots, item_count, begin_ms=begin_ms)
+    reported(driver, slots, item_count, begin_ms=begin_ms)
     assert (offsets(index, 3), index.slots()) == ([2, 0], 5)
     assert driver.calls["read"] == 3
 
 
 def test_a_companion_out_of_reach_does_not_hide_a_file_that_can_be_read() -> None:
     driver, index = uploaded(3, 8, 3, 4)
-    told(driver, 5, 4)
+    reported(driver, 5, 4)
 
     def refuse(when: str, name: str) -> None:
         if (when, name) == ("before", "get_object"):

@@ -28,9 +28,9 @@ def batch_of(*properties: dict[str, str]) -> RecordBatch:
 
 def test_each_record_is_requested_with_its_keys_its_offset_and_its_time() -> None:
     batch = batch_of({"KEYS": "a b"}, {"UNIQ_KEY": "u", "KEYS": "c"}, {"UNIQ_KEY": "ü"})
-    told = list(index_requests(batch, "T", 7, 3))
+    reported = list(index_requests(batch, "T", 7, 3))
     places = [(place, size) for place, size, _ in UNIT.iter_unpack(batch.units)]
-    assert told == [
+    assert reported == [
         IndexRequest("T", 7, 3, keys, place, size, 1000 + number)
         for number, (keys, (place, size)) in enumerate(zip([("a", "b"), ("u", "c"), ("ü",)], places, strict=True))
     ]

@@ -67,7 +67,7 @@ def check_take_over(old: ManifestStore, new: ManifestStore) -> None:
     busy, failed, written = threading.Event(), threading.Event(), 0
     seen: list[int] = []
 
-    def write_until_told() -> None:
+    def write_until_reported() -> None:
         nonlocal written
         try:
             while not failed.is_set():
@@ -86,7 +86,7 @@ def check_take_over(old: ManifestStore, new: ManifestStore) -> None:
             assert taken.epoch == 2
             seen.append(taken.max_offset)
 
-    run_all([write_until_told, take_over], failed.set)
+    run_all([write_until_reported, take_over], failed.set)
     assert len(set(seen)) == 1
     # The new writer took over what the old one had written last, and not one write less.
     assert seen[0] == written - 1

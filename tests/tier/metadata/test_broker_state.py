@@ -189,7 +189,7 @@ def test_text_that_is_no_table_is_reported_once_and_not_written(
 
 
 def test_settings_have_no_accounts_and_no_secrets() -> None:
-    told = {
+    reported = {
         "brokerName": "b1",
         "fileReservedTime": "72",
         "accessKey": "AK",
@@ -200,7 +200,7 @@ def test_settings_have_no_accounts_and_no_secrets() -> None:
         "tierUrl": "s3://user:pass@host/bucket",
         "authConfigNote": "secretKey=abc",
     }
-    kept = json.loads(encode_settings(told))[SETTINGS.table]
+    kept = json.loads(encode_settings(reported))[SETTINGS.table]
     assert kept == {"brokerName": "b1", "fileReservedTime": "72"}
 
 

@@ -77,8 +77,8 @@ def test_a_damaged_manifest_is_reported_and_hides_no_other(data: bytes, caplog: 
     put(driver, QueueKey(*HOME, "z", 0), 2)
     driver.put_object(manifest_name(SAMPLE.key), data)
     assert highest_epoch(driver, *HOME) == 4
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert manifest_name(SAMPLE.key) in told
+    (reported,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert manifest_name(SAMPLE.key) in reported
 
 
 def test_a_tier_that_does_not_answer_shows_no_lower_epoch() -> None:
@@ -111,7 +111,10 @@ def test_progress_is_reported_when_there_are_many(caplog: pytest.LogCaptureFixtu
         driver.put_object(manifest_name(QueueKey(*HOME, "orders", number)), small)
     with caplog.at_level(logging.INFO):
         assert highest_epoch(driver, *HOME) == 6
-    told = [record.getMessage() for record in caplog.records]
-    assert f"{2 * TELL_EVERY + 1} manifests" in told[0]
-    assert [text.partition(": ")[2].split(" manifests")[0] for text in told[1:3]] == ["1000 of 2001", "2000 of 2001"]
-    assert told[-1].endswith("is 6")
+    reported = [record.getMessage() for record in caplog.records]
+    assert f"{2 * TELL_EVERY + 1} manifests" in reported[0]
+    assert [text.partition(": ")[2].split(" manifests")[0] for text in reported[1:3]] == [
+        "1000 of 2001",
+        "2000 of 2001",
+    ]
+    assert reported[-1].endswith("is 6")

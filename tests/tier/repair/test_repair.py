@@ -24,7 +24,7 @@ from tiermq.tier.verify.verify import verify_tier
 
 
 @pytest.fixture
-def mended(tmp_path: Path) -> Iterator[RepairWorld]:
+def repaired(tmp_path: Path) -> Iterator[RepairWorld]:
     made = RepairWorld.make(tmp_path)
     yield made
     made.world.close()
@@ -32,14 +32,14 @@ def mended(tmp_path: Path) -> Iterator[RepairWorld]:
 
 @pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=[damage.__name__ for damage, _ in DAMAGES])
 def test_every_damage_is_fixed_to_the_byte_while_a_local_store_has_the_messages(
-    mended: RepairWorld, damage: Callable[[TierWorld], None]
+    repaired: RepairWorld, damage: Callable[[TierWorld], None]
 ) -> None:
-    damage(mended.world)
-    report = mended.repair()
+    damage(repaired.world)
+    report = repaired.repair()
     assert report.problems_before > 0
     assert (report.problems_after, report.is_complete) == (0, True), report.to_dict()
-    mended.assert_as_before()
-    assert mended.repair().outcomes == []
+    repaired.assert_as_before()
+    assert repaired.repair().outcomes == []
 
 
 UNITS_ONLY = {"unit_offset", "unit_offset_forward", "unit_offset_far", "unit_size", "unit_size_negative", "unit_tag",
@@ -48,90 +48,90 @@ UNITS_ONLY = {"unit_offset", "unit_offset_forward", "unit_offset_far", "unit_siz
 
 @pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=[damage.__name__ for damage, _ in DAMAGES])
 def test_without_a_local_store_units_are_fixed_and_lost_records_are_named(
-    mended: RepairWorld, damage: Callable[[TierWorld], None]
+    repaired: RepairWorld, damage: Callable[[TierWorld], None]
 ) -> None:
-    damage(mended.world)
-    report = mended.repair(with_local=False)
+    damage(repaired.world)
+    report = repaired.repair(with_local=False)
     if damage.__name__ in UNITS_ONLY:
         assert report.is_complete, report.to_dict()
-        mended.assert_as_before()
+        repaired.assert_as_before()
     else:
         assert not report.is_complete
         texts = [text for outcome in report.outcomes for text in outcome.not_possible]
         assert any("lost" in text for text in texts)
 
 
-def test_a_dry_run_reports_what_would_be_done_and_changes_nothing(mended: RepairWorld) -> None:
-    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
-    bytes_of(mended.world, unit_key(mended.world))[40] ^= 1
-    before, objects = bytes_in(mended.world), dict(mended.world.driver._place.objects)
-    report = mended.repair(dry_run=True)
+def test_a_dry_run_reports_what_would_be_done_and_changes_nothing(repaired: RepairWorld) -> None:
+    bytes_of(repaired.world, log_key(repaired.world))[100] ^= 1
+    bytes_of(repaired.world, unit_key(repaired.world))[40] ^= 1
+    before, objects = bytes_in(repaired.world), dict(repaired.world.driver._place.objects)
+    report = repaired.repair(dry_run=True)
     assert {outcome.state for outcome in report.outcomes} >= {RepairState.PLANNED}
     assert not any(outcome.not_possible for outcome in report.outcomes if outcome.action.kind is RepairKind.LOG)
-    assert (bytes_in(mended.world), mended.world.driver._place.objects) == (before, objects)
-    assert mended.asides == {}
+    assert (bytes_in(repaired.world), repaired.world.driver._place.objects) == (before, objects)
+    assert repaired.asides == {}
 
 
-def test_what_is_replaced_is_kept_under_a_name_that_no_listing_shows(mended: RepairWorld) -> None:
-    key = log_key(mended.world)
-    bytes_of(mended.world, key)[100] ^= 1
-    damaged = bytes(bytes_of(mended.world, key))
-    report = mended.repair()
-    (kept,) = [path for path in mended.asides if path.startswith(key.path)]
-    assert mended.asides[kept] == damaged
+def test_what_is_replaced_is_kept_under_a_name_that_no_listing_shows(repaired: RepairWorld) -> None:
+    key = log_key(repaired.world)
+    bytes_of(repaired.world, key)[100] ^= 1
+    damaged = bytes(bytes_of(repaired.world, key))
+    report = repaired.repair()
+    (kept,) = [path for path in repaired.asides if path.startswith(key.path)]
+    assert repaired.asides[kept] == damaged
     assert kept in {path for outcome in report.outcomes for path in outcome.kept}
-    assert kept not in bytes_in(mended.world)
+    assert kept not in bytes_in(repaired.world)
 
 
-def test_a_range_that_the_local_store_has_only_partly_is_left_and_the_rest_is_fixed(mended: RepairWorld) -> None:
-    mended.local.forget("orders", 0, 0)
-    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
-    second = log_key(mended.world, 1)
-    bytes_of(mended.world, second)[95] ^= 1
-    report = mended.repair()
+def test_a_range_that_the_local_store_has_only_partly_is_left_and_the_rest_is_fixed(repaired: RepairWorld) -> None:
+    repaired.local.forget("orders", 0, 0)
+    bytes_of(repaired.world, log_key(repaired.world))[100] ^= 1
+    second = log_key(repaired.world, 1)
+    bytes_of(repaired.world, second)[95] ^= 1
+    report = repaired.repair()
     (log,) = [outcome for outcome in report.outcomes if outcome.action.kind is RepairKind.LOG]
     assert log.state is RepairState.PARTLY
     assert "has 0 of these 1 messages" in log.not_possible[0]
-    assert bytes_in(mended.world)[second.path] == mended.before[second.path]
+    assert bytes_in(repaired.world)[second.path] == repaired.before[second.path]
     assert not report.is_complete
 
 
-def test_records_of_other_sizes_are_not_squeezed_in(mended: RepairWorld) -> None:
-    mended.local._records["orders", 0][0] = mended.local._records["payments", 2][0]
-    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
-    report = mended.repair()
+def test_records_of_other_sizes_are_not_squeezed_in(repaired: RepairWorld) -> None:
+    repaired.local._records["orders", 0][0] = repaired.local._records["payments", 2][0]
+    bytes_of(repaired.world, log_key(repaired.world))[100] ^= 1
+    report = repaired.repair()
     assert any("bytes of them, the tier had" in text for o in report.outcomes for text in o.not_possible)
 
 
-def test_a_lost_checksum_witness_is_not_renewed_for_bytes_that_are_still_damaged(mended: RepairWorld) -> None:
-    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
-    mended.repair(with_local=False)
-    kinds = {finding.kind for finding in verify_tier(mended.world.driver).problems}
+def test_a_lost_checksum_witness_is_not_renewed_for_bytes_that_are_still_damaged(repaired: RepairWorld) -> None:
+    bytes_of(repaired.world, log_key(repaired.world))[100] ^= 1
+    repaired.repair(with_local=False)
+    kinds = {finding.kind for finding in verify_tier(repaired.world.driver).problems}
     assert kinds >= {"checksum", "damaged_record"}
 
 
 @pytest.mark.parametrize("content", [b"{}", b"", b"not json"])
-def test_a_manifest_that_cannot_be_read_is_rebuilt(mended: RepairWorld, content: bytes) -> None:
+def test_a_manifest_that_cannot_be_read_is_rebuilt(repaired: RepairWorld, content: bytes) -> None:
     name = manifest_name(QUEUE)
-    mended.world.driver.put_object(name, content)
-    report = mended.repair(metadata=True)
+    repaired.world.driver.put_object(name, content)
+    report = repaired.repair(metadata=True)
     assert report.is_complete, report.to_dict()
-    mended.assert_as_before()
+    repaired.assert_as_before()
     kept = [path for outcome in report.outcomes for path in outcome.kept if "manifest" in path]
-    stored = mended.world.driver.get_object(kept[0])
+    stored = repaired.world.driver.get_object(kept[0])
     assert stored is not None
     assert stored.data == content
 
 
-def test_a_manifest_whose_version_digit_went_bad_is_rebuilt_and_a_newer_one_left_alone(mended: RepairWorld) -> None:
-    name, driver = manifest_name(QUEUE), mended.world.driver
+def test_a_manifest_whose_version_digit_went_bad_is_rebuilt_and_a_newer_one_left_alone(repaired: RepairWorld) -> None:
+    name, driver = manifest_name(QUEUE), repaired.world.driver
     good = driver.get_object(name).data
     driver.put_object(name, good.replace(b'"version":1', b'"version":3'))
-    assert mended.repair(metadata=True).is_complete
-    mended.assert_as_before()
+    assert repaired.repair(metadata=True).is_complete
+    repaired.assert_as_before()
     newer = seal_document(json.loads(good)["body"], 3)
     driver.put_object(name, newer)
-    assert not mended.repair(metadata=True).is_complete
+    assert not repaired.repair(metadata=True).is_complete
     assert driver.get_object(name).data == newer
 
 
@@ -141,70 +141,73 @@ def items_of(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("at", [-25, 2, 10, 30, 26])
-def test_an_index_file_is_rebuilt_with_the_same_items(mended: RepairWorld, at: int) -> None:
-    key = index_key(mended.world)
-    bytes_of(mended.world, key)[at] ^= 1
-    report = mended.repair(metadata=True)
+def test_an_index_file_is_rebuilt_with_the_same_items(repaired: RepairWorld, at: int) -> None:
+    key = index_key(repaired.world)
+    bytes_of(repaired.world, key)[at] ^= 1
+    report = repaired.repair(metadata=True)
     assert report.is_complete, report.to_dict()
-    before, after = mended.before[key.path], bytes_in(mended.world)[key.path]
+    before, after = repaired.before[key.path], bytes_in(repaired.world)[key.path]
     assert before[:28] == after[:28]
     assert items_of(before) == items_of(after)
-    assert verify_tier(mended.world.driver).problems == []
+    assert verify_tier(repaired.world.driver).problems == []
 
 
-def test_an_index_file_that_is_gone_is_rebuilt(mended: RepairWorld) -> None:
-    key = index_key(mended.world)
-    mended.world.driver.delete(key)
-    assert mended.repair(metadata=True).is_complete
-    assert items_of(bytes_in(mended.world)[key.path]) == items_of(mended.before[key.path])
+def test_an_index_file_that_is_gone_is_rebuilt(repaired: RepairWorld) -> None:
+    key = index_key(repaired.world)
+    repaired.world.driver.delete(key)
+    assert repaired.repair(metadata=True).is_complete
+    assert items_of(bytes_in(repaired.world)[key.path]) == items_of(repaired.before[key.path])
 
 
-def test_a_second_run_goes_on_where_a_first_one_was_cut_short(mended: RepairWorld) -> None:
-    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
-    bytes_of(mended.world, unit_key(mended.world, 1))[40] ^= 1
-    mended.world.clock.advance_ms(3_600_000)
+def test_a_second_run_goes_on_where_a_first_one_was_cut_short(repaired: RepairWorld) -> None:
+    bytes_of(repaired.world, log_key(repaired.world))[100] ^= 1
+    bytes_of(repaired.world, unit_key(repaired.world, 1))[40] ^= 1
+    repaired.world.clock.advance_ms(3_600_000)
     for operation in ("replace", "put_object", "read"):
         for fault in (Fault.BEFORE, Fault.AFTER):
             for healthy in (0, 2, 5):
-                driver = FaultyDriver(mended.world.driver, ScriptedFaults(operation, [None] * healthy + [fault]))
-                mended.world.clock.advance_ms(2 * 3_600_000)
+                driver = FaultyDriver(repaired.world.driver, ScriptedFaults(operation, [None] * healthy + [fault]))
+                repaired.world.clock.advance_ms(2 * 3_600_000)
                 try:
-                    repair_tier(driver, sources=[mended.local], clock=mended.world.clock)
+                    repair_tier(driver, sources=[repaired.local], clock=repaired.world.clock)
                 except TierUnavailable:
                     continue
-    mended.world.clock.advance_ms(2 * 3_600_000)
-    mended.repair()
-    mended.assert_as_before()
+    repaired.world.clock.advance_ms(2 * 3_600_000)
+    repaired.repair()
+    repaired.assert_as_before()
 
 
-def test_a_broker_at_work_is_named_and_nothing_is_changed(mended: RepairWorld) -> None:
-    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
-    before = bytes_in(mended.world)
+def test_a_broker_at_work_is_named_and_nothing_is_changed(repaired: RepairWorld) -> None:
+    bytes_of(repaired.world, log_key(repaired.world))[100] ^= 1
+    before = bytes_in(repaired.world)
     with pytest.raises(LeaseHeld, match="me holds it"):
-        repair_tier(mended.world.driver, sources=[mended.local], clock=mended.world.clock)
-    assert bytes_in(mended.world) == before
+        repair_tier(repaired.world.driver, sources=[repaired.local], clock=repaired.world.clock)
+    assert bytes_in(repaired.world) == before
 
 
-def test_the_broker_goes_on_after_a_repair(mended: RepairWorld) -> None:
-    damage = bytes_of(mended.world, unit_key(mended.world))
+def test_the_broker_goes_on_after_a_repair(repaired: RepairWorld) -> None:
+    damage = bytes_of(repaired.world, unit_key(repaired.world))
     damage[45] ^= 1
-    mended.repair(metadata=True)
-    lease = BrokerLease(mended.world.driver, CLUSTER, BROKER, "me again", clock=mended.world.clock)
+    repaired.repair(metadata=True)
+    lease = BrokerLease(repaired.world.driver, CLUSTER, BROKER, "me again", clock=repaired.world.clock)
     lease.acquire()
-    mended.world.reopen()
-    mended.world.write(3)
-    mended.world.put_manifests()
-    assert verify_tier(mended.world.driver, metadata=mended.world.metadata).problems == []
+    repaired.world.reopen()
+    repaired.world.write(3)
+    repaired.world.put_manifests()
+    assert verify_tier(repaired.world.driver, metadata=repaired.world.metadata).problems == []
 
 
-def test_a_repair_holds_the_lease_for_the_one_term_and_gives_it_back(mended: RepairWorld) -> None:
-    world = mended.world
+def test_a_repair_holds_the_lease_for_the_one_term_and_gives_it_back(repaired: RepairWorld) -> None:
+    world = repaired.world
     bytes_of(world, unit_key(world))[45] ^= 1
     world.clock.advance_ms(3_600_000)  # The lease of the world's writer has run out.
     watched = BrokerLease(world.driver, CLUSTER, BROKER, "somebody who looks", clock=world.clock)
     held: list[Lease | None] = []
     repair_tier(
-        world.driver, sources=[mended.local], clock=world.clock, on_outcome=lambda _outcome: held.append(watched.read())
+        world.driver,
+        sources=[repaired.local],
+        clock=world.clock,
+        on_outcome=lambda _outcome: held.append(watched.read()),
     )
     assert held
     assert all(each is not None and each.owner.startswith("repair ") for each in held)
@@ -212,30 +215,30 @@ def test_a_repair_holds_the_lease_for_the_one_term_and_gives_it_back(mended: Rep
     watched.acquire()
 
 
-def test_an_action_for_something_that_is_sound_does_nothing(mended: RepairWorld) -> None:
+def test_an_action_for_something_that_is_sound_does_nothing(repaired: RepairWorld) -> None:
     for kind in (RepairKind.LOG, RepairKind.UNITS):
-        outcome = run_repair(mended.world.driver, RepairAction(kind, QUEUE), sources=[mended.local])
+        outcome = run_repair(repaired.world.driver, RepairAction(kind, QUEUE), sources=[repaired.local])
         assert outcome.state is RepairState.UNCHANGED
-    mended.assert_as_before()
+    repaired.assert_as_before()
 
 
-def test_a_clean_tier_has_nothing_to_repair(mended: RepairWorld) -> None:
-    assert plan_repair(verify_tier(mended.world.driver)) == []
-    report = mended.repair()
+def test_a_clean_tier_has_nothing_to_repair(repaired: RepairWorld) -> None:
+    assert plan_repair(verify_tier(repaired.world.driver)) == []
+    report = repaired.repair()
     assert (report.outcomes, report.is_complete) == ([], True)
 
 
-def test_a_lost_manifest_is_made_again_though_nothing_else_is_wrong(mended: RepairWorld) -> None:
-    driver = mended.world.driver
+def test_a_lost_manifest_is_made_again_though_nothing_else_is_wrong(repaired: RepairWorld) -> None:
+    driver = repaired.world.driver
     name = next(name for name in driver.list_objects() if name == manifest_name(QUEUE))
     driver.delete_object(name)
     assert verify_tier(driver).problems == []
-    planned = mended.repair(dry_run=True)
+    planned = repaired.repair(dry_run=True)
     assert [(outcome.action.where, outcome.state) for outcome in planned.outcomes] == [
         (QUEUE.directory, RepairState.PLANNED)
     ]
     assert driver.get_object(name) is None
-    report = mended.repair()
+    report = repaired.repair()
     assert (report.is_complete, report.problems_before, report.problems_after) == (True, 0, 0)
     assert driver.get_object(name) is not None
-    assert mended.repair().outcomes == []
+    assert repaired.repair().outcomes == []

@@ -258,10 +258,10 @@ def test_progress_is_reported_queue_by_queue(
     driver: MemoryDriver, store: MetadataStore, restored: MetadataStore
 ) -> None:
     write_history(driver, store)
-    told: list[RestoreProgress] = []
-    restore(driver, restored, told.append)
-    assert [(step.done, step.total) for step in told] == [(1, 2), (2, 2)]
-    assert {step.where for step in told} == {QUEUE.logical_path, OTHER_QUEUE.logical_path}
+    reported: list[RestoreProgress] = []
+    restore(driver, restored, reported.append)
+    assert [(step.done, step.total) for step in reported] == [(1, 2), (2, 2)]
+    assert {step.where for step in reported} == {QUEUE.logical_path, OTHER_QUEUE.logical_path}
 
 
 class FailingDriver(MemoryDriver):

@@ -37,9 +37,9 @@ def test_a_tier_of_the_real_rocketmq_is_taken_over_without_a_remark(store: Metad
     report = import_rocketmq(PosixDriver(GOLDEN / "tier"), store, DATA, cluster="DefaultCluster")
     assert (report.remarks, report.not_in_tier, report.not_in_file) == ([], [], [])
     assert (report.topic_count, report.queue_count, report.message_count) == (3, 5, 116)
-    told = decode_rocketmq_json(DATA, "DefaultCluster")
-    assert {topic.name: topic.id for topic in store.topics()} == {topic.name: topic.id for topic in told.topics}
-    assert store.topic_serial_number() == told.topic_serial_number
+    reported = decode_rocketmq_json(DATA, "DefaultCluster")
+    assert {topic.name: topic.id for topic in store.topics()} == {topic.name: topic.id for topic in reported.topics}
+    assert store.topic_serial_number() == reported.topic_serial_number
     assert report.index_file_count > 0
     assert "complete=False" in report.index_note
     assert ImportReport("c", "b").index_note == "", "a tier without an index has nothing to doubt"
@@ -56,7 +56,7 @@ def test_what_the_file_does_not_say_is_read_from_the_tier(store: MetadataStore) 
 def test_sizes_times_and_creation_agree_with_rocketmqs_own_and_go_back_to_it(store: MetadataStore) -> None:
     import_rocketmq(PosixDriver(GOLDEN / "tier"), store, DATA, cluster="DefaultCluster")
     ours = decode_rocketmq_json(export_rocketmq_json(store), "DefaultCluster")
-    told = decode_rocketmq_json(DATA, "DefaultCluster")
+    reported = decode_rocketmq_json(DATA, "DefaultCluster")
 
     def facts(rows: list[Segment]) -> set[tuple[object, ...]]:
         return {(s.key, s.size, s.created_ms, s.begin_ms, s.end_ms) for s in rows}
@@ -65,13 +65,13 @@ def test_sizes_times_and_creation_agree_with_rocketmqs_own_and_go_back_to_it(sto
         # Of an index file RocketMQ notes a newest message that is older than the file; we let no range end so early.
         return [row for row in metadata.segments if row.size and row.key.type is not SegmentType.INDEX]
 
-    assert facts(of_queues(ours)) == facts(of_queues(told))
+    assert facts(of_queues(ours)) == facts(of_queues(reported))
 
 
 def test_a_file_that_is_behind_its_tier_is_made_good(tmp_path: Path, store: MetadataStore) -> None:
-    told = DATA.replace(b'"size":8046', b'"size":2682')
-    assert told != DATA
-    report = import_rocketmq(PosixDriver(GOLDEN / "tier"), store, told, cluster="DefaultCluster")
+    reported = DATA.replace(b'"size":8046', b'"size":2682')
+    assert reported != DATA
+    report = import_rocketmq(PosixDriver(GOLDEN / "tier"), store, reported, cluster="DefaultCluster")
     assert report.message_count == 116
     files = FlatFileStore(PosixDriver(GOLDEN / "tier"), store, "DefaultCluster", "broker-a", ManualClock())
     file = files.find("later", 0)
@@ -106,11 +106,11 @@ def test_bug_11_times_that_rocketmq_read_from_the_wrong_place_are_made_good(stor
     """It takes a store time from byte 56 whatever the host's shape is, so those of IPv6 producers are nonsense."""
     golden = GOLDEN.parent / "rocketmq-5.3.3-tier-ipv6"
     data = (golden / "tieredStoreMetadata.json").read_bytes()
-    told = decode_rocketmq_json(data, "DefaultCluster")
+    reported = decode_rocketmq_json(data, "DefaultCluster")
     import_rocketmq(PosixDriver(golden / "tier"), store, data, cluster="DefaultCluster")
     logs = [row for row in store.all_segments() if row.size and row.key.type is SegmentType.COMMIT_LOG]
     assert logs
     for row in logs:
         assert 1_600_000_000_000 < row.begin_ms <= row.end_ms < 2_000_000_000_000
-    said = {row.key: row.end_ms for row in told.segments}
+    said = {row.key: row.end_ms for row in reported.segments}
     assert any(said[row.key] != row.end_ms for row in logs)

@@ -44,7 +44,7 @@ def test_segments_whose_newest_message_is_too_old_go_and_the_minimum_follows(bro
     assert broker.world.readable() == list(range(8, 16))
     assert [segment.key.type for segment in report.segments] == [UNITS, LOG, LOG]
     assert sorted(key.base for key in broker.world.listed() if key.type is UNITS) == [100, 200, 300]
-    assert broker.told == [("broker-a/orders/0", ManifestCause.EXPIRY)]
+    assert broker.reported == [("broker-a/orders/0", ManifestCause.EXPIRY)]
     assert (broker.retention.counts.segments, broker.retention.counts.bytes) == (3, report.bytes_freed)
 
 
@@ -53,7 +53,7 @@ def test_what_is_just_young_enough_stays(broker: Broker) -> None:
     broker.later(72)
     assert not broker.retention.run().segments
     assert broker.world.readable() == list(range(8))
-    assert broker.told == []
+    assert broker.reported == []
 
 
 def test_a_topics_own_reserve_time_comes_before_the_global_one(broker: Broker) -> None:

@@ -151,9 +151,9 @@ def test_a_tier_that_cannot_be_reached_raises(world: TierWorld) -> None:
 
 
 def test_progress_is_reported_in_bytes_and_comes_to_the_total(world: TierWorld) -> None:
-    told: list[tuple[int, int]] = []
-    verify_tier(world.driver, progress=lambda done, total: told.append((done, total)))
-    assert sum(done for done, _ in told) == told[0][1]
+    reported: list[tuple[int, int]] = []
+    verify_tier(world.driver, progress=lambda done, total: reported.append((done, total)))
+    assert sum(done for done, _ in reported) == reported[0][1]
 
 
 def test_a_tier_in_an_object_store_is_verified_over_its_parts(tmp_path: Path) -> None:
