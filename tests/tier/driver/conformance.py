@@ -351,15 +351,19 @@ class SegmentConformance:
 
         def race(number: int) -> list[int]:
             driver, won = place.open(), []
-            for _ in range(rounds):
-                barrier.wait()
-                position = driver.size(key)
-                barrier.wait()
-                try:
-                    driver.write(key, position, [blocks[number]])
-                    won.append(position)
-                except SegmentConflict:
-                    assert driver.size(key) > position
+            try:
+                for _ in range(rounds):
+                    barrier.wait()
+                    position = driver.size(key)
+                    barrier.wait()
+                    try:
+                        driver.write(key, position, [blocks[number]])
+                        won.append(position)
+                    except SegmentConflict:
+                        assert driver.size(key) > position
+            except BaseException:
+                barrier.abort()  # The others must not wait for this one.
+                raise
             return won
 
         with ThreadPoolExecutor(4) as pool:
