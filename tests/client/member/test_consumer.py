@@ -12,6 +12,7 @@ import pytest
 
 import tiermq
 from tiermq import Message, RetryLater
+from tiermq.client.member.async_consumer import AsyncConsumer
 from tiermq.client.member.cluster import Cluster, Consumer
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.start_position import Start
@@ -210,24 +211,34 @@ def test_a_handler_that_closes_its_own_consumer_is_an_error_in_a_thread_and_work
     asyncio.run(work())
 
 
-def test_a_message_that_always_fails_becomes_a_dead_letter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["sent back", "sent again", "in order"])
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_a_message_that_always_fails_becomes_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, max_attempts: int
+) -> None:
     attempts = []
 
     def handle(message: ReceivedMessage) -> None:
         attempts.append(message.attempt)
         raise RetryLater(delay_level=1)
 
+    async def refuse(*_: Any) -> None:
+        raise RequestRefused("look message by offset failed")
+
+    if way == "sent again":
+        monkeypatch.setattr(AsyncConsumer, "_send_back", refuse)
+    options: dict[str, Any] = {"on_message": handle, "max_attempts": max_attempts, "ordered": way == "in order"}
     with LocalBroker(tmp_path) as broker, tiermq.connect(broker.name_server) as cluster:
         broker.send("orders", b"bad")
-        with cluster.consumer("audit", topic="orders", start="first", on_message=handle, max_attempts=2):
-            until(lambda: attempts == [1])
-            broker.advance(seconds=5)
-            until(lambda: attempts == [1, 2])
-            broker.advance(seconds=5)
-            until(lambda: broker.messages("%DLQ%audit") or attempts == [1, 2, 3])
-            broker.advance(seconds=5)
+        with cluster.consumer("audit", topic="orders", start="first", **options):
+            until(lambda: attempts)
+            for _ in range(max_attempts - 1):
+                broker.advance(seconds=5)
+                until(lambda: len(attempts) > 1)
             until(lambda: broker.messages("%DLQ%audit"))
+            broker.advance(seconds=5)
         assert [message.body for message in broker.messages("%DLQ%audit")] == [b"bad"]
+    assert len(attempts) == max_attempts
 
 
 def test_a_loop_can_put_messages_off_or_aside(broker: LocalBroker, cluster: Cluster, topic: str, group: str) -> None:

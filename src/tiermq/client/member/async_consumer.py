@@ -87,7 +87,9 @@ DEAD_LETTER_LEVEL = -1
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer reads. `max_attempts`: a message that failed as often becomes a dead letter."""
+    """How a consumer reads. `max_attempts`: a message that failed as often, the first delivery counted, becomes a dead
+    letter. RocketMQ's `maxReconsumeTimes` counts the deliveries after the first: one less.
+    """
 
     start: Literal["first", "last"] | int = "last"
     is_broadcast: bool = False
@@ -716,7 +718,7 @@ class AsyncConsumer:
             originMsgId=message.message_id,
             originTopic=message.topic,
             unitMode=False,
-            maxReconsumeTimes=self.settings.max_attempts,
+            maxReconsumeTimes=self.settings.max_attempts - 1,
             bname=message.queue.broker_name,
         )
 
@@ -728,8 +730,9 @@ class AsyncConsumer:
         properties[RETRY_TOPIC] = message.topic
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         properties[DELAY] = str(delay_level if delay_level > 0 else 3 + message.stored.reconsume_times)
-        if delay_level == DEAD_LETTER_LEVEL:
-            times = self.settings.max_attempts + 1  # The broker puts aside what was tried too often.
+        if delay_level == DEAD_LETTER_LEVEL or times >= self.settings.max_attempts:
+            # The broker puts aside what was tried too often: above the limit, in RocketMQ 4.9 also at it.
+            times = max(times, self.settings.max_attempts) + 1
         stored = message.stored
         flags = with_host_shapes(stored.sys_flag, born_v6=False, store_v6=False)
         fields: dict[str, Any] = send_fields(
