@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,50 @@ def test_a_reset_by_an_operator_moves_members_that_run(
         assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
         consumer.seek("first")
         assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "start", ["1h", "2020-01-31T12:00:00Z", timedelta(hours=1), datetime(2020, 1, 31, tzinfo=UTC), 0, 1_600_000_000_000]
+)
+def test_a_seek_and_a_start_take_times_and_ages(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, start: Start
+) -> None:
+    fill(broker, topic)
+    with cluster.consumer(group, topic=topic, start=start, idle_s=2) as consumer:
+        assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
+        consumer.seek(start)
+        assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
+        consumer.seek("last")
+        consumer.seek(timedelta(hours=-24))
+        broker.send(topic, b"new")
+        assert next(consumer).body == b"new"
+
+
+@pytest.mark.parametrize("start", ["frist", "1 hour", "2020-01-31T12:00:00", -5, 1.5, True, None, {0: 1}, {99: 1}])
+def test_a_seek_to_anything_else_is_refused_in_words(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, start: Any
+) -> None:
+    broker.send(topic, b"one", 0)
+    with cluster.consumer(group, topic=topic, start="first", idle_s=2) as consumer:
+        assert next(consumer).body == b"one"
+        with pytest.raises(BadConfig, match="seek: expected 'first', 'last', an age"):
+            consumer.seek(start)
+    assert committed(broker, group, topic) == 1
+
+
+def test_a_consumer_outside_of_its_block_is_refused_in_words(cluster: Cluster, topic: str, group: str) -> None:
+    consumer = cluster.consumer(group, topic=topic, start="first", idle_s=IDLE_S)
+    uses: list[Callable[[], Any]] = [
+        lambda: next(consumer),
+        lambda: consumer.poll(wait_s=IDLE_S),
+        lambda: consumer.seek("first"),
+        consumer.commit,
+    ]
+    for use in uses:
+        with pytest.raises(RemotingError, match=r"use `with cluster\.consumer\("):
+            use()
+    with consumer:
+        assert consumer.poll(wait_s=IDLE_S) == []
 
 
 def test_flow_control_stops_pulls_until_messages_are_taken(
