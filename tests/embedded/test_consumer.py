@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,57 @@ def test_a_position_can_be_moved(tmp_path: Path) -> None:
             assert bodies(consumer) == []
             with pytest.raises(BadConfig):
                 consumer.seek({0: -1})
+
+
+def test_a_position_beyond_the_end_is_the_end_and_what_comes_later_is_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        put(store, b"1", b"2", b"3")
+
+        def fail_after_a_seek() -> None:
+            with store.consumer("orders", group="audit") as consumer:
+                consumer.seek({0: 10})
+                assert (consumer.positions, consumer.lag) == ({0: 3}, 0)
+                put(store, b"4", b"5")
+                assert consumer.lag == 2
+                assert [message.body for message in consumer.take()] == [b"4", b"5"]
+                raise ValueError
+
+        with pytest.raises(ValueError):
+            fail_after_a_seek()
+        with store.consumer("orders", group="audit") as consumer:
+            assert bodies(consumer) == [b"4", b"5"]
+    assert "offset 10 is beyond the end of queue 0 of orders: it continues at 3" in caplog.text
+
+
+def test_stored_offsets_beyond_the_end_are_moved_to_it(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with opened(tmp_path) as store:
+        put(store, b"1", b"2", b"3")
+    offsets = ConsumerOffsets(str(tmp_path / "config"), manual_clock)
+    for queue_id in (0, 1):
+        offsets.commit("audit", "orders", queue_id, 10)
+    offsets.flush()
+    with opened(tmp_path) as store:
+        with store.consumer("orders", group="audit") as consumer:
+            put(store, b"4")
+            put(store, b"5", queue_id=1)  # A queue that was empty when the consumer was made.
+            assert sorted(bodies(consumer)) == [b"4", b"5"]
+        with store.consumer("orders", group="audit") as consumer:
+            assert (consumer.positions, consumer.lag) == ({0: 4, 1: 1}, 0)
+
+
+@pytest.mark.parametrize("to", ["frist", {7: 1}, {0: 1, 7: 1}, {"0": 1}, {0: True}, -5])
+def test_a_seek_to_what_is_not_there_is_refused_and_moves_nothing(tmp_path: Path, to: Any) -> None:
+    with opened(tmp_path) as store:
+        with store.consumer("orders", group="audit") as consumer, pytest.raises(BadConfig):
+            consumer.seek(to)
+        put(store, b"1", b"2", b"3")
+        with store.consumer("orders", group="audit") as consumer:
+            assert len(bodies(consumer)) == 3
+            with pytest.raises(BadConfig):
+                consumer.seek(to)
+            assert bodies(consumer) == []
 
 
 def test_tags_choose_and_others_are_passed_for_good(tmp_path: Path) -> None:

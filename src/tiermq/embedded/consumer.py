@@ -66,12 +66,14 @@ class Consumer:
         self._from_last = start == "last"
         self._given: list[tuple[StoredMessage, QueueName, int]] = []
         self._closed = False
+        self._is_begun = False
         self._state.begin(group, topic)
         try:
             self._stream = self._new_stream()
         except BaseException:
             self._state.end(group, topic)
             raise
+        self._is_begun = True
         self._from_last, self._start_ms = False, None  # A queue that comes later is read from its beginning.
 
     def _new_stream(self) -> MessageStream:
@@ -100,8 +102,23 @@ class Consumer:
                 if engine.store_time_of(topic, queue_id, begin) < self._start_ms:
                     begin = engine.max_offset(topic, queue_id)
             self._offsets.commit(self.group, topic, queue_id, begin)
+        elif begin > (end := max(0, engine.max_offset(topic, queue_id))):
+            if self._is_begun:  # The queue had no message before: all that it has came after the consumer.
+                end = max(0, engine.min_offset(topic, queue_id))
+            begin = self._within(topic, queue_id, begin, end)
+            self._offsets.commit(self.group, topic, queue_id, begin)
         is_plain = self._chosen.expression == "*" or topic == self.retry_topic
         return QueueReader(self._store, topic, queue_id, begin, None, None if is_plain else self._chosen)
+
+    def _within(self, topic: str, queue_id: int, offset: int, end: int) -> int:
+        """An offset of the queue, at most `end`: above it, messages that come later would count as consumed."""
+        if offset <= end:
+            return offset
+        _log.warning(
+            "group %s: offset %d is beyond the end of queue %d of %s: it continues at %d",
+            self.group, offset, queue_id, topic, end,
+        )  # fmt: skip
+        return end
 
     # Messages
 
@@ -223,24 +240,32 @@ class Consumer:
         return sum(max(0, engine.max_offset(*name) - at) for name, at in zip(names, known, strict=True))
 
     def seek(self, to: Moment | dict[int, int]) -> None:
-        """Continue elsewhere: "first", "last", a moment as in `store.read`, or offsets by queue id. Durable then."""
+        """Continue elsewhere: "first", "last", a moment as in `store.read`, or offsets by queue id. Durable then.
+
+        An offset beyond the end of its queue means the end. Raises BadConfig for what is none of these, and for a queue
+        that the topic does not have: then nothing was moved.
+        """
         self._require_open()
         engine = self._store._engine
-        now_ms = self._store._clock.now_ms()
+        since_ms = 0 if isinstance(to, dict) or to in ("first", "last") else moment_ms(to, self._store._clock.now_ms())
         self._store._see_all()
-        for queue_id in engine.topics().get(self.topic, ()):
+        queue_ids = engine.topics().get(self.topic, ())
+        if isinstance(to, dict):
+            for queue_id, offset in to.items():
+                if queue_id not in queue_ids:
+                    raise BadConfig(f"expected a queue of {self.topic}, one of {list(queue_ids)}, found {queue_id!r}")
+                if type(offset) is not int or offset < 0:
+                    raise BadConfig(f"an offset is a whole number of 0 or more, found {offset!r}")
+            queue_ids = list(to)
+        for queue_id in queue_ids:
             if isinstance(to, dict):
-                if queue_id not in to:
-                    continue
-                if not isinstance(to[queue_id], int) or to[queue_id] < 0:
-                    raise BadConfig(f"an offset is a whole number of 0 or more, found {to[queue_id]!r}")
-                offset = to[queue_id]
+                offset = self._within(self.topic, queue_id, to[queue_id], engine.max_offset(self.topic, queue_id))
             elif to == "first":
                 offset = max(0, engine.min_offset(self.topic, queue_id))
             elif to == "last":
                 offset = engine.max_offset(self.topic, queue_id)
             else:
-                offset = engine.offset_at(self.topic, queue_id, moment_ms(to, now_ms))
+                offset = engine.offset_at(self.topic, queue_id, since_ms)
             self._offsets.commit(self.group, self.topic, queue_id, offset)
         self._given.clear()
         self._stream = self._new_stream()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import tiermq
 from tiermq import Message, RetryLater
+from tiermq.client.member.async_consumer import AsyncConsumer
 from tiermq.client.member.cluster import Cluster, Consumer
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.start_position import Start
@@ -210,24 +212,34 @@ def test_a_handler_that_closes_its_own_consumer_is_an_error_in_a_thread_and_work
     asyncio.run(work())
 
 
-def test_a_message_that_always_fails_becomes_a_dead_letter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["sent back", "sent again", "in order"])
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_a_message_that_always_fails_becomes_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, max_attempts: int
+) -> None:
     attempts = []
 
     def handle(message: ReceivedMessage) -> None:
         attempts.append(message.attempt)
         raise RetryLater(delay_level=1)
 
+    async def refuse(*_: Any) -> None:
+        raise RequestRefused("look message by offset failed")
+
+    if way == "sent again":
+        monkeypatch.setattr(AsyncConsumer, "_send_back", refuse)
+    options: dict[str, Any] = {"on_message": handle, "max_attempts": max_attempts, "ordered": way == "in order"}
     with LocalBroker(tmp_path) as broker, tiermq.connect(broker.name_server) as cluster:
         broker.send("orders", b"bad")
-        with cluster.consumer("audit", topic="orders", start="first", on_message=handle, max_attempts=2):
-            until(lambda: attempts == [1])
-            broker.advance(seconds=5)
-            until(lambda: attempts == [1, 2])
-            broker.advance(seconds=5)
-            until(lambda: broker.messages("%DLQ%audit") or attempts == [1, 2, 3])
-            broker.advance(seconds=5)
+        with cluster.consumer("audit", topic="orders", start="first", **options):
+            until(lambda: attempts)
+            for _ in range(max_attempts - 1):
+                broker.advance(seconds=5)
+                until(lambda: len(attempts) > 1)
             until(lambda: broker.messages("%DLQ%audit"))
+            broker.advance(seconds=5)
         assert [message.body for message in broker.messages("%DLQ%audit")] == [b"bad"]
+    assert len(attempts) == max_attempts
 
 
 def test_a_loop_can_put_messages_off_or_aside(broker: LocalBroker, cluster: Cluster, topic: str, group: str) -> None:
@@ -293,6 +305,50 @@ def test_a_reset_by_an_operator_moves_members_that_run(
         assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
         consumer.seek("first")
         assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "start", ["1h", "2020-01-31T12:00:00Z", timedelta(hours=1), datetime(2020, 1, 31, tzinfo=UTC), 0, 1_600_000_000_000]
+)
+def test_a_seek_and_a_start_take_times_and_ages(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, start: Start
+) -> None:
+    fill(broker, topic)
+    with cluster.consumer(group, topic=topic, start=start, idle_s=2) as consumer:
+        assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
+        consumer.seek(start)
+        assert sorted(next(consumer).body for _ in EXPECTED) == EXPECTED
+        consumer.seek("last")
+        consumer.seek(timedelta(hours=-24))
+        broker.send(topic, b"new")
+        assert next(consumer).body == b"new"
+
+
+@pytest.mark.parametrize("start", ["frist", "1 hour", "2020-01-31T12:00:00", -5, 1.5, True, None, {0: 1}, {99: 1}])
+def test_a_seek_to_anything_else_is_refused_in_words(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, start: Any
+) -> None:
+    broker.send(topic, b"one", 0)
+    with cluster.consumer(group, topic=topic, start="first", idle_s=2) as consumer:
+        assert next(consumer).body == b"one"
+        with pytest.raises(BadConfig, match="seek: expected 'first', 'last', an age"):
+            consumer.seek(start)
+    assert committed(broker, group, topic) == 1
+
+
+def test_a_consumer_outside_of_its_block_is_refused_in_words(cluster: Cluster, topic: str, group: str) -> None:
+    consumer = cluster.consumer(group, topic=topic, start="first", idle_s=IDLE_S)
+    uses: list[Callable[[], Any]] = [
+        lambda: next(consumer),
+        lambda: consumer.poll(wait_s=IDLE_S),
+        lambda: consumer.seek("first"),
+        consumer.commit,
+    ]
+    for use in uses:
+        with pytest.raises(RemotingError, match=r"use `with cluster\.consumer\("):
+            use()
+    with consumer:
+        assert consumer.poll(wait_s=IDLE_S) == []
 
 
 def test_flow_control_stops_pulls_until_messages_are_taken(

@@ -9,7 +9,7 @@ import pytest
 import tiermq
 from tiermq.client.member.cluster import Cluster
 from tiermq.client.member.received_message import ReceivedMessage
-from tiermq.errors import BadConfig, IllegalMessage, RequestRefused
+from tiermq.errors import BadConfig, IllegalMessage, RemotingError, RequestRefused
 from tiermq.testing import LocalBroker
 
 
@@ -54,6 +54,8 @@ def test_tags_and_conditions_choose_what_is_popped(
 
 
 def test_what_cannot_be_received_is_refused_in_words(cluster: Cluster, topic: str, group: str) -> None:
+    with pytest.raises(RemotingError, match=r"use `with cluster\.simple_consumer\("):
+        cluster.simple_consumer(group, topic=topic).receive(wait_s=0)
     with pytest.raises(BadConfig, match="above 0"):
         cluster.simple_consumer(group, topic=topic, invisible_s=0)
     with pytest.raises(RequestRefused, match="expected the topic"), cluster.simple_consumer(group, topic="unheard"):

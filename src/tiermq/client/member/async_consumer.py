@@ -39,7 +39,8 @@ from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.operator_requests import OperatorRequests
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_command
-from tiermq.client.member.session import CLOSE_S, Session
+from tiermq.client.member.session import CLOSE_S, Session, not_started
+from tiermq.client.member.start_position import Start, checked_start
 from tiermq.client.member.subscription import Subscription
 from tiermq.client.queue_access import HOLD_MS, PULLED, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from tiermq.client.send_fields import send_fields
@@ -87,7 +88,9 @@ DEAD_LETTER_LEVEL = -1
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer reads. `max_attempts`: a message that failed as often becomes a dead letter."""
+    """How a consumer reads. `max_attempts`: a message that failed as often, the first delivery counted, becomes a dead
+    letter. RocketMQ's `maxReconsumeTimes` counts the deliveries after the first: one less.
+    """
 
     start: Literal["first", "last"] | int = "last"
     is_broadcast: bool = False
@@ -132,7 +135,7 @@ class AsyncConsumer:
         self._must_rebalance = asyncio.Event()
         self._rebalancing = asyncio.Lock()
         self._closed = asyncio.Event()
-        self._is_closing = False
+        self._is_started = self._is_closing = False
         self._received_count = self._sent_back_count = 0
         self._has_others = False
         self._made_later: set[str] = set()
@@ -178,6 +181,7 @@ class AsyncConsumer:
         self._tasks.append(self._session.spawn(self._commit_always(), f"commit-{self.group}"))
         if self.settings.is_ordered and not self.settings.is_broadcast:
             self._tasks.append(self._session.spawn(self._lock_always(), f"lock-{self.group}"))
+        self._is_started = True
         if self.handlers is not None:
             self.handlers.start(self._session)
 
@@ -206,8 +210,13 @@ class AsyncConsumer:
             self._pulls.clear()
             self._closed.set()
 
+    def _require_started(self) -> None:
+        if not self._is_started:
+            raise not_started(self.group, "cluster.consumer(…)")
+
     async def wait(self) -> None:
         """Until the consumer is closed: handlers work meanwhile."""
+        self._require_started()
         await self._closed.wait()
 
     @property
@@ -298,13 +307,18 @@ class AsyncConsumer:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(f"{address}: the reply was not delivered: {answer.remark}", answer.code)
 
-    async def seek(self, start: Literal["first", "last"] | int) -> None:
-        """Continue all queues of this member at the first message, behind the last one, or at a time in ms."""
+    async def seek(self, start: Start) -> None:
+        """Continue all queues of this member at the first message, behind the last one, or at a time, as `start` of
+        `AsyncCluster.consumer`. Raises BadConfig for anything else.
+        """
+        self._require_started()
+        begin = checked_start(start, "seek")
         for queue in [each for each in self._queues.values() if not is_retry_topic(each.name.topic)]:
-            await self.move(queue, await self._bound(queue.name, start))
+            await self.move(queue, await self._bound(queue.name, begin))
 
     async def take(self, most: int, wait_s: float | None) -> list[ReceivedMessage]:
         """Messages that are ready, as soon as there are any; [] after `wait_s`, or when the consumer closes."""
+        self._require_started()
         found = self._take_ready(most)
         if found or self._is_closing:
             return found
@@ -628,6 +642,7 @@ class AsyncConsumer:
 
     async def commit(self) -> None:
         """Commit what is done now; it is done every five seconds anyway, and at the end."""
+        self._require_started()
         await self._commit(list(self._queues.values()))
 
     async def _commit(self, queues: Iterable[AssignedQueue], *, timeout_s: float = CLOSE_S) -> None:
@@ -716,7 +731,7 @@ class AsyncConsumer:
             originMsgId=message.message_id,
             originTopic=message.topic,
             unitMode=False,
-            maxReconsumeTimes=self.settings.max_attempts,
+            maxReconsumeTimes=self.settings.max_attempts - 1,
             bname=message.queue.broker_name,
         )
 
@@ -728,8 +743,9 @@ class AsyncConsumer:
         properties[RETRY_TOPIC] = message.topic
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         properties[DELAY] = str(delay_level if delay_level > 0 else 3 + message.stored.reconsume_times)
-        if delay_level == DEAD_LETTER_LEVEL:
-            times = self.settings.max_attempts + 1  # The broker puts aside what was tried too often.
+        if delay_level == DEAD_LETTER_LEVEL or times >= self.settings.max_attempts:
+            # The broker puts aside what was tried too often: above the limit, in RocketMQ 4.9 also at it.
+            times = max(times, self.settings.max_attempts) + 1
         stored = message.stored
         flags = with_host_shapes(stored.sys_flag, born_v6=False, store_v6=False)
         fields: dict[str, Any] = send_fields(

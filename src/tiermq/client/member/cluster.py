@@ -312,8 +312,8 @@ class Consumer(_OnLoop):
         """Answer a message of `producer.request`."""
         self._run(self._inner.reply(message, body))
 
-    def seek(self, start: Literal["first", "last"] | int) -> None:
-        """Continue all queues of this member at the first message, behind the last one, or at a time in ms."""
+    def seek(self, start: Start) -> None:
+        """Continue all queues of this member elsewhere: see `AsyncConsumer.seek`."""
         self._run(self._inner.seek(start))
 
     def commit(self) -> None:

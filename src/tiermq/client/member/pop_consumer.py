@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.received_message import ReceivedMessage
-from tiermq.client.member.session import REQUEST_S, Session
+from tiermq.client.member.session import REQUEST_S, Session, not_started
 from tiermq.client.member.subscription import Subscription
 from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefused
 from tiermq.message.properties import POP_CK
@@ -94,7 +94,7 @@ class AsyncSimpleConsumer:
         self._invisible_ms = round(invisible_s * 1000)
         self._init_mode = 0 if start == "first" else 1
         self._turn = itertools.count()
-        self._is_closed = False
+        self._is_started = self._is_closed = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -113,6 +113,7 @@ class AsyncSimpleConsumer:
             raise await self._session.client.unknown_topic(self._subscription.topic, "no broker has it")
         self._session.consumers[self.group] = self
         await self._session.greet_all(self.topics())
+        self._is_started = True
 
     async def close(self) -> None:
         """Leave the group. What is not acknowledged comes again when its time is over."""
@@ -131,6 +132,8 @@ class AsyncSimpleConsumer:
         """
         if self._is_closed:
             raise RemotingError(f"group {self.group}: expected an open consumer, found it closed")
+        if not self._is_started:
+            raise not_started(self.group, "cluster.simple_consumer(…)")
         if not 1 <= max_messages <= POP_MESSAGES_MAX:
             raise IllegalMessage(f"expected 1 to {POP_MESSAGES_MAX} messages, found {max_messages}")
         topic = self._subscription.topic

@@ -295,3 +295,11 @@ def make_client_id(name_servers: str) -> str:
         probe.connect((host, port))  # Of a datagram socket: it finds the way out and sends nothing.
         address = probe.getsockname()[0]
     return f"{address}@{os.getpid()}#{time.time_ns()}"
+
+
+def not_started(group: str, call: str) -> RemotingError:
+    """Of a consumer that is used outside of its block: it would wait for messages for ever."""
+    return RemotingError(
+        f"group {group}: expected a consumer that has joined its group, found one that has not: "
+        f"use `with {call} as consumer`, with aconnect() `async with`"
+    )
