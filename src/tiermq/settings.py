@@ -96,6 +96,8 @@ class Promise(NamedTuple):
     """What to do."""
     kept_by: str = ""
     """The option that provides it, if there is one."""
+    values: tuple[str, ...] = ()
+    """All valid values, where it is neither a number nor free text."""
 
 
 def is_true(value: str) -> bool:
@@ -106,13 +108,34 @@ def is_false(value: str) -> bool:
     return value.strip().lower() == "false"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Above:
+    """Numbers above a limit."""
+
+    limit: int
+
+    def __call__(self, value: str) -> bool:
+        return _WHOLE_NUMBER.fullmatch(value.strip()) is not None and int(value) > self.limit
+
+
+BOOLEANS = ("true", "false")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
+
+
+def check_promise_values(entries: Mapping[str, str], promises: Mapping[str, Promise]) -> None:
+    """Raises BadConfig for a value that is none of the valid ones: `yes` must not be taken for a harmless `false`."""
+    for key, value in entries.items():
+        if (promise := promises.get(key)) is None:
+            continue
+        valid = BOOLEANS if promise.asks in (is_true, is_false) else promise.values
+        if valid and value.strip().lower() not in valid:
+            raise BadConfig(f"{key} is {', '.join(valid[:-1])} or {valid[-1]}, found {value[:80]!r}")
+        if isinstance(promise.asks, Above) and not _WHOLE_NUMBER.fullmatch(value.strip()):
+            raise BadConfig(f"{key} is a whole number, found {value[:80]!r}")
+
+
 def is_given(value: str) -> bool:
     return bool(value.strip())
-
-
-def above(limit: int) -> Callable[[str], bool]:
-    """Numbers above a limit; an invalid number is reported when the setting is read."""
-    return lambda value: value.strip().isdecimal() and int(value) > limit
 
 
 def unkept_promises(
@@ -131,7 +154,9 @@ def unkept_in_file(path: Path, promises: Mapping[str, Promise], kept: Collection
     """The same, of a file. Unknown keys of a TOML file are refused by its reader: such a file promises nothing."""
     if path.suffix == ".toml":
         return []
-    return unkept_promises(read_entries(read_settings_text(path), path.suffix), promises, kept)
+    entries = read_entries(read_settings_text(path), path.suffix)
+    check_promise_values(entries, promises)
+    return unkept_promises(entries, promises, kept)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -343,7 +368,7 @@ def read_settings_text(path: Path) -> str:
     """A file's text. Raises BadConfig when it is not in UTF-8, and OSError."""
     data = path.read_bytes()
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")  # Some editors begin a file with a byte order mark.
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadConfig(
@@ -354,6 +379,11 @@ def read_settings_text(path: Path) -> str:
 def read_entries(text: str, suffix: str) -> dict[str, str]:
     """Keys and values, as text, of flat YAML (by the file's suffix) or of Java properties. Raises BadConfig."""
     if suffix not in YAML_SUFFIXES:
+        if text.lstrip()[:1] == "{":  # As properties, each of its lines would be an unknown setting.
+            raise BadConfig(
+                "expected lines of the form name=value, found JSON, as in RocketMQ's rmq-proxy.json: write its "
+                "settings into a broker.conf, or into YAML (*.yml) or TOML (*.toml)"
+            )
         return read_properties(text)
     entries = read_yaml(text)
     for key, value in entries.items():

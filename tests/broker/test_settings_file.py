@@ -12,7 +12,7 @@ from tiermq.broker.rocketmq_settings import ALIASES, NAMES, PROMISES
 from tiermq.broker.settings_file import read_settings_file, settings_in_properties, settings_in_toml
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
-from tiermq.settings import settings_of
+from tiermq.settings import is_false, is_true, settings_of
 from tiermq.tier.tier_config import TierConfig
 
 BROKER_CONF = """
@@ -209,6 +209,41 @@ def test_what_asks_for_safety_that_is_not_provided_is_found_in_either_kind_of_fi
     assert found.startswith(f"{name}={value}: ")
     (found,) = settings_in_toml(f'"{name}" = {value if value in ("true", "false") else json.dumps(value)}\n').unkept()
     assert found.startswith(f"{name}=")
+
+
+BOOLEAN_PROMISES = [name for name, promise in PROMISES.items() if promise.asks in (is_true, is_false)]
+
+
+@pytest.mark.parametrize("name", BOOLEAN_PROMISES)
+@pytest.mark.parametrize("value", ["yes", "1", "on", "enabled", ""])
+def test_no_value_of_a_refused_switch_is_taken_for_off_but_false(tmp_path: Path, name: str, value: str) -> None:
+    for suffix, text in ((".conf", f"{name}={value}\n"), (".yml", f"{name}: '{value}'\n")):
+        path = tmp_path / f"broker{suffix}"
+        path.write_text(text)
+        with pytest.raises(BadConfig, match=f"{name} is true or false, found {value!r}"):
+            read_settings_file(path)
+
+
+def test_upper_case_and_blanks_do_not_switch_protection_off(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    for written in ("aclEnable=TRUE ", "\ufeffaclEnable=true", "tls.server.mode=ENFORCING", "totalReplicas=+3"):
+        path.write_text(f"{written}\n")
+        assert len(read_settings_file(path).unkept()) == 1, written
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("tls.server.mode=enforced", "tls.server.mode is disabled, permissive or enforcing, found 'enforced'"),
+        ("tls.server.need.client.auth=true", "tls.server.need.client.auth is none, optional or require, found 'true'"),
+        ("totalReplicas=three", "totalReplicas is a whole number, found 'three'"),
+    ],
+)
+def test_a_mode_that_does_not_exist_is_refused_and_not_taken_for_none(tmp_path: Path, text: str, word: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{text}\n")
+    with pytest.raises(BadConfig, match=word):
+        read_settings_file(path)
 
 
 def test_ordinary_values_of_the_same_settings_ask_for_nothing() -> None:

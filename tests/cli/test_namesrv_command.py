@@ -189,6 +189,18 @@ def test_a_secured_file_does_not_start_an_open_name_server(tmp_path: Path, line:
     assert "To start without it: --accept-weaker" in result.output
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("authenticationEnabled=yes", "authenticationEnabled is true or false, found 'yes'"),
+        ('{"authenticationEnabled": true}', "expected lines of the form name=value, found JSON"),
+    ],
+)
+def test_a_file_of_which_it_is_unclear_what_it_protects_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "ns.conf").write_text(f"{text}\n")
+    assert words in refused("--port", "0", "--config", str(tmp_path / "ns.conf")).output
+
+
 def test_a_secured_file_starts_with_the_option_that_keeps_it_or_when_less_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "ns.conf").write_text(f"aclEnable=true\nkvConfigPath={tmp_path}/kv.json\n")
     (tmp_path / "accounts.toml").write_text('[[accounts]]\naccessKey = "root"\nsecretKey = "12345678"\nadmin = true\n')

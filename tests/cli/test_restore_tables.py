@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.brokers import SMALL, broker_config
-from cli.test_serve_command import FREE
+from broker.brokers import SMALL, broker_config, send_command
+from cli.test_serve_command import FREE, at
 from servers.preloaded import Preloaded
 from tiermq.broker.broker import Broker
 from tiermq.cli.main import cli
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Credentials
+from tiermq.remoting.tls import trusting_client_context
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
@@ -59,11 +63,12 @@ class World:
             f'{values}\n[broker]\nbind_address = "127.0.0.1"\nbroker_name = "b1"\nflush_consumer_offset_interval = 50\n'
         )
         self.name_server = self.address = ""
+        self.ports: tuple[str, ...] = FREE
 
     @contextmanager
     def serving(self, *words: str, end: signal.Signals = signal.SIGTERM, tier: bool = True) -> Iterator[None]:
         given = ["--tier", self.tier] if tier else []
-        command = ["serve", str(self.store), "-c", str(self.config), *given, *FREE, *words, "--json"]
+        command = ["serve", str(self.store), "-c", str(self.config), *given, *self.ports, *words, "--json"]
         process = Preloaded(command)
         try:
             ready = json.loads(process.stdout.readline())
@@ -171,6 +176,44 @@ def test_consumers_continue_after_the_disk_of_a_broker_was_lost(world: World, en
     assert "tierManifestInterval=1\n" in (world.store / "config/restored-broker.conf").read_text()
     with world.serving():
         world.require_continued()
+
+
+def test_a_protected_broker_is_not_restored_as_an_open_one(world: World, tmp_path: Path) -> None:
+    accounts = tmp_path / "acl.toml"
+    accounts.write_text('[[accounts]]\naccessKey = "ak"\nsecretKey = "a long secret"\nadmin = true\n')
+    protected = ("--acl", str(accounts), "--tls", "enforcing")
+    signed = {"credentials": Credentials("ak", "a long secret"), "tls": trusting_client_context()}
+    with world.serving(*protected), at(world.address, **signed) as client:
+        assert client.request(send_command()).code == ResponseCode.SUCCESS
+    lost = world.name_server
+    world.lose_disk()
+    world.restore()
+    restored = world.store / "config/restored-broker.conf"
+    assert {"aclEnable=true", "tls.server.mode=enforcing"} <= set(restored.read_text().splitlines())
+    assert "a long secret" not in restored.read_text()
+    assert "namesrvAddr" not in restored.read_text(), "it was part of the broker"
+    words = ("serve", world.store, "-c", restored, "--tier", world.tier, *FREE)
+    asked = world.run(*words, code=2).stderr
+    assert "aclEnable=true: requests would not be checked" in asked
+    assert "tls.server.mode=enforcing: plain peers would be served" in asked
+    world.config = restored
+    with world.serving(*protected), at(world.name_server, **signed) as client:
+        assert world.name_server != lost
+        route = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "TBW102"})
+        assert world.address.encode() in bytes(client.request(route).body)
+
+
+def test_the_name_server_that_a_lost_broker_shared_with_others_is_restored(world: World) -> None:
+    with NameServer(NameServerConfig(listen_port=0, kv_config_path="")) as names:
+        world.ports = ("--port", "0", "--namesrv", f"127.0.0.1:{names.port}")
+        with world.serving():
+            world.run("produce", "orders", "one")
+        world.lose_disk()
+        world.restore()
+        restored = world.store / "config/restored-broker.conf"
+        assert f"namesrvAddr=127.0.0.1\\:{names.port}\n" in restored.read_text()
+        refused = world.run("serve", world.store, "-c", restored, *FREE, code=2).stderr
+        assert f"--namesrv-port 0: expected no other name server beside it, found namesrvAddr of {restored}" in refused
 
 
 def test_a_job_copies_the_tables_of_a_store_directory_too(world: World) -> None:

@@ -369,6 +369,24 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
             assert client.request(send_command()).code == ResponseCode.SUCCESS
 
 
+def test_a_file_of_which_it_is_unclear_what_it_protects_starts_no_open_broker(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    proxy = tmp_path / "rmq-proxy.json"
+    proxy.write_text('{\n  "rocketMQClusterName": "DefaultCluster",\n  "authenticationEnabled": true\n}\n')
+    assert f"{proxy}: expected lines of the form name=value, found JSON" in refused(store, "-c", proxy, *FREE)
+    config = tmp_path / "broker.conf"
+    for line, said in (
+        ("authenticationEnabled=yes", "authenticationEnabled is true or false, found 'yes'"),
+        ("tls.server.mode=enforced", "tls.server.mode is disabled, permissive or enforcing, found 'enforced'"),
+    ):
+        config.write_text(f"{line}\n{SMALL_PROPERTIES}")
+        assert f"{config}: {said}" in refused(store, "-c", config, *FREE)
+    secured = tmp_path / "broker.yml"
+    secured.write_text(proxy.read_text())  # JSON is YAML.
+    assert "authenticationEnabled=true: requests would not be checked" in refusal(store, "-c", secured, *FREE)
+    assert not store.exists()
+
+
 def test_prometheus_settings_of_rocketmq_serve_metrics(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text(f"metricsExporterType=PROM\nmetricsPromExporterPort=0\n{SMALL_PROPERTIES}")

@@ -155,6 +155,9 @@ class Broker:
     """See the module. Started and stopped once, by one thread."""
 
     _otlp: OtlpExport | None = None
+    _endpoint: HttpEndpoint | None = None
+    _registration: BrokerRegistration | None = None
+    _thread: LoopThread | None = None
 
     def __init__(
         self,
@@ -172,14 +175,13 @@ class Broker:
         term: Term | None = None,
         settings_file: Path | None = None,
         master_tls: Callable[[], ssl.SSLContext] | None = None,
+        with_name_server: bool = False,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
+        self._protection, self._with_name_server = _protection(tls, acl), with_name_server
         self.store = store
         self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
-        self._endpoint: HttpEndpoint | None = None
-        self._registration: BrokerRegistration | None = None
-        self._thread: LoopThread | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self.not_uploaded: NotUploaded | None = None
         """What the tier lacks of a store that was closed; None before, and without a tier."""
@@ -324,6 +326,7 @@ class Broker:
         accept_weaker: bool = False,
         elected: Elected | None = None,
         master_tls: Callable[[], ssl.SSLContext] | None = None,
+        with_name_server: bool = False,
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
@@ -332,6 +335,7 @@ class Broker:
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
         `elected`: the role that an election gave, in place of `broker_role`. A slave does not open its tier.
         `master_tls`: how an observer speaks TLS with its master, at both of its ports, in place of the other two.
+        `with_name_server`: `namesrv_addr` is a name server of this process, and gone with it.
 
         Raises OSError when the port cannot be had, BadConfig when the store has other names in its tier than `config`,
         and what opening the store raises.
@@ -345,12 +349,8 @@ class Broker:
         config = _without_sends(config, settings)
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None, is_elected=elected is not None)
-        settings = {
-            "message_delay_level": config.message_delay_level,
-            "accept_weaker": accept_weaker,
-            "with_replication": True,
-            **settings,
-        }
+        settings = {"accept_weaker": accept_weaker, "with_replication": True, **settings}
+        settings.setdefault("message_delay_level", config.message_delay_level)
         with contextlib.ExitStack() as undo:
             listening = broker_sockets(config)
             undo.callback(listening.close)
@@ -375,6 +375,7 @@ class Broker:
                 term=None if elected is None else elected.term(os.fspath(path)),
                 settings_file=settings_file,
                 master_tls=master_tls,
+                with_name_server=with_name_server,
             )
             undo.pop_all()
         return made
@@ -567,10 +568,17 @@ class Broker:
             self.parts.topics.put_all(learned)
 
     def _changed_settings(self) -> dict[str, str]:
-        """The settings that are not the defaults, by RocketMQ's names."""
+        """The settings that are not the defaults, by RocketMQ's names, and that the broker is protected.
+
+        A broker that is restored with them must not be open where this one was not, nor wait for a name server that
+        was part of this process.
+        """
         tiered = self.parts.tiered
         configurations = [self.config, self.parts.local.config, *([] if tiered is None else [tiered.tier.config])]
-        return {name: text for each in configurations for name, text in each.changed_properties().items()}
+        changed = {name: text for each in configurations for name, text in each.changed_properties().items()}
+        if self._with_name_server:
+            changed.pop("namesrvAddr", None)
+        return changed | self._protection
 
     def _flush_tables(self) -> None:
         """On the loop: let the pool write what the journals of topics and groups have."""
@@ -724,6 +732,16 @@ class Broker:
 def _is_guarded(tls: TlsSettings | None, acl: AccessCheck | None) -> bool:
     """Whether strangers are kept from the port for clients."""
     return acl is not None or (tls is not None and tls.mode is TlsMode.ENFORCING)
+
+
+def _protection(tls: TlsSettings | None, acl: AccessCheck | None) -> dict[str, str]:
+    """Settings of RocketMQ that ask for the protection that this broker has; no secrets and no paths."""
+    has = {
+        "aclEnable": "" if acl is None else "true",
+        "tls.server.mode": "enforcing" if tls is not None and tls.mode is TlsMode.ENFORCING else "",
+        "tls.server.need.client.auth": "require" if tls is not None and tls.client_must_authenticate else "",
+    }
+    return {name: value for name, value in has.items() if value}
 
 
 def _ha_tls(config: BrokerConfig, tls: TlsSettings | None, client: Callable[[], ssl.SSLContext] | None) -> HaTls | None:

@@ -22,7 +22,7 @@ from tiermq.config import PROMISES as STORE_PROMISES
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.errors import BadConfig
 from tiermq.remoting.security_promises import ACL, SECURITY_PROMISES
-from tiermq.settings import Promise, above, is_false, is_given, is_true, settings_of
+from tiermq.settings import Above, Promise, is_false, is_given, is_true, settings_of
 
 TIER, NAMESRV, ENDPOINT, CONTROLLER = "--tier", "--namesrv", "AWS_ENDPOINT_URL", "enableControllerMode"
 """An operator's override that keeps a promise; those of security are in `remoting.security_promises`."""
@@ -61,7 +61,7 @@ PROMISES: Mapping[str, Promise] = {
     # Requests.
     "rejectPullConsumerEnable": Promise(is_true, "pulls would be served", "leave it out, or deny SUB with --acl", ACL),
     "litePullMessageEnable": Promise(is_false, "pulls would be served", "leave it out, or deny SUB with --acl", ACL),
-    "startAcceptSendRequestTimeStamp": Promise(above(0), "sends would be taken before that time", "leave it out"),
+    "startAcceptSendRequestTimeStamp": Promise(Above(0), "sends would be taken before that time", "leave it out"),
     "configBlackList": Promise(
         _names_changeable,
         "settings in it could be changed over the network",
@@ -69,7 +69,7 @@ PROMISES: Mapping[str, Promise] = {
         ACL,
     ),
     # Roles that change by themselves.
-    "totalReplicas": _role(above(1)),
+    "totalReplicas": _role(Above(1)),
     "allAckInSyncStateSet": Promise(
         is_true,
         "there is no SyncStateSet without a controller",

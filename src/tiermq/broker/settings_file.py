@@ -26,6 +26,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import parse_name_servers
 from tiermq.settings import (
     Configuration,
+    check_promise_values,
     did_you_mean,
     named_as,
     read_entries,
@@ -76,6 +77,7 @@ def read_settings_file(path: Path) -> FileSettings:
             StoreConfig(**found.store)
             TierConfig(**found.tier)
             NameServerConfig(**found.namesrv)
+            check_promise_values(found.entries, PROMISES)
             _check_name_servers(str(found.broker.get("namesrv_addr", "")))
     except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from error

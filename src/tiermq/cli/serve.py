@@ -203,6 +203,7 @@ def _start(
         name_server_tls=peers_tls,
         settings_file=options["config_file"],
         accept_weaker=options["accept_weaker"],
+        with_name_server=own is not None,
         **{**(file.tier if tier else {}), **file.store},
     )
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
@@ -284,6 +285,7 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     directory = (options["directory"] or StoreConfig(**file.store).root_path).absolute()
     config = _broker_config({**options, "name": options["name"] or "brokers"}, file, str(directory))
+    _check_name_server(options, config)
     acl = security.acl()
     if acl is not None and acl.table.administrator() is None:
         raise BadConfig(f"{security.accounts}: expected an administrator, as whom brokers register, found none")
@@ -366,6 +368,7 @@ def _started(
 def _check_options(options: dict[str, Any], file: FileSettings, config: BrokerConfig, weaker: list[str]) -> None:
     """Raises BadConfig."""
     check_weaker("serve", options["config_file"], weaker, accepted=options["accept_weaker"])
+    _check_name_server(options, config)
     how = "--standby" if options["standby"] else "enableControllerMode" if config.enable_controller_mode else ""
     if how and not config.takes_messages:
         raise BadConfig(f"{how}: expected a broker that takes messages, found one that only reads or follows")
@@ -554,6 +557,16 @@ def _name_server_config(
     if options["namesrv_port"] is not None:
         values["listen_port"] = options["namesrv_port"]
     return NameServerConfig(**values)
+
+
+def _check_name_server(options: dict[str, Any], config: BrokerConfig) -> None:
+    """Raises BadConfig for a port of a name server that this process does not run."""
+    if config.namesrv_addr and options["namesrv_port"] is not None:
+        where = "--namesrv" if options["namesrv"] else f"namesrvAddr of {options['config_file']}"
+        raise BadConfig(
+            f"--namesrv-port {options['namesrv_port']}: expected no other name server beside it, found {where} "
+            f"{config.namesrv_addr}: no name server runs in this process then; leave out one of the two"
+        )
 
 
 def _own_name_server(

@@ -25,10 +25,18 @@ SECURITY_PROMISES: Mapping[str, Promise] = {
     # TLS, which RocketMQ takes from the command line or a file of its own.
     "useTLS": Promise(is_true, "other servers would be reached without TLS", "give --tls enforcing", ENFORCING),
     "tls.server.mode": Promise(
-        lambda value: value.strip() == "enforcing", "plain peers would be served", "give --tls enforcing", ENFORCING
+        lambda value: value.strip().lower() == "enforcing",
+        "plain peers would be served",
+        "give --tls enforcing",
+        ENFORCING,
+        ("disabled", "permissive", "enforcing"),
     ),
     "tls.server.need.client.auth": Promise(
-        lambda value: value.strip() == "require", "no client needs a certificate", "give --tls-trusted", TRUSTED
+        lambda value: value.strip().lower() == "require",
+        "no client needs a certificate",
+        "give --tls-trusted",
+        TRUSTED,
+        ("none", "optional", "require"),
     ),
     "tls.server.authClient": Promise(is_true, "no client needs a certificate", "give --tls-trusted", TRUSTED),
     "tls.server.trustCertPath": Promise(is_given, "no client needs a certificate", "give --tls-trusted", TRUSTED),
