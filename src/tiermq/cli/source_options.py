@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
+from tiermq.cli.option_values import NamedStore
 from tiermq.client.cluster_client import Access
 from tiermq.console.catalogue import Result, run
 from tiermq.console.sources import SourcePlace, Sources, Visit
@@ -29,12 +29,12 @@ def source_options(command: F) -> F:
     """Add the options to a command, which receives them as `visit`. Without any, the default name server is asked."""
 
     @functools.wraps(command)
-    def with_visit(*arguments: Any, access: Access, tier: str | None, stores: tuple[Path, ...], **others: Any) -> Any:
+    def with_visit(
+        *arguments: Any, access: Access, tier: str | None, stores: tuple[StorePlace, ...], **others: Any
+    ) -> Any:
         if not access.name_servers and tier is None and not stores:
             access = Access(DEFAULT_NAME_SERVER, access.access_key, access.secret_key, access.tls, access.certificates)
-        place = SourcePlace(
-            access if access.name_servers else None, tier, tuple(StorePlace(str(each)) for each in stores)
-        )
+        place = SourcePlace(access if access.name_servers else None, tier, stores)
         sources = Sources(place)
         try:
             # The command runs as its user, who may do what the account and the file system allow.
@@ -47,8 +47,9 @@ def source_options(command: F) -> F:
         "--store",
         "stores",
         multiple=True,
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Read this store directory; repeatable.",
+        type=NamedStore(),
+        metavar="DIR[=NAME]",
+        help="Read this store directory, of the broker NAME; repeatable.",
     )(made)
     decorated: F = click.option("--tier", metavar="URL", help="Read this tier; no broker needed.")(made)
     return decorated

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_NO_TIER, EXIT_PROBLEMS
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -26,7 +27,7 @@ BROKER = click.option("--broker", help="Only this broker (brokerName).")
 TOPIC = click.option("--topic", help="Only this topic.")
 STORE = click.option(
     "--store",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=StoreDirectory(),
     help="A broker's store directory, with its tier metadata in config/.",
 )
 
