@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from tiermq.cli.main import cli
 from tiermq.cli.option_values import Moment
 from tiermq.clock import read_moment_ms
+from tiermq.store.local_store import LocalStore
 
 NOW_MS = 1_800_000_000_000
 
@@ -36,3 +41,34 @@ def test_other_texts_are_no_moments(text: str) -> None:
 def test_an_option_takes_a_moment_or_its_default() -> None:
     assert Moment().convert(7, None, None) == 7
     assert Moment().convert("8", None, None) == 8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["serve", "{url}"],
+        ["follow", "{url}", "--tier", "memory://t"],
+        ["store", "stat", "{url}"],
+        ["transaction", "ls", "{url}"],
+        ["delayed", "ls", "--store", "{url}"],
+        ["tier", "restore", "memory://t", "--store", "{url}"],
+        ["status", "--store", "{url}"],
+        ["console", "--store", "{url}"],
+    ],
+    ids=" ".join,
+)
+def test_a_url_is_no_store_directory(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = (tmp_path / "tier").as_uri()
+    refused = CliRunner().invoke(cli, [word.format(url=url) for word in words])
+    assert refused.exit_code == 2
+    assert f"expected a store directory, found the URL {url}" in refused.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_of_the_console_and_of_lists_may_have_its_brokers_name(tmp_path: Path) -> None:
+    LocalStore.open(tmp_path / "s", background=False).close()
+    listed = CliRunner().invoke(cli, ["topic", "list", "--store", f"{tmp_path / 's'}=shop", "--json"])
+    assert listed.exit_code == 0, listed.output
+    refused = CliRunner().invoke(cli, ["topic", "list", "--store", f"{tmp_path / 'none'}=shop"])
+    assert "does not exist" in refused.output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import Message
+from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.store.local_store import LocalStore
 
@@ -64,3 +64,29 @@ def test_mistakes_are_explained_in_a_sentence(store: Path) -> None:
     assert (wrong.exit_code, "Tables are" in wrong.output) == (1, True)
     assert "did you mean 'orders'" in run("select 1", "--store", store, "--topic", "order").output
     assert "tiermq pipeline sql" in run("--help").output
+
+
+COUNT = "select count(*) from orders"
+
+
+@pytest.mark.parametrize("own", [30, 5], ids=["longer", "shorter"])
+def test_a_store_of_another_broker_is_not_read_under_the_tiers_name(store: Path, tmp_path: Path, own: int) -> None:
+    with TieredStore.open(tmp_path / "t", tier=tmp_path / "bucket", broker_name="web") as opened:
+        opened.put_many([Message("orders", b"web %d" % n, queue_id=n % 2) for n in range(own)])
+    tier = (tmp_path / "bucket").as_uri()
+    refused = run(COUNT, "--store", store, "--tier", tier)
+    assert refused.exit_code != 0
+    assert "expected the store of broker 'web'" in refused.output
+    assert "--store DIR=NAME" in refused.output
+    named = run(COUNT, "--store", f"{store}=shop", "--tier", tier, "--format", "csv")
+    assert named.stdout.endswith(f"\n{30 + own}\n")
+
+
+def test_a_store_without_its_records_of_a_tier_is_recognised_by_its_messages(tmp_path: Path) -> None:
+    with TieredStore.open(tmp_path / "t", tier=tmp_path / "bucket", broker_name="web") as opened:
+        opened.put_many([Message("orders", b"%d" % n, queue_id=n % 2) for n in range(30)])
+    (tmp_path / "t" / "config" / "tieredStoreMetadata.db").unlink()
+    with LocalStore.open(tmp_path / "t") as alone:
+        alone.put(Message("orders", b"not uploaded", queue_id=0))
+    found = run(COUNT, "--store", tmp_path / "t", "--tier", (tmp_path / "bucket").as_uri(), "--format", "csv")
+    assert found.stdout.endswith("\n31\n"), found.output

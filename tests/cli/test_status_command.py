@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.wire_commands import process, shell
+from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 
 
@@ -72,7 +73,7 @@ def test_a_terminal_of_any_width_shows_whole_figures(columns: int) -> None:
     """In a pseudo-terminal, as `rich` finds it there."""
     code = (
         f"import os; os.environ['COLUMNS'] = '{columns}'\n"
-        "from tiermq.cli.source_options import print_table\n"
+        "from tiermq.cli.terminal import print_table\n"
         "print_table(('topic', 'queues', 'messages', 'behind'),"
         " [('a-name-that-must-fold-somewhere', '1,024', '123,456,789,012', '999,456,789,012')])\n"
     )
@@ -231,3 +232,31 @@ def test_a_shell_completes_names_of_topics_and_groups(tmp_path: Path) -> None:
         words = [sys.executable, "-c", "from tiermq.cli.main import cli; cli(prog_name='tiermq')"]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert done.stdout.split() == ["plain,orders", "plain,orders-late"], done.stderr
+
+
+@pytest.mark.parametrize("words", [["status"], ["topic", "list"], ["console", "--port", "0"]], ids=" ".join)
+@pytest.mark.parametrize("exists", [True, False], ids=["empty", "nowhere"])
+@pytest.mark.parametrize("as_path", [True, False], ids=["path", "url"])
+def test_a_tier_without_history_is_refused_as_tier_stat_does(
+    tmp_path: Path, words: list[str], exists: bool, as_path: bool
+) -> None:
+    tier = tmp_path / "typo"
+    if exists:
+        tier.mkdir()
+    found = subprocess.run(
+        [sys.executable, "-m", "tiermq.cli", *words, "--tier", str(tier) if as_path else tier.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode != 0
+    assert f"{tier.as_uri()}: expected a tier, found no message history there; check the address" in found.stderr
+    assert found.stdout == ""
+    assert tier.exists() == exists
+
+
+def test_a_tier_may_be_a_directory(tmp_path: Path) -> None:
+    with TieredStore.open(tmp_path / "s", tier=tmp_path / "t") as store:
+        store.put(Message("orders", b"coffee"))
+    found = CliRunner().invoke(cli, ["topic", "list", "--tier", str(tmp_path / "t"), "--json"])
+    assert [row["topic"] for row in json.loads(found.output)["topics"]] == ["orders"]

@@ -8,7 +8,7 @@ import pytest
 
 from tiermq import LocalStore, Message, NotUploaded, TieredStore
 from tiermq.embedded.locations import tier_url
-from tiermq.errors import BadConfig, IllegalMessage, StoreClosed
+from tiermq.errors import BadConfig, IllegalMessage, StoreClosed, TierError
 
 
 def test_a_tier_is_a_url_a_path_or_a_relative_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +26,21 @@ def test_a_tier_is_a_url_a_path_or_a_relative_directory(tmp_path: Path, monkeypa
     with TieredStore.open("other", tier=Path("my tier"), restore=True) as again:
         assert [message.body for message in again.read("orders")] == [b"coffee"]
         assert again.restored is not None
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["empty", "nowhere"])
+def test_a_restore_from_a_tier_without_history_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, exists: bool
+) -> None:
+    if exists:
+        (tmp_path / "buckt").mkdir()
+    with pytest.raises(TierError, match=r"buckt: expected history to restore, found none; nothing was restored"):
+        TieredStore.open(tmp_path / "new", tier=tmp_path / "buckt", restore=True)
+    assert [each.name for each in tmp_path.rglob("*")] == ["buckt"] * exists
+    with TieredStore.open(tmp_path / "new", tier=tmp_path / "tier") as store:
+        store.put(Message("orders", b"coffee"))
+    with TieredStore.open(tmp_path / "new", tier=tmp_path / "tier", restore=True) as store:
+        assert [message.body for message in store.read("orders")] == [b"coffee"]
 
 
 def test_what_was_put_is_read_at_once_from_either_store(tmp_path: Path) -> None:

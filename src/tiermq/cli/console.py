@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.option_values import NamedStore
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import EndSignals, give_up, say_event
+from tiermq.cli.source_options import require_history, tier_place
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace, Sources
 from tiermq.console.web.server import PORT, ConsoleServer
@@ -28,8 +30,9 @@ from tiermq.remoting.permissions import AccessFile
     "--store",
     "stores",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read this store directory, in use or not; repeatable.",
+    metavar="DIR[=NAME]",
+    type=NamedStore(),
+    help="Read this store directory, in use or not, of the broker NAME; repeatable.",
 )
 @click.option(
     "--table",
@@ -54,7 +57,7 @@ from tiermq.remoting.permissions import AccessFile
 def console(
     access: Access,
     tier: str | None,
-    stores: tuple[Path, ...],
+    stores: tuple[StorePlace, ...],
     tables: tuple[str, ...],
     spark_master: str | None,
     port: int,
@@ -85,11 +88,14 @@ def console(
             # Visitors sign with their own account, never with this process's.
             visitors = Access(access.name_servers, None, None, access.tls, access.certificates)
             place = SourcePlace(
-                visitors if access.name_servers else None, tier, tuple(StorePlace(str(each)) for each in stores),
+                visitors if access.name_servers else None, tier_place(tier), stores,
                 tables, spark_master,
             )  # fmt: skip
+            sources = Sources(place)
+            running.callback(sources.close)
+            require_history(sources)
             server = ConsoleServer(
-                Sources(place), host=host, port=port, hosts=hosts, accounts=acl, allow_changes=allow_changes
+                sources, host=host, port=port, hosts=hosts, accounts=acl, allow_changes=allow_changes
             )
             running.callback(server.stop)
             server.start()

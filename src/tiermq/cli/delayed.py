@@ -15,6 +15,7 @@ import click
 
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.tier.options import opened
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
@@ -55,7 +56,7 @@ _TIER = click.option("--tier", "tier_url", metavar="URL", help="List the tiered 
 @click.option(
     "--store",
     "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=StoreDirectory(exists=True),
     help="Read this store directory of TierMQ or RocketMQ instead of asking brokers.",
 )
 @_TIER

@@ -21,6 +21,7 @@ from tiermq.broker.rocketmq_settings import ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER, cluster_options
 from tiermq.cli.conventions import EXIT_CANNOT_START
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.serve import check_access, own_account
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
@@ -60,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", metavar="DIR", type=StoreDirectory())
 @click.option(
     "--tier", metavar="URL", required=True, help="Upload there: s3://bucket/prefix, gs://…, az://…, file:///dir."
 )

@@ -1,14 +1,17 @@
-"""Values of options: times (milliseconds since 1970, ISO 8601 with zone, or an age), retention times, sizes."""
+"""Values of options: times (milliseconds since 1970, ISO 8601 with zone, or an age), retention times, sizes, stores."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tiermq.clock import read_moment_ms
+from tiermq.history.scan_values import StorePlace
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -32,6 +35,38 @@ class Moment(_OptionType):
             return read_moment_ms(value, time.time_ns() // 1_000_000)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class StoreDirectory(click.Path):
+    """The type of a store directory. A URL is refused: as a path it would be a directory of that name."""
+
+    _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+
+    def __init__(self, *, exists: bool = False) -> None:
+        super().__init__(exists=exists, file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self._URL.match(os.fspath(value)):
+            self.fail(f"expected a store directory, found the URL {value}; a tier is given with --tier", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class NamedStore(StoreDirectory):
+    """The type of `DIR`, `DIR=broker` or `DIR=cluster/broker`, of a directory that exists: a StorePlace."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, StorePlace):
+            return value
+        path, cluster, broker = value, "", ""
+        if "=" in value:
+            # Imported here: it needs numpy, which lists of brokers do without.
+            from tiermq.pipeline.scan.scan_spec import named_store
+
+            path, cluster, broker = named_store(value)
+        return StorePlace(str(super().convert(path, param, ctx)), cluster, broker)
 
 
 def parse_hours(option: str, text: str, words: str = "") -> int:

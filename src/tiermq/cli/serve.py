@@ -26,6 +26,7 @@ from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.broker_supervisor import BrokerSupervisor, broker_commands
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
     ACCEPT_WEAKER,
@@ -67,7 +68,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", required=False, metavar="[DIR]", type=StoreDirectory())
 @click.option("--tier", metavar="URL", help="Keep history there: s3://bucket/prefix, gs://…, az://…, file:///dir.")
 @click.option(
     "-c",

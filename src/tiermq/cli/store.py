@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_PROBLEMS, FINDINGS_SHOWN_MAX, SuggestingGroup
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.terminal import bar, is_watched, print_table
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.waiting_view import WaitingView
@@ -43,10 +44,10 @@ def directory_options(command: Callable[..., None]) -> Callable[..., None]:
             "--log",
             "logs",
             multiple=True,
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            type=StoreDirectory(exists=True),
             help="Commit log directory outside of DIRECTORY (storePathCommitLog); repeatable.",
         ),
-        click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path)),
+        click.argument("directory", type=StoreDirectory(exists=True)),
     ):
         command = decorate(command)
     return command

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.tier.output import moment
 from tiermq.console.catalogue import camel
 from tiermq.delivery.transactions.open_halves import open_halves
@@ -36,12 +37,12 @@ def transaction() -> None:
 
 
 @transaction.command("ls")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=StoreDirectory(exists=True))
 @click.option(
     "--log",
     "logs",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=StoreDirectory(exists=True),
     help="Commit log directory outside of DIRECTORY (storePathCommitLog); repeatable.",
 )
 @click.option("--topic", help="Only transactions of this topic.")
@@ -82,7 +83,7 @@ def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group:
 @click.option(
     "--store",
     "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=StoreDirectory(exists=True),
     help="Read this store directory. With --tier: hot and cold as one.",
 )
 @click.option("--broker", default="", help="The broker's name in the tier that --store belongs to, if it has several.")

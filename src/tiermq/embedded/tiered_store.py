@@ -14,9 +14,12 @@ from typing import Any, Self
 
 from tiermq.clock import Clock
 from tiermq.config import StoreConfig
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers
 from tiermq.embedded.locations import Location, tier_url
 from tiermq.embedded.message_store import MessageStore
 from tiermq.errors import TierError
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.restore.restore_report import RestoreReport
 from tiermq.tier.retention.retention import RetentionReport
 from tiermq.tier.tier_config import TierConfig
@@ -54,9 +57,12 @@ class TieredStore(MessageStore):
 
         settings: RocketMQ's names in snake_case, of the local store and of the tier alike. restore=True rebuilds what
         the tier has into an empty directory first. Raises what `LocalStore.open` raises, BadTierUrl, TierCredentials;
-        a tier that is out of reach raises only with `restore`.
+        a tier that is out of reach raises only with `restore`, and so does one without any history (TierError).
         """
         url = None if tier is None else tier_url(tier)
+        if restore:
+            given = url or settings.get("tier_url") or (tier_config.url if tier_config is not None else None)
+            _require_history(path, given)
         engine = TieredEngine.open(
             path, tier=url, restore=restore, config=config, tier_config=tier_config, clock=clock, grows=True, **settings
         )
@@ -100,3 +106,23 @@ class TieredStore(MessageStore):
 
     def _shown(self) -> str:
         return f"{super()._shown()}, tier={self.tier_url!r}"
+
+
+def _require_history(path: str | os.PathLike[str], url: str | None) -> None:
+    """Check that a tier has anything to restore, unless the store knows it already. Raises TierError; makes no file.
+
+    The engine does not check it: a broker that takes over restores by itself, also from a tier without its history.
+    """
+    if url is None or TierConfig(store_path_root_dir=os.fspath(path)).metadata_path.is_file():
+        return
+    driver = open_driver(url, reads=True)
+    try:
+        if next(iter(driver.list_segments()), None) is not None:
+            return
+        if not list_tier(driver, TierScope()).brokers and not discover_timers(driver, TierScope()):
+            raise TierError(
+                f"{driver.url}: expected history to restore, found none; nothing was restored. Check the address, or "
+                "begin a new history there without restore=True"
+            )
+    finally:
+        driver.close()

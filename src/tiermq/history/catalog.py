@@ -31,6 +31,7 @@ from tiermq.history.scan_values import (
     SegmentSpan,
     StorePlace,
 )
+from tiermq.history.store_broker import require_store_of_broker
 from tiermq.message.topic_name import is_light_queue
 from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.store.tier_continuation import recorded_names
@@ -235,8 +236,14 @@ class Catalog:
                 named.append(replace(store, cluster=store.cluster or _cluster_of(store.broker, known)))
             elif len(recorded) == 1:
                 named.append(replace(store, cluster=recorded[0][0], broker=recorded[0][1]))
-            elif known:
+            elif known and self._cold is not None:
                 cluster, broker = require_one_broker(known, self.history.tier.url, store.path)
+                opened = self.history.store(store.path)
+                opened.refresh()
+                of_broker = [
+                    each for key, each in self._cold.queues.items() if (key.cluster, key.broker) == (cluster, broker)
+                ]
+                require_store_of_broker(self.history.tier, opened, of_broker)
                 named.append(replace(store, cluster=cluster, broker=broker))
             else:
                 named.append(replace(store, cluster=store.cluster or DEFAULT_CLUSTER, broker=DEFAULT_BROKER))

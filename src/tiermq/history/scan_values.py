@@ -42,8 +42,8 @@ class Side(enum.StrEnum):
 class StorePlace:
     """A store directory and its broker.
 
-    Without names the catalogue uses those recorded when the store was used with a tier, else the tier's only broker,
-    else the defaults. A QueueHistory and a ScanTask always have names.
+    Without names the catalogue uses those recorded when the store was used with a tier, else the tier's only broker
+    if its messages are the same (`store_broker`), else the defaults. A QueueHistory and a ScanTask always have names.
     """
 
     path: str

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS, SuggestingGroup
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.terminal import bar
 from tiermq.cli.tier.metadata import export_metadata, import_, restore
 from tiermq.cli.tier.options import (
@@ -337,7 +338,7 @@ def verify(
     "--store",
     "stores",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=StoreDirectory(exists=True),
     help="Store directory that may still have lost messages; repeatable.",
 )
 @click.option("--no-index", is_flag=True, help="Do not read the key index, and do not repair it.")

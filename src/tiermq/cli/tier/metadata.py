@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.terminal import bar
 from tiermq.cli.tier.options import BROKER, CLUSTER, JSON, STORE, URL, broker_metadata, new_metadata, opened, print_json
 from tiermq.cli.tier.output import remark_values, show_remarks, show_tables, table_values
@@ -54,7 +55,7 @@ def _totals(report: RestoreReport | ImportReport) -> str:
 @click.option(
     "--store",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=StoreDirectory(),
     help="Store directory to fill; it must have no tier metadata yet.",
 )
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
@@ -133,9 +134,7 @@ def restore(
 )
 @click.option("--cluster", default="DefaultCluster", show_default=True, help="The broker's brokerClusterName.")
 @BROKER
-@click.option(
-    "--store", required=True, type=click.Path(file_okay=False, path_type=Path), help="Store directory to fill."
-)
+@click.option("--store", required=True, type=StoreDirectory(), help="Store directory to fill.")
 @JSON
 def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path, as_json: bool) -> None:
     """Take over a tier from RocketMQ, with its metadata file.

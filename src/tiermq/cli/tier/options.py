@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_NO_TIER, EXIT_PROBLEMS
+from tiermq.cli.option_values import StoreDirectory
 from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -26,7 +27,7 @@ BROKER = click.option("--broker", help="Only this broker (brokerName).")
 TOPIC = click.option("--topic", help="Only this topic.")
 STORE = click.option(
     "--store",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=StoreDirectory(),
     help="A broker's store directory, with its tier metadata in config/.",
 )
 
@@ -51,14 +52,17 @@ def fail(error: TierMQError) -> NoReturn:
 
 def no_history(url: str, *names: str | None) -> NoReturn:
     """Report that there is no tier, or no such cluster, broker or topic. Exit code 1."""
+    click.echo(f"Error: {no_history_words(url, *names)}", err=True)
+    raise SystemExit(EXIT_PROBLEMS)
+
+
+def no_history_words(url: str, *names: str | None) -> str:
     wanted = "/".join(name or "*" for name in names)
     expected = f"history of {wanted}" if any(names) else "a tier"
-    click.echo(
-        f"Error: {url}: expected {expected}, found no message history there; check the address, or copy a store into "
-        f"it: `tiermq pipeline offload --store DIR=cluster/broker --tier {url}`",
-        err=True,
+    return (
+        f"{url}: expected {expected}, found no message history there; check the address, or copy a store into "
+        f"it: `tiermq pipeline offload --store DIR=cluster/broker --tier {url}`"
     )
-    raise SystemExit(EXIT_PROBLEMS)
 
 
 def metadata_path(store: Path) -> Path:
