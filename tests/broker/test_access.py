@@ -55,10 +55,16 @@ secretKey = "the secret of other"
 defaultTopicPerm = "PUB|SUB"
 defaultGroupPerm = "SUB"
 groupPerms = ["victim=DENY"]
+[[accounts]]
+accessKey = "denied"
+secretKey = "the secret of denied"
+defaultTopicPerm = "PUB|SUB"
+defaultGroupPerm = "SUB"
+topicPerms = ["secret=DENY"]
 """
 WHO = {
     name: Credentials(name, f"the secret of {name}")
-    for name in ("root", "nobody", "writer", "reader", "second", "other")
+    for name in ("root", "nobody", "writer", "reader", "second", "other", "denied")
 }
 NO_PERMISSION = ResponseCode.NO_PERMISSION
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01HALF\x02"
@@ -337,6 +343,15 @@ def test_a_light_queue_is_written_by_those_who_may(tmp_path: Path) -> None:
         broker.parts.local.dispatch_now()
         page = broker.store.get("%LMQ%secret", 0, 0, max_messages=32)
         assert [bytes(each.body) for each in page.messages] == [b"allowed", b"allowed"], "the delayed one is not due"
+
+
+def test_a_retry_topic_that_may_hold_pop_s_copies_of_a_denied_topic_is_not_written(tmp_path: Path) -> None:
+    with guarded(tmp_path) as broker, signed(broker, "denied") as denied:
+        names = ("%RETRY%CG", "%RETRY%CG2_secret", "%RETRY%CG2+secret")
+        broker.parts.topics.put_all([TopicConfig(name, 1, 1) for name in names])
+        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+            answers = [denied.request(send_command(name, b"x", code=code)).code for name in names]
+            assert answers == [0, NO_PERMISSION, NO_PERMISSION]
 
 
 def test_dead_letters_of_a_group_are_written_by_those_who_may_use_it(tmp_path: Path) -> None:

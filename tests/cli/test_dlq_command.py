@@ -71,8 +71,24 @@ def test_filters_leave_out_what_is_not_wanted(at: Shell) -> None:
 
 
 def test_a_group_without_dead_letters_has_none(at: Shell) -> None:
-    assert at.run("dlq", "ls", "nobody").stdout == ""
-    assert at.json("dlq", "resend", "nobody")["found"] == 0
+    at.run("group", "create", "mail")
+    listed = at.run("dlq", "ls", "mail")
+    assert (listed.stdout, listed.stderr) == ("", "0 dead letters of mail\n")
+    assert at.json("dlq", "resend", "mail")["found"] == 0
+
+
+@pytest.mark.parametrize("command", ["ls", "resend"])
+def test_a_group_that_no_broker_knows_is_refused(at: Shell, command: str) -> None:
+    for more in ((), ("--json",)):
+        refused = at.run("dlq", command, "mial", *more, code=1)
+        assert "expected a group mial, found none of that name" in refused.stderr
+        assert refused.stdout == ""
+
+
+def test_dead_letters_of_a_deleted_group_are_listed(at: Shell) -> None:
+    at.run("group", "create", "audit")
+    at.run("group", "delete", "audit", "--yes")
+    assert "4 dead letters of audit" in at.run("dlq", "ls", "audit").stderr
 
 
 def test_dead_letters_come_back_to_their_topics_as_they_were_and_once(at: Shell) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from broker.replication.pairs import slave
@@ -28,6 +29,16 @@ def test_one_message_is_stored_with_what_was_said_of_it(tmp_path: Path) -> None:
         assert (message.queue_id, message.tags, message.keys) == (2, "paid", ["a", "b"])
         assert message.properties["amount"] == "7"
         assert message.unique_key
+
+
+@pytest.mark.parametrize("key", ["a b", " a", ""])
+def test_a_key_that_would_be_stored_as_several_is_refused(tmp_path: Path, key: str) -> None:
+    with shell(tmp_path) as at:
+        refused = at.run("produce", "orders", "x", "--key", "good", "--key", key, code=2)
+        assert f"expected a key without blanks, since blanks separate the stored keys, found {key!r}" in " ".join(
+            refused.stderr.split()
+        )
+        assert at.broker.messages("orders") == []
 
 
 def test_the_lines_of_a_file_become_messages_spread_over_the_queues(tmp_path: Path) -> None:

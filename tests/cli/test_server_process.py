@@ -195,6 +195,64 @@ def test_a_service_manager_is_notified_when_a_server_is_ready_and_when_it_stops(
     assert process.returncode == 0
 
 
+HANGUP_AT_ONCE = """
+import importlib, os, signal, sys
+from tiermq.cli.main import main
+imported = importlib.import_module
+def hung_up(name):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return imported(name)
+importlib.import_module = hung_up
+main()
+"""
+"""Runs `tiermq` with a SIGHUP right before the command's own module is imported."""
+
+
+@pytest.mark.parametrize("command", ["serve", "namesrv", "controller", "follow", "console"])
+def test_a_hangup_while_a_server_command_is_imported_does_not_end_it(command: str) -> None:
+    words = [sys.executable, "-c", HANGUP_AT_ONCE, command, "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"tiermq {command}" in done.stdout
+
+
+def test_hangups_from_the_start_on_do_not_end_a_server_and_one_after_it_is_honoured(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HANGUP_AT_ONCE, "serve", str(tmp_path / "store"), *FREE, "--json"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}
+    ) as server:
+        ready = threading.Event()
+
+        def hang_up() -> None:
+            while not ready.wait(0.001):
+                server.send_signal(signal.SIGHUP)
+
+        sender = threading.Thread(target=hang_up)
+        try:
+            until(lambda: is_hangup_expected(server))
+            sender.start()
+            assert server.stdout is not None
+            assert any('"event": "ready"' in line for line in server.stdout)
+            ready.set()
+            sender.join()
+            server.send_signal(signal.SIGHUP)
+            assert any('"reloaded"' in line for line in server.stdout)
+            server.terminate()
+            server.stdout.read()
+            assert server.wait() == 0
+        finally:
+            ready.set()
+            server.kill()
+
+
+def is_hangup_expected(process: subprocess.Popen[str]) -> bool:
+    """Whether a process that runs ignores SIGHUP or has a handler for it."""
+    assert process.poll() is None, process.returncode
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    masks = (int(mask, 16) for mask in re.findall(r"^Sig(?:Ign|Cgt):\s*(\w+)$", status, re.MULTILINE))
+    return any(mask >> (signal.SIGHUP - 1) & 1 for mask in masks)
+
+
 @contextmanager
 def watched(path: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], bytes]]]:
     """A server under a service manager, and the manager's next message that is no beat."""

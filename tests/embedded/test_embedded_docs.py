@@ -34,6 +34,8 @@ def test_the_code_of_the_page_runs_in_its_order(tmp_path: Path) -> None:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
             assert done.stdout
+            for promised in re.findall(r"^ *print\(.*\)  # ([^…\n]+)", text, re.MULTILINE):
+                assert promised in done.stdout, f"{text}\n{done.stdout}"
             ran += 1
     assert ran > len(pieces)
 

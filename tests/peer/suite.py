@@ -79,6 +79,19 @@ class Outcome:
     not_applicable: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
 
+    def trouble(self) -> str:
+        """Why the class does not count as passed; nothing when a method passed and none failed."""
+        if self.failed:
+            return "\n".join(f"{name}: {why}" for name, why in self.failed.items())
+        if self.passed:
+            return ""
+        assumed = "".join(f"\n  not applicable: {name}: {why}" for name, why in self.not_applicable.items())
+        ignored = "".join(f"\n  ignored by RocketMQ: {name}" for name in self.ignored)
+        return (
+            "expected a method that passes, found none; a class that cannot run here belongs into NOT_APPLICABLE, with "
+            f"the reason{assumed}{ignored}"
+        )
+
 
 def fetch() -> Jars:
     """From the cache, or from the registry into the cache. Raises `Unavailable`."""

@@ -126,6 +126,15 @@ def test_what_pop_gives_back_is_its_topic_s_and_its_group_s() -> None:
     }  # fmt: skip
 
 
+def test_a_retry_topic_whose_name_has_a_denied_group_or_topic_is_not_written() -> None:
+    account = Account("a", "s", default_topic=Permission.PUB | Permission.SUB, default_group=Permission.SUB)
+    account.topics.update(secret=Permission.DENY, orders=Permission.PUB)
+    account.groups.update(hidden=Permission.DENY, a_secret=Permission.SUB)
+    names = ("g", "g_bills", "g_orders", "g_secret", "g+secret", "hidden_bills", "hidden+bills", "a_secret")
+    may = {name for name in names if account.may_use_topic(f"%RETRY%{name}", Permission.PUB)}
+    assert may == {"g", "g_bills", "g_orders", "a_secret"}
+
+
 def test_a_retry_topic_of_another_group_is_not_reached_by_a_prefix_of_its_name() -> None:
     account = Account("a", "s", default_topic=Permission.DENY, default_group=Permission.DENY)
     account.groups.update(team=Permission.SUB)

@@ -13,12 +13,13 @@ import click
 from tiermq.cli.cluster_command import ProgressLine, cluster_options
 from tiermq.cli.conventions import EXIT_LEFT, SuggestingGroup
 from tiermq.cli.option_values import Moment
+from tiermq.cli.source_options import as_visitor
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.client.dead_letters import DeadLetter, Resending, Unreadable, Wanted, dead_letters
 from tiermq.console.catalogue import camel
 from tiermq.errors import CorruptRecord, RemotingError, StoreDamaged
-from tiermq.message.topic_name import DEAD_LETTER_PREFIX
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, dead_letter_topic
 from tiermq.pipeline.job_report import counted_noun
 
 BATCH = 128
@@ -115,7 +116,8 @@ def list_letters(
 ) -> None:
     """List the dead letters of GROUP, oldest first.
 
-    Exit code: 0, also when there are none; 1 when the cluster cannot be reached, or a letter is damaged.
+    Exit code: 0, also when there are none; 1 when no broker knows the group, the cluster cannot be reached, or a
+    letter is damaged.
 
     \b
     Examples:
@@ -132,6 +134,7 @@ def list_letters(
             count += 1
         return count
 
+    _require_group(access, name)
     count = _run(access, listed)
     if not as_json:
         click.echo(f"{count:,} dead letter{'' if count == 1 else 's'} of {name}", err=True)
@@ -168,7 +171,7 @@ def resend(
     messages; --record remembers it for longer, and for all topics: one that --to sent elsewhere stays sent.
     After an error simply run it again. Two of these for one group at the same time may send some twice.
 
-    Exit code: 0, 1 when some could not be sent, or the cluster cannot be reached.
+    Exit code: 0, 1 when some could not be sent, no broker knows the group, or the cluster cannot be reached.
 
     \b
     Examples:
@@ -177,6 +180,7 @@ def resend(
       tiermq dlq resend audit --to orders-repair --limit 100 --json
     """
     name = group.removeprefix(DEAD_LETTER_PREFIX)
+    _require_group(access, name)
     remembered = ResentRecord(record, name) if record is not None else None
     line = ProgressLine("resent")
     report: dict[str, Any] = {
@@ -251,6 +255,12 @@ def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
         )
     for each in report["unreadable"]:
         click.echo(f"  {each['letter']}: {each['reason']}", err=True)
+
+
+def _require_group(access: Access, name: str) -> None:
+    """Raises RequestRefused for a group that no broker knows and that has no dead letters, which outlive a group."""
+    if access.run(lambda client: client.find_route(dead_letter_topic(name))) is None:
+        as_visitor(access, "group.show", group=name)
 
 
 def _run(access: Access, work: Any) -> Any:

@@ -6,6 +6,7 @@ import errno
 import importlib
 import os
 import platform
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ class Entry(NamedTuple):
     module: str
     attribute: str
     help: str
+    is_server: bool = False
+    """It runs until a signal ends it; SIGHUP is not such a signal."""
 
 
 class LazyGroup(SuggestingGroup):
@@ -73,14 +76,14 @@ class LazyGroup(SuggestingGroup):
 COMMANDS = {
     "demo": Entry("tiermq.cli.demo.command", "demo", "Run the end-to-end demo on this machine."),
     "dump": Entry("tiermq.cli.dump", "dump", "Print files of a store directory or a tier as JSON lines."),
-    "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients."),
+    "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients.", True),
     "controller": Entry(
-        "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets."
+        "tiermq.cli.controller", "controller", "Run a controller: it elects the masters of RocketMQ broker sets.", True
     ),
-    "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
-    "console": Entry("tiermq.cli.console", "console", "Serve pages about brokers, a tier and store directories."),
+    "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process.", True),
+    "console": Entry("tiermq.cli.console", "console", "Serve pages about brokers, a tier and store directories.", True),
     "broker": Entry("tiermq.cli.broker", "broker", "Show and change the roles of a broker's replicas."),
-    "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer."),
+    "follow": Entry("tiermq.cli.follow", "follow", "Copy a running RocketMQ master into a tier, as an observer.", True),
     "status": Entry("tiermq.cli.status", "status", "Show the overview, and what needs attention."),
     "config": Entry("tiermq.cli.config", "config", "Show, check and change settings of brokers."),
     "api": Entry("tiermq.cli.api", "api", "Run any operation of the console, and print its JSON."),
@@ -150,6 +153,10 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # Closed by the shell: `tiermq … >&-`.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
+    entry = COMMANDS.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    if entry is not None and entry.is_server and hasattr(signal, "SIGHUP"):
+        # A reload that is asked for before the server's own handler is set must not end the process.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         cli(prog_name="tiermq")
     except OSError as error:

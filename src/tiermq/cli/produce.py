@@ -21,7 +21,7 @@ from tiermq.client.send_fields import DEFAULT_QUEUES, send_fields
 from tiermq.clock import SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.message.ids import UniqueKeyGenerator
-from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, encode_properties
+from tiermq.message.properties import DELAY, KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, encode_properties
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
@@ -57,7 +57,7 @@ class Sending:
 @click.option("--count", type=click.IntRange(1), help="Send this number of generated messages.")
 @click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes of each generated message.")
 @click.option("--tag", help="Tag of the messages.")
-@click.option("--key", "keys", multiple=True, help="Key of the messages; repeatable.")
+@click.option("--key", "keys", multiple=True, help="Key of the messages, without blanks; repeatable.")
 @click.option(
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property of the messages; repeatable."
 )
@@ -139,8 +139,14 @@ def _properties(options: dict[str, Any]) -> dict[str, str]:
         found[name] = value
     if options["tag"]:
         found[TAGS] = options["tag"]
+    for key in options["keys"]:
+        if not key or KEY_SEPARATOR in key:
+            raise click.UsageError(
+                f"--key: expected a key without blanks, since blanks separate the stored keys, found {key!r}; "
+                "repeat --key for several"
+            )
     if options["keys"]:
-        found[KEYS] = " ".join(options["keys"])
+        found[KEYS] = KEY_SEPARATOR.join(options["keys"])
     if options["delay_level"]:
         found[DELAY] = str(options["delay_level"])
     return found

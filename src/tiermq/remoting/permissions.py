@@ -147,15 +147,16 @@ class Account:
     def _may_use_retry_topic(self, name: str, wanted: Permission) -> bool:
         """A group's own retry topic needs SUB of the group. POP's copies are named group_topic or group+topic, which
         may be split in several ways: they are read with SUB of a group and of its topic, unless another split is
-        denied, and only brokers write them.
+        denied, and only brokers write them. A name with a denied split may be such a copy, so no account writes it
+        either, unless it has SUB of a group of that whole name.
         """
         if name in self.groups:
             return Permission.SUB in self.groups[name]
-        if not wanted & Permission.SUB:
-            return Permission.SUB in self.default_group
         splits = [(name[:at], name[at + 1 :]) for at, letter in enumerate(name) if letter in "_+"]
         granted = [self.groups[group] for group, _ in splits if group in self.groups]
         granted += [self.topics[topic] for _, topic in splits if topic in self.topics]
+        if not wanted & Permission.SUB:
+            return Permission.SUB in self.default_group and all(granted)
         return all(Permission.SUB in each for each in granted) and (
             Permission.SUB in self.default_group
             or any(self.may_use_group(group) and self.may_use_topic(topic, Permission.SUB) for group, topic in splits)

@@ -37,6 +37,13 @@ groupPerms = ["G=SUB"]
 accessKey = "other"
 secretKey = "secret-o"
 topicPerms = ["Secret=PUB"]
+
+[[accounts]]
+accessKey = "denied"
+secretKey = "secret-d"
+defaultTopicPerm = "PUB|SUB"
+defaultGroupPerm = "SUB"
+topicPerms = ["secret=DENY"]
 """
 PRODUCER, CONSUMER, OTHER = ("producer", "secret-p"), ("consumer", "secret-c"), ("other", "secret-o")
 
@@ -82,6 +89,11 @@ def test_each_account_does_what_it_may(guarded: Broker) -> None:
         [message] = consumer.receive("T")
         assert producer.acknowledge("T", message).status.code == Code.FORBIDDEN
         assert consumer.acknowledge("T", message).status.code == Code.OK
+
+
+def test_a_retry_topic_that_may_hold_copies_of_a_denied_topic_is_not_written(guarded: Broker) -> None:
+    with peer_of(guarded, ("denied", "secret-d")) as denied:
+        assert denied.send(denied.message("%RETRY%G2_secret")).status.code == Code.FORBIDDEN
 
 
 def test_another_account_with_the_same_client_id_takes_nothing_over(guarded: Broker) -> None:

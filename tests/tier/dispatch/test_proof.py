@@ -200,6 +200,50 @@ def test_damage_of_the_local_store_is_not_copied_over_a_good_tier(
     assert "damaged in the local store" in caplog.text
 
 
+def rot_in_the_tier(world: DispatchWorld, offset: int) -> bytes:
+    """Damage a message's copy, in a property; what the tier's log holds then."""
+    file = world.files.find("T", 0)
+    assert file is not None
+    place, size, _ = UNIT.unpack(file.units.read_units(offset, 1))
+    world.driver.rewrite(file.log.segments[0].key, place + size - 2, b"?")
+    return bytes(file.log.reread(0, file.log.commit_offset))
+
+
+def test_where_both_copies_are_damaged_neither_is_written_over_the_other(world: DispatchWorld) -> None:
+    world.put(30, size=1000)
+    assert world.engine.flush()
+    rotten = rot_in_the_tier(world, 20)
+    place, size = world.store.unit_at("T", 0, 3) or (0, 0)
+    overwrite(world.access, "commitlog/00000000000000000000", place + size - 2, b"?")
+    assert not world.is_proven(LOG_BYTES)
+    file = world.files.find("T", 0)
+    assert file is not None
+    assert bytes(file.log.reread(0, file.log.commit_offset)) == rotten
+    assert world.metric("tiermq_tier_proof_repairs_total") == 0
+    world.clock.advance_ms(100 * HOUR_MS)
+    cleaned = world.clean()
+    assert (cleaned.log_files, cleaned.vetoed) == (0, True)
+
+
+def test_without_the_lease_a_wrong_copy_is_not_written_again_and_the_file_stays(tmp_path: Path) -> None:
+    world = DispatchWorld(tmp_path, lease=True)
+    world.store.add_eviction_veto(world.engine.proof.must_stay)
+    world.put(30, size=1000)
+    assert world.engine.flush()
+    rotten = rot_in_the_tier(world, 20)
+    world.clock.advance_ms(HOUR_MS)  # It is not renewed: another process may have it by now.
+    assert not world.is_proven(LOG_BYTES)
+    file = world.files.find("T", 0)
+    assert file is not None
+    assert bytes(file.log.reread(0, file.log.commit_offset)) == rotten
+    assert world.metric("tiermq_tier_proof_failures_total") > 0
+    assert world.metric("tiermq_tier_proof_repairs_total") == 0
+    assert "message 0 in the tier is not the local one" in str(world.engine.status()["unproven"])
+    world.clock.advance_ms(100 * HOUR_MS)
+    cleaned = world.clean()
+    assert (cleaned.log_files, cleaned.vetoed) == (0, True)
+
+
 def test_only_what_is_about_to_go_is_read_back_and_only_once(world: DispatchWorld) -> None:
     world.put(60, size=1000)
     assert world.engine.flush()
