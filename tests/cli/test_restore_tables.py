@@ -31,6 +31,7 @@ from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.broker_state import (
     GROUPS,
     OFFSETS,
+    REQUEST_MODES,
     TOPICS,
     StoredTable,
     load_broker_state,
@@ -324,22 +325,32 @@ def test_entries_that_no_broker_has_are_left_out_and_the_broker_starts(world: Wo
         topics = {
             "orders": {**good, "attributes": {"reserve.time": "abc", "reserve.bytes": "9" * 30}},
             "../../etc": good, "row": 7, "many": {**good, "readQueueNums": 2**31 - 1}, "named": {"topicName": "else"},
-            "odd": {**good, "attributes": {"a": [1]}},
+            "odd": {**good, "attributes": {"a": [1]}}, "perm": {**good, "perm": "x"},
+            "flag": {**good, "topicSysFlag": 2**40}, "filter": {**good, "topicFilterType": 7},
         }  # fmt: skip
+        groups = {
+            "audit": {"groupName": "audit", "retryMaxTimes": "3"}, "../x": {}, "g": [1],
+            "times": {"retryMaxTimes": "x"}, "policy": {"groupRetryPolicy": 7}, "words": {"attributes": {"a": [1]}},
+            "title": {"groupName": 7},
+        }  # fmt: skip
+        modes = {"orders": {"audit": {"popShareQueueNum": "x"}}, "row": {"audit": 7}}
         offsets = {"orders@audit": {"0": 3, "9" * 5_000: 1, "1": -7}, "orders@list": [1]}
         state = {
             TOPICS.name: {TOPICS.table: topics, "dataVersion": "x"},
-            GROUPS.name: {GROUPS.table: {"audit": {"groupName": "audit", "retryMaxTimes": 3}, "../x": {}, "g": [1]}},
+            GROUPS.name: {GROUPS.table: groups, "forbiddenTable": {"audit": {"orders": "x"}}},
+            REQUEST_MODES.name: {REQUEST_MODES.table: modes},
             OFFSETS.name: {OFFSETS.table: offsets, "popOpen": [1]},
         }
         encoded = {name: json.dumps(document).encode() for name, document in state.items()}
-        assert len(write_broker_state(driver, lease, *HOME, encoded, "a test")) == 3
+        assert len(write_broker_state(driver, lease, *HOME, encoded, "a test")) == 4
         lease.release()
     found = json.loads(world.restore("--json", code=1).stdout)
     odd = {each["where"] for each in found["remarks"] if each["kind"] == "odd_entry"}
     assert odd == {
         "topics, '../../etc'", "topics, 'row'", "topics, 'many'", "topics, 'named'", "topics, 'odd'",
-        "groups, '../x'", "groups, 'g'", "group offsets, 'orders@list'",
+        "topics, 'perm'", "topics, 'flag'", "topics, 'filter'", "groups, '../x'", "groups, 'g'", "groups, 'times'",
+        "groups, 'policy'", "groups, 'words'", "groups, 'title'", "groups, forbiddenTable", "request modes, 'orders'",
+        "request modes, 'row'", "group offsets, 'orders@list'",
     }  # fmt: skip
     with world.serving():
         assert [each["queueId"] for each in world.json("topic", "show", "orders")["queues"]] == [0, 1, 2]

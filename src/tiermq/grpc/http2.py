@@ -11,8 +11,8 @@ Invariants:
   as unsent, and a peer that lets too much wait is closed.
 * What open calls hold (metadata, the message that is served, what is there of one that is not whole) counts as
   incomplete.
-* What a peer can send without an answer (resets, pings, settings, header blocks, empty frames) is counted:
-  `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
+* What a peer can send without an answer (resets, pings, settings, header blocks, empty frames) is counted, by what it
+  costs: `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
 * Header blocks are decoded in the order in which they came, also those of streams that are refused: they change the
   state of the decoder. Blocks that leave are literals, which need no state.
 """
@@ -65,6 +65,8 @@ STREAMS_MAX = 4_096
 HEADER_BLOCK_BYTES_MAX = 32 * 1024
 CONTROL_FRAMES_MAX = 20_000
 CONTROL_PERIOD_S = 1.0
+CALLS_PER_CONTROL_FRAME = 16
+"""A change of all windows costs as much as one frame for so many open calls."""
 TEXT_BYTES_MAX = 1_024
 """Of the text of an outcome."""
 Handle = Callable[[Call], None]
@@ -252,7 +254,6 @@ class Http2Connection(Connection):
         elif kind == WINDOW_UPDATE:
             self._take_window(stream, payload)
         elif kind == SETTINGS:
-            self._count_control()
             self._take_settings(flags, payload)
         elif kind == PING:
             self._count_control()
@@ -268,11 +269,11 @@ class Http2Connection(Connection):
         else:
             self._count_control()  # PRIORITY, GOAWAY, and what was added to the protocol later: ignored.
 
-    def _count_control(self) -> None:
+    def _count_control(self, frames: int = 1) -> None:
         now_s = self.loop.time()
         if now_s - self._control_since_s > CONTROL_PERIOD_S:
             self._control_since_s, self._control_frames = now_s, 0
-        self._control_frames += 1
+        self._control_frames += frames
         if self._control_frames > CONTROL_FRAMES_MAX:
             raise _Broken(ENHANCE_YOUR_CALM, f"expected calls, found {self._control_frames} frames without one")
 
@@ -407,21 +408,31 @@ class Http2Connection(Connection):
     # What the peer asks for.
 
     def _take_settings(self, flags: int, payload: bytes) -> None:
+        self._count_control(1 + len(payload) // 6)
         if flags & ACK:
             return
         if len(payload) % 6:
             raise _Broken(FRAME_SIZE_ERROR, f"expected settings of 6 bytes each, found {len(payload)} bytes")
+        window = self._peer_window
         for name, value in struct.iter_unpack(">HI", payload):
             if name == SET_WINDOW:
                 if value > WINDOW_MAX:
                     raise _Broken(FLOW_CONTROL_ERROR, f"expected a window below {WINDOW_MAX}, found {value}")
-                grown, self._peer_window = value - self._peer_window, value
-                for call in self._calls.values():
-                    call.window += grown
+                window = value
             elif name == SET_FRAME_BYTES:
                 self._peer_frame_bytes = min(value, FRAME_BYTES) if value >= FRAME_BYTES else FRAME_BYTES
         self._write_frame(_SETTINGS_ACK)
-        self._send_blocked()
+        if window != self._peer_window:
+            self._change_windows(window)
+
+    def _change_windows(self, window: int) -> None:
+        """Once for a frame, whatever it repeats: each open call is a step."""
+        self._count_control(len(self._calls) // CALLS_PER_CONTROL_FRAME)
+        grown, self._peer_window = window - self._peer_window, window
+        for call in self._calls.values():
+            call.window += grown
+        if grown > 0:
+            self._send_blocked()
 
     def _take_window(self, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -430,10 +441,12 @@ class Http2Connection(Connection):
         if not grown:
             raise _Broken(PROTOCOL_ERROR, "expected a larger window, found none")
         if not stream:
+            was_shut = self._window <= 0
             self._window += grown
             if self._window > WINDOW_MAX:
                 raise _Broken(FLOW_CONTROL_ERROR, f"expected a window below {WINDOW_MAX}, found {self._window}")
-            self._send_blocked()
+            if was_shut:  # Otherwise what is blocked waits for the windows of its own streams.
+                self._send_blocked()
         elif (call := self._calls.get(stream)) is not None:
             call.window += grown
             if call.id in self._blocked:

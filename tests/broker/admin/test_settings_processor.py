@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 from pathlib import Path
@@ -60,6 +61,11 @@ def test_a_change_takes_effect_at_once(broker: Broker, peer: Peer) -> None:
         (b"brokerPermission=9", "must be within"),
         (b"deleteWhen=99", "hours"),
         (b"longPollingEnable=false\nnosuch=1", "nosuch"),
+        (b"logLevels=tiermq." + b"a." * 300 + b"b=DEBUG", "20 dots"),
+        (b"logLevels=tiermq." + b"a" * 200 + b"=DEBUG", "200 characters"),
+        (b"logLevels=tirmq.tier=DEBUG", "expected loggers of"),
+        (b"logLevels=" + b"tiermq=DEBUG," * 400, "4096 characters"),
+        (b"deleteWhen=04" + b";" * 5_000, "4096 characters"),
         (b"\xff\xfe", "utf-8"),
     ],
 )
@@ -75,6 +81,20 @@ def test_the_value_that_a_setting_has_already_is_no_change(peer: Peer) -> None:
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=b\n").code == 0
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG).code == 0
     assert counter(peer) == before
+
+
+def test_a_refused_level_is_not_in_the_file_and_makes_no_logger(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=b\n")
+    loggers = len(logging.root.manager.loggerDict)
+    level = "logLevels=tiermq." + "long." * 300 + "b=DEBUG\n"
+    with running(tmp_path / "store", store={"settings_file": file}) as broker, Peer(broker) as peer:
+        assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, level.encode()).code == ResponseCode.SYSTEM_ERROR
+    assert file.read_text() == "brokerName=b\n"
+    assert len(logging.root.manager.loggerDict) < loggers + 300
+    file.write_text(level)
+    with pytest.raises(BadConfig, match="20 dots"):
+        BrokerConfig(**read_settings_file(file).broker)
 
 
 @pytest.mark.parametrize(

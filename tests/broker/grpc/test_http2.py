@@ -12,7 +12,7 @@ from hpack import Decoder, Encoder
 from broker.grpc.grpc_peer import GrpcPeer
 from tiermq.broker.broker import Broker
 from tiermq.grpc import http2
-from tiermq.grpc.call import framed, timeout_in
+from tiermq.grpc.call import Call, framed, timeout_in
 from tiermq.grpc.http2 import (
     ACK,
     CONTINUATION,
@@ -216,6 +216,52 @@ def test_floods_of_frames_that_ask_for_nothing_end_the_connection(
         raw.socket.sendall(flood * 101)
         assert raw.goodbye()[0] == http2.ENHANCE_YOUR_CALM
         raw.socket.close()
+
+
+def test_a_window_that_a_frame_of_settings_repeats_is_applied_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+
+    class Counted(Call):
+        """Counts how often its window was set."""
+
+        __slots__ = ("_own_window",)
+
+        @property
+        def window(self) -> int:
+            return self._own_window
+
+        @window.setter
+        def window(self, window: int) -> None:
+            nonlocal steps
+            steps, self._own_window = steps + 1, window
+
+    monkeypatch.setattr(http2, "Call", Counted)
+    raw = RawPeer(broker.config.grpc_server_port)
+    for stream in range(1, 101, 2):
+        raw.send(HEADERS, END_HEADERS, stream, raw.headers())
+    raw.send(SETTINGS, 0, 0, b"".join(struct.pack(">HI", http2.SET_WINDOW, 4_000 + at) for at in range(2_730)))
+    raw.send(DATA, END_STREAM, 1, ROUTE)
+    assert route_in(raw.answer(1)[0]) == Code.OK
+    assert steps <= 102  # A call is made, and changed once; one answer is sent.
+    raw.socket.close()
+
+
+def test_settings_count_by_what_they_cost(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "CONTROL_FRAMES_MAX", 1_000)
+    monkeypatch.setattr(http2, "CONTROL_PERIOD_S", 3600.0)
+    raw = RawPeer(broker.config.grpc_server_port)
+    for stream in range(1, 129, 2):
+        raw.send(HEADERS, END_HEADERS, stream, raw.headers())
+    head = HEAD.pack(0, 6, SETTINGS, 0, 0)  # Each counts as six with 64 open calls.
+    raw.socket.sendall(b"".join(head + struct.pack(">HI", http2.SET_WINDOW, 4_000 + at) for at in range(200)))
+    assert raw.goodbye()[0] == http2.ENHANCE_YOUR_CALM
+    raw.socket.close()
+    raw = RawPeer(broker.config.grpc_server_port)
+    raw.send(SETTINGS, 0, 0, struct.pack(">HI", 0x99, 1) * 1_001)
+    assert raw.goodbye()[0] == http2.ENHANCE_YOUR_CALM
+    raw.socket.close()
 
 
 def test_a_header_block_without_an_end_ends_the_connection(raw: RawPeer) -> None:

@@ -62,6 +62,8 @@ _TOML_KEY = re.compile(
     r"""(?:[^"'#\s]+|"[^"\\]*"|'[^']*')(?P<after>\s*(?:#.*)?)$"""
 )
 
+VALUE_CHARACTERS_MAX = 4_096
+"""Of a value that a request changes."""
 SettingName = tuple[type[Configuration], str]
 _log = logging.getLogger(__name__)
 
@@ -233,6 +235,7 @@ class SettingsProcessor:
             try:
                 wanted = read_properties(bytes(command.body).decode("utf-8"))
                 changes = [each for name, text in wanted.items() for each in self._changes(name, text)]
+                _check_together(changes)
             except (BadConfig, UnicodeDecodeError) as error:
                 raise RequestRefused(str(error)) from error
             if not changes:
@@ -262,6 +265,8 @@ class SettingsProcessor:
 
     def _changes(self, name: str, text: str) -> list[tuple[Configuration, Setting, Any]]:
         """What one line changes, checked. Raises BadConfig."""
+        if len(text) > VALUE_CHARACTERS_MAX:
+            raise BadConfig(f"{name[:80]}: expected at most {VALUE_CHARACTERS_MAX} characters, found {len(text)}")
         changes: list[tuple[Configuration, Setting, Any]] = []
         is_known = False
         for config in self._configurations():
@@ -274,8 +279,13 @@ class SettingsProcessor:
                 continue
             if setting.name not in CHANGEABLE_OF_BROKER | CHANGEABLE_OF_STORE:
                 raise BadConfig(f"{name} cannot be changed while the broker runs: change its file and start it again")
-            config.with_settings(**{setting.name: value})  # The combination of settings must be valid, too.
             changes.append((config, setting, value))
         if not is_known:
             raise BadConfig(f"there is no setting named {name[:80]}: docs/broker.md lists them")
         return changes
+
+
+def _check_together(changes: Sequence[tuple[Configuration, Setting, Any]]) -> None:
+    """Each configuration with all of its changes must be valid before anything is written. Raises BadConfig."""
+    for config in {id(config): config for config, _, _ in changes}.values():
+        config.with_settings(**{setting.name: value for each, setting, value in changes if each is config})

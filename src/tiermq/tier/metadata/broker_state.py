@@ -33,7 +33,7 @@ from tiermq.files.config_file import decode_lenient_json
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import is_seal_broken
 from tiermq.message.topic_name import TOPIC_QUEUES_MAX, group_problem, topic_problem
-from tiermq.settings import LONG_MAX
+from tiermq.settings import INT_MAX, LONG_MAX
 from tiermq.store.table_journal import TableJournal
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.document import (
@@ -318,7 +318,9 @@ def entry_problem(kind: StateKind, name: str, entry: object) -> str | None:
         return f"{type(entry).__name__} in place of an object"
     if kind is TOPICS:
         return topic_problem(name) or _topic_problem(name, entry)
-    return group_problem(name) if kind is GROUPS else None
+    if kind is GROUPS:
+        return group_problem(name) or _group_problem(entry)
+    return _modes_problem(entry) if kind is REQUEST_MODES else None
 
 
 def _topic_problem(name: str, entry: Mapping[str, Any]) -> str | None:
@@ -330,7 +332,68 @@ def _topic_problem(name: str, entry: Mapping[str, Any]) -> str | None:
     attributes = entry.get("attributes") or {}
     if not (isinstance(attributes, dict) and all(isinstance(value, str) for value in attributes.values())):
         return "attributes that are no texts"
+    return _number_problem(entry, {"perm": INT_MAX, "topicSysFlag": INT_MAX}) or _text_problem(
+        entry, ("topicName", "topicFilterType")
+    )
+
+
+def _group_problem(entry: Mapping[str, Any]) -> str | None:
+    attributes, policy = entry.get("attributes"), entry.get("groupRetryPolicy")
+    if attributes is not None and not (
+        isinstance(attributes, dict) and not any(isinstance(value, dict | list) for value in attributes.values())
+    ):
+        return "attributes that are no texts"
+    if not (policy is None or isinstance(policy, dict)):
+        return f"expected an object in groupRetryPolicy, found {str(policy)[:60]!r}"
+    return _number_problem(entry, _GROUP_NUMBERS) or _text_problem(entry, ("groupName",))
+
+
+def _modes_problem(entry: Mapping[str, Any]) -> str | None:
+    """Of the groups of a topic."""
+    for group, mode in entry.items():
+        if not isinstance(mode, dict):
+            return f"{type(mode).__name__} in place of the mode of group {group[:60]!r}"
+        if (problem := _number_problem(mode, {"popShareQueueNum": INT_MAX})) is not None:
+            return problem
     return None
+
+
+_GROUP_NUMBERS = {
+    "retryQueueNums": INT_MAX,
+    "retryMaxTimes": INT_MAX,
+    "brokerId": LONG_MAX,
+    "whichBrokerWhenConsumeSlowly": LONG_MAX,
+    "groupSysFlag": INT_MAX,
+    "consumeTimeoutMinute": INT_MAX,
+}
+
+
+def _number_problem(entry: Mapping[str, Any], highest: Mapping[str, int]) -> str | None:
+    """Brokers read a number from text, too, and take the default for one that is absent or empty."""
+    for name, high in highest.items():
+        value = entry.get(name)
+        try:
+            if value is None or value == "" or -high - 1 <= int(value) <= high:
+                continue
+        except (TypeError, ValueError, OverflowError):
+            pass
+        return f"expected a number of {high.bit_length() + 1} bits in {name}, found {str(value)[:60]!r}"
+    return None
+
+
+def _text_problem(entry: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    for name in names:
+        if not isinstance(value := entry.get(name), str | None):
+            return f"expected text in {name}, found {str(value)[:60]!r}"
+    return None
+
+
+def is_forbidden_table(value: object) -> bool:
+    """Whether a broker can read the topics that groups are forbidden to read."""
+    return isinstance(value, dict) and all(
+        isinstance(topics, dict) and _number_problem(topics, dict.fromkeys(topics, LONG_MAX)) is None
+        for topics in value.values()
+    )
 
 
 def is_natural(value: object) -> bool:

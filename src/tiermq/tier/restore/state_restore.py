@@ -38,6 +38,7 @@ from tiermq.tier.metadata.broker_state import (
     StateKind,
     StoredTable,
     entry_problem,
+    is_forbidden_table,
     is_natural,
     load_broker_state,
 )
@@ -177,6 +178,9 @@ class _Fitting:
         version = document.get("dataVersion")
         if not (isinstance(version, dict) and all(map(is_natural, version.values()))):
             document.pop("dataVersion", None)
+        if kind is GROUPS and document.get("forbiddenTable") and not is_forbidden_table(document["forbiddenTable"]):
+            self._note(Finding.ODD_ENTRY, f"{kind.words}, forbiddenTable", "topics that groups may not read")
+            del document["forbiddenTable"]
         return replace(table, document=document)
 
     def _is_chosen(self, topic: str) -> bool:
