@@ -354,6 +354,26 @@ def test_a_retry_topic_that_may_hold_pop_s_copies_of_a_denied_topic_is_not_writt
             assert answers == [0, NO_PERMISSION, NO_PERMISSION]
 
 
+def test_a_topic_that_is_denied_denies_its_lite_topics(tmp_path: Path) -> None:
+    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with guarded(tmp_path, **settings) as broker, signed(broker, "reader") as reader, signed(broker, "root") as root:
+        forged = "INNER_MULTI_DISPATCH\x01%LMQ%${}$x\x02UNIQ_KEY\x01K\x02"
+        for who, parent, code in ((reader, "guarded", NO_PERMISSION), (reader, "open", 0), (root, "guarded", 0)):
+            assert who.request(send_command("open", b"x", properties=forged.format(parent))).code == code
+        broker.parts.local.dispatch_now()
+        assert broker.store.max_offset("%LMQ%$guarded$x", 0) == 1
+        codes = (
+            RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
+            RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET, RequestCode.QUERY_MESSAGE,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.QUERY_CONSUMER_OFFSET,
+            RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.GET_EARLIEST_MSG_STORETIME,
+        )  # fmt: skip
+        for each in codes:
+            answer = reader.request(request(each, topic="%LMQ%$guarded$x"))
+            assert answer.code == NO_PERMISSION, each
+            assert reader.request(request(each, topic="%LMQ%$open$x")).code != NO_PERMISSION, each
+
+
 def test_dead_letters_of_a_group_are_written_by_those_who_may_use_it(tmp_path: Path) -> None:
     with guarded(tmp_path) as broker, signed(broker, "reader") as reader, signed(broker, "other") as other:
         broker.parts.topics.put_all([TopicConfig("%DLQ%victim", 1, 1)])

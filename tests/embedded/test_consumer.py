@@ -99,6 +99,15 @@ def test_close_alone_consumes_nothing_and_commit_does(tmp_path: Path) -> None:
             assert bodies(again) == [b"3"]
 
 
+def test_a_dead_letter_names_no_light_queues(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with opened(tmp_path, manual_clock) as store:
+        store.put(Message("orders", b"bad", 0, properties={"INNER_MULTI_DISPATCH": "%LMQ%$orders$x", "x": "y"}))
+        with store.consumer("orders", group="audit") as consumer:
+            consumer.dead_letter(present(consumer.receive()))
+        [dead] = store.get("%DLQ%audit")
+        assert (dead.properties["x"], "INNER_MULTI_DISPATCH" in dead.properties) == ("y", False)
+
+
 def test_a_retry_comes_after_its_delay_and_becomes_a_dead_letter_at_last(
     tmp_path: Path, manual_clock: ManualClock
 ) -> None:

@@ -153,6 +153,19 @@ def test_dead_letters_are_read_by_those_who_may_read_for_the_group() -> None:
     assert may == [True, False, True]
 
 
+def test_a_light_queue_needs_the_permission_of_its_topic() -> None:
+    everything = Permission.PUB | Permission.SUB
+    account = Account("a", "s", default_topic=everything, default_group=Permission.SUB)
+    account.topics.update(hidden=Permission.DENY, read=Permission.SUB)
+    account.groups.update(victim=Permission.DENY)
+    parents = ("open", "hidden", "read", "%RETRY%victim", "%DLQ%victim", "rmq_sys_wheel_timer")
+    for wanted, may in ((Permission.SUB, {"open", "read"}), (Permission.PUB, {"open"})):
+        assert {parent for parent in parents if account.may_use_topic(f"%LMQ%${parent}$x", wanted)} == may
+    assert account.may_use_topic("%LMQ%hidden", Permission.SUB), "of no topic"
+    closed = Account("b", "s", topics={"mine": everything})
+    assert not closed.may_use_topic("%LMQ%$mine$x", Permission.SUB)
+
+
 @pytest.mark.parametrize("topic", [*sorted(BROKER_TOPICS), "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_DefaultCluster"])
 def test_no_default_opens_a_broker_s_own_topics(topic: str) -> None:
     everything = Permission.PUB | Permission.SUB

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 OWN_MAPS = 1024
 """Maps of the process: libraries, stacks and buffers."""
+LIGHT_SHARE = 2
+"""Light queues begin in one map of so many that clients' queues may take."""
 COUNT_EVERY = 1024
 """Maximum new queues between two counts of files."""
 COUNT_INTERVAL_S = 1.0
@@ -47,13 +49,15 @@ class MapBudget:
           (sends, light queues)                       │ (delayed ones   │              │ process' own maps
                                                       │ still arrive)   │
 
+    Light queues have half of what clients' queues have: one message names many, and topics must still get theirs.
+
     Threads: any. Files are counted from time to time, since that reads the list of every queue; in between what began
     is added.
 
-    `maps_max` is the limit of the process, None where there is none; `count_files` counts maps.
+    `maps_max` is the limit of the process, None where there is none; `count_files` counts maps: all, light queues'.
     """
 
-    def __init__(self, maps_max: int | None, clock: Clock, count_files: Callable[[], int]) -> None:
+    def __init__(self, maps_max: int | None, clock: Clock, count_files: Callable[[], tuple[int, int]]) -> None:
         self.refused_count = 0
         self._maps_max = maps_max
         self._clock = clock
@@ -61,7 +65,9 @@ class MapBudget:
         self._lock = threading.Lock()
         self._begun: set[QueueName] = set()
         """Admitted, and without a file so far."""
+        self._light_begun = 0
         self._files = 0
+        self._light_files = 0
         self._left = 0
         self._counted_s = 0.0
         self._logged_s: float | None = None
@@ -71,36 +77,51 @@ class MapBudget:
         if self._maps_max is None:
             return True
         limit = self._maps_max * (14 if for_client else 15) // 16 - OWN_MAPS
+        is_light = is_light_queue(name[0])
         with self._lock:
             if name in self._begun:
                 return True
-            if self._left <= 0 or (self._files + len(self._begun) >= limit and self._may_count()):
+            if self._left <= 0 or (not self._has_room(limit, is_light) and self._may_count()):
                 self._count()
-            if self._files + len(self._begun) < limit:
+            if self._has_room(limit, is_light):
                 self._begun.add(name)
+                self._light_begun += is_light
                 self._left -= 1
                 return True
             self.refused_count += 1
         self._log_refusal(name, limit)
         return False
 
+    def _has_room(self, limit: int, is_light: bool) -> bool:
+        if self._files + len(self._begun) >= limit:
+            return False
+        return not is_light or self._light_files + self._light_begun < limit // LIGHT_SHARE
+
     def made(self, name: QueueName) -> None:
         """A queue has come to the table: its file is counted from now on."""
         with self._lock:
-            self._begun.discard(name)
+            self._unbegin(name)
             self._files += 1
+            self._light_files += is_light_queue(name[0])
 
     def forget(self, names: list[QueueName]) -> None:
         """These queues are deleted."""
         with self._lock:
-            self._begun.difference_update(names)
+            for name in names:
+                self._unbegin(name)
+                self._light_files -= is_light_queue(name[0])
             self._files -= len(names)
+
+    def _unbegin(self, name: QueueName) -> None:
+        if name in self._begun:
+            self._begun.remove(name)
+            self._light_begun -= is_light_queue(name[0])
 
     def _may_count(self) -> bool:
         return self._clock.monotonic() - self._counted_s >= COUNT_INTERVAL_S
 
     def _count(self) -> None:
-        self._files = self._count_files()
+        self._files, self._light_files = self._count_files()
         self._left = COUNT_EVERY
         self._counted_s = self._clock.monotonic()
 
@@ -110,9 +131,10 @@ class MapBudget:
             return
         self._logged_s = now_s
         _log.warning(
-            "queue %s-%d is not begun (%d refused): %d files are mapped or about to be, of %d "
-            "(vm.max_map_count is %d); raise it, or delete topics that are not used",
-            *name, self.refused_count, self._files + len(self._begun), limit, self._maps_max,
+            "queue %s-%d is not begun (%d refused): %d files are mapped or about to be, of %d; %d of %d for light "
+            "queues (vm.max_map_count is %d); raise it, or delete topics that are not used",
+            *name, self.refused_count, self._files + len(self._begun), limit,
+            self._light_files + self._light_begun, limit // LIGHT_SHARE, self._maps_max,
         )  # fmt: skip
 
 
@@ -203,13 +225,19 @@ class QueueTable:
             return True
         return self.budget.admit((topic, queue_id), for_client=for_client or is_light_queue(topic))
 
-    def _count_maps(self) -> int:
+    def _count_maps(self) -> tuple[int, int]:
+        """Of everything, and of light queues."""
         with self._lock:
             queues = [queue for queues in self._topics.values() for queue in queues.values()]
-        exts = (queue.ext for queue in queues if isinstance(queue, ConsumeQueue) and queue.ext is not None)
-        # A queue that has no file yet will have one.
-        own = sum(max(1, queue.files.file_count) for queue in queues) + sum(ext.files.file_count for ext in exts)
-        return own + self._other_maps()
+        own = light = 0
+        for queue in queues:
+            maps = max(1, queue.files.file_count)  # A queue that has no file yet will have one.
+            if isinstance(queue, ConsumeQueue) and queue.ext is not None:
+                maps += queue.ext.files.file_count
+            own += maps
+            if is_light_queue(queue.topic):
+                light += maps
+        return own + self._other_maps(), light
 
     def topics(self) -> list[str]:
         """The topics that have queues, sorted."""

@@ -28,7 +28,7 @@ from tiermq.errors import BadConfig, StoreClosed, StoreError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.message_filter import TagFilter
-from tiermq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, with_property
+from tiermq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, with_property, without_light_queues
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, QueueName
 
@@ -309,7 +309,7 @@ def _again(message: StoredMessage, destination: Destination) -> Message:
         destination.topic,
         message.body,
         destination.queue_id,
-        encoded_properties=destination.properties,
+        encoded_properties=without_light_queues(destination.properties),
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,

@@ -68,8 +68,8 @@ def _store_problem(store: LocalStore, queue: str, status: PutStatus) -> StoreErr
         return StoreClosed(f"the store in {root} is closed")
     if status is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
         return PutRefused(
-            f"{queue}: expected memory maps for another queue at the next start, found too few left; raise `sysctl "
-            "vm.max_map_count`, or delete topics that are not used"
+            f"{queue}: expected memory maps for another queue at the next start, found too few left, of which light "
+            "queues have half; raise `sysctl vm.max_map_count`, or delete topics that are not used"
         )
     if status is PutStatus.OS_PAGE_CACHE_BUSY:
         limit_ms = store.config.os_page_cache_busy_time_out_mills

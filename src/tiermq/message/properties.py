@@ -178,6 +178,11 @@ def with_property(encoded: bytes, name: str, value: str) -> bytes:
     return without + encode_properties({name: value})
 
 
+def without_light_queues(encoded: bytes) -> bytes:
+    """The property string of a copy for a retry or dead-letter topic: no light queue gets the message again."""
+    return delete_property(delete_property(encoded, INNER_MULTI_DISPATCH.encode()), INNER_MULTI_QUEUE_OFFSET.encode())
+
+
 def join_properties(first: bytes, second: bytes) -> bytes:
     """Two encoded strings as one; where both name a property, the second's value counts, since later ones win."""
     if not first or not second or first.endswith(b"\x02"):

@@ -120,6 +120,13 @@ def lite_queue(parent: str, lite_topic: str) -> str:
     return f"{LIGHT_QUEUE_PREFIX}{LITE_SEPARATOR}{parent}{LITE_SEPARATOR}{lite_topic}"
 
 
+def lite_parent(name: str) -> str | None:
+    """The topic that a lite topic's light queue belongs to; None for other names."""
+    prefix = LIGHT_QUEUE_PREFIX + LITE_SEPARATOR
+    parent, separator, _ = name.removeprefix(prefix).partition(LITE_SEPARATOR)
+    return parent if separator and name.startswith(prefix) else None
+
+
 def lite_topic_problem(name: str) -> str | None:
     """Why `name` is not a legal lite topic; None when it is."""
     return _problem("lite topic", name, LITE_TOPIC_CHARACTERS_MAX)

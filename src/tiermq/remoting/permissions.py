@@ -28,6 +28,7 @@ that the request names or reaches. What requests there are, and what they need, 
                              there: no group or topic that its name can be split into may be denied
     dead letters %DLQ%G      its own permission, or the default and, to read it, SUB of G
     topics of a broker       the default does not count: they hold messages of every topic
+    %LMQ%$TOPIC$lite         the default, and the same permission of TOPIC, whose messages the light queue names
 """
 
 from __future__ import annotations
@@ -47,7 +48,14 @@ from typing import Any
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RequestRefused
-from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_problem, is_broker_topic, topic_problem
+from tiermq.message.topic_name import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    group_problem,
+    is_broker_topic,
+    lite_parent,
+    topic_problem,
+)
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.settings import YAML_SUFFIXES, did_you_mean, read_yaml
@@ -139,6 +147,9 @@ class Account:
             return False
         if topic.startswith(DEAD_LETTER_PREFIX):
             return bool(self.default_topic & wanted) and self.may_use_group(topic.removeprefix(DEAD_LETTER_PREFIX))
+        parent = lite_parent(topic)
+        if parent is not None and not self.may_use_topic(parent, wanted):
+            return False
         return bool(self.default_topic & wanted)
 
     def may_use_group(self, group: str) -> bool:

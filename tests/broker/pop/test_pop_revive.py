@@ -66,6 +66,25 @@ def test_a_message_comes_once_though_the_broker_was_killed_while_it_gave_it_back
         assert [each.body for each in broker.parts.local.get(target, 0, 0).messages] == [b"one", b"two", b"three"]
 
 
+@pytest.mark.parametrize("retry_max_times", [0, 16])
+def test_a_lite_message_that_is_given_up_does_not_come_to_its_lite_topic_again(
+    tmp_path: Path, manual_clock: ManualClock, retry_max_times: int
+) -> None:
+    light, store = "%LMQ%$T$x", {"enable_lmq": True, "enable_multi_dispatch": True}
+    with running(tmp_path, clock=manual_clock, store=store) as broker, PopPeer(broker) as peer:
+        put(broker, "one", properties={"INNER_MULTI_DISPATCH": light, "x": "y"})
+        peer.pop()
+        group = broker.parts.groups.get("G")
+        assert group is not None
+        broker.parts.groups.put(replace(group, retry_max_times=retry_max_times))
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(broker)
+        broker.parts.local.dispatch_now()
+        (copy,) = broker.parts.local.get("%RETRY%G_T" if retry_max_times else "%DLQ%G", 0, 0).messages
+        assert (copy.properties["x"], "INNER_MULTI_DISPATCH" in copy.properties) == ("y", False)
+        assert broker.parts.local.max_offset(light, 0) == 1
+
+
 def test_a_copy_that_a_client_made_up_acknowledges_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
     with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
         put(broker, "one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,26 @@ def test_light_queues_are_queues_as_well(tmp_path: Path, broker: Broker) -> None
         assert producer.send(queue=0).code == 0
         assert len(stored(broker, "T", 0)) == taken + 1, "a message that is refused is in no queue"
         assert mapped(tmp_path / "store") <= CLIENTS_MAX + UNCOUNTED
+
+
+def test_light_queues_leave_half_of_the_maps_to_topics(tmp_path: Path) -> None:
+    light = "INNER_MULTI_DISPATCH\x01%LMQ%{}\x02"
+    settings: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with running(tmp_path, **settings) as broker, Producer(broker) as producer:
+        broker.parts.topics.put(TopicConfig("T", 100, 100))
+        answers = [producer.send(properties=light.format(each) + PLAIN.format(each)) for each in range(CLIENTS_MAX)]
+        codes = [each.code for each in answers]
+        assert codes.count(0) == codes.index(REFUSED) == CLIENTS_MAX // 2
+        assert "light queues have half" in (answers[-1].remark or "")
+        assert producer.send(properties=light.format(0) + PLAIN.format("again")).code == 0
+        broker.parts.local.dispatch_now()
+        assert [producer.send(queue=each).code for each in range(10)] == [0] * 10
+    with running(tmp_path, **settings) as again, Producer(again) as producer:
+        assert producer.send(properties=light.format("new") + PLAIN.format("new")).code == REFUSED
+        assert producer.send(queue=11).code == 0
+        again.parts.local.dispatch_now()
+        again.parts.local.delete_topics(["%LMQ%0"])
+        assert producer.send(properties=light.format("new") + PLAIN.format("new")).code == 0
 
 
 def test_what_the_broker_delivers_itself_may_begin_a_queue_when_clients_may_not(broker: Broker) -> None:

@@ -86,6 +86,20 @@ def test_a_message_that_was_tried_too_often_is_a_dead_letter(
         assert (topic.read_queues, topic.perm) == (1, 6)
 
 
+@pytest.mark.parametrize("level", [-1, 1])
+def test_a_lite_message_that_is_given_back_does_not_come_to_its_lite_topic_again(tmp_path: Path, level: int) -> None:
+    light, settings = "%LMQ%$T$x", {"enable_lmq": True, "enable_multi_dispatch": True}
+    with running(tmp_path, store=settings) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a", properties={"INNER_MULTI_DISPATCH": light, "x": "y"})
+        message = broker.parts.local.get("T", 0, 0).messages[0]
+        assert back(peer, message, level).code == 0
+        (found,) = in_queue(broker.parts.local, *(("%DLQ%G", 0) if level < 0 else (SCHEDULE, 0)))
+        assert (found.properties["x"], "INNER_MULTI_DISPATCH" in found.properties) == ("y", False)
+        assert "INNER_MULTI_QUEUE_OFFSET" not in found.properties
+        assert broker.parts.local.max_offset(light, 0) == 1
+
+
 def test_the_groups_own_limit_counts_where_the_client_names_none(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         broker.parts.groups.put(SubscriptionGroup("G", retry_max_times=2, retry_queue_nums=4))

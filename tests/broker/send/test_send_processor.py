@@ -332,6 +332,14 @@ def test_a_message_that_was_tried_too_often_is_a_dead_letter(
     assert (broker.parts.topics.get("%DLQ%G") == TopicConfig("%DLQ%G", 1, 1)) == dead
 
 
+def test_a_retry_that_becomes_a_dead_letter_names_no_light_queues(broker: Broker) -> None:
+    properties = "UNIQ_KEY\x01K\x02INNER_MULTI_DISPATCH\x01%LMQ%$T$x\x02x\x01y\x02"
+    with Producer(broker) as producer:
+        assert producer.send("%RETRY%G", reconsume=17, properties=properties).code == 0
+    (message,) = stored(broker, "%DLQ%G")
+    assert (message.properties["x"], "INNER_MULTI_DISPATCH" in message.properties) == ("y", False)
+
+
 def test_what_a_group_that_consumes_in_order_sends_back_is_a_dead_letter(broker: Broker) -> None:
     broker.parts.clients.locks.lock("G", "client", [MessageQueue("%RETRY%G", "b1", 0)])
     with Producer(broker) as producer:

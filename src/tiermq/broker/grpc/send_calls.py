@@ -124,7 +124,7 @@ class SendCalls:
             if not self._parts.local.may_begin_queue(name, 0):
                 raise Refused(
                     Code.LITE_TOPIC_QUOTA_EXCEEDED,
-                    "the next start could not map one more queue (vm.max_map_count): use a lite topic that is there",
+                    "no memory map is left for one more light queue (vm.max_map_count): use a lite topic that is there",
                 )
 
     def _queue(self, topic: str, messages: Any) -> int:

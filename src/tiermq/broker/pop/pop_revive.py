@@ -27,7 +27,15 @@ from tiermq.delivery.redeliver import NEVER, Escape, SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
 from tiermq.kernel import GetPage, Message
 from tiermq.message.hosts import encode_host
-from tiermq.message.properties import FIRST_POP_TIME, GIVEN_BACK, POP_CK, delete_property, get_property, with_property
+from tiermq.message.properties import (
+    FIRST_POP_TIME,
+    GIVEN_BACK,
+    POP_CK,
+    delete_property,
+    get_property,
+    with_property,
+    without_light_queues,
+)
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, topic_problem
 from tiermq.service import Service
@@ -187,7 +195,7 @@ class PopRevive(Service):
             name,
             message.body,
             0,
-            encoded_properties=properties,
+            encoded_properties=without_light_queues(properties),
             flag=message.flag,
             sys_flag=message.sys_flag,
             born_timestamp_ms=message.born_timestamp_ms,

@@ -61,7 +61,7 @@ _CODES: dict[PutStatus, tuple[ResponseCode, str | None]] = {
     ),
     PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: (
         ResponseCode.SYSTEM_ERROR,
-        "the next start could not map one more queue (vm.max_map_count): send to one that has messages, or elsewhere",
+        "no memory map is left for one more queue (vm.max_map_count; light queues have half): send to an older one",
     ),
     PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_BUSY, "the store cannot keep up: try again, or another broker"),
     PutStatus.WHEEL_TIMER_NOT_ENABLE: (ResponseCode.SYSTEM_ERROR, "messages for an arbitrary time are not enabled"),

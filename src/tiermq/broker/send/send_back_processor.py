@@ -4,7 +4,8 @@
     tried too often, or delayLevel < 0 ─► %DLQ%group, also if it has no space for a retry's properties
 
 Invariants: the copy has the original's body, flags, keys and born time, a higher retry count, and its first topic
-(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID); it is stored before the answer, and on disk under SYNC_FLUSH.
+(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID), and names no light queues; it is stored before the answer, and on disk under
+SYNC_FLUSH.
 (RocketMQ writes WAIT=false into it, as is done here, and waits for no disk: a crash loses what it took back.) A message
 that came from the tier has another offset there than in the log: it is accepted only when its id
 agrees, and looked for by its key otherwise.
@@ -25,7 +26,7 @@ from tiermq.config import FlushDiskType
 from tiermq.errors import RequestRefused, TierError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
-from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property
+from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property, without_light_queues
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
 from tiermq.namesrv.topic_config import PERM_WRITE
@@ -173,7 +174,7 @@ def _copy(message: StoredMessage, destination: Destination) -> Message:
         destination.topic,
         message.body,
         destination.queue_id,
-        encoded_properties=destination.properties,
+        encoded_properties=without_light_queues(destination.properties),
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,

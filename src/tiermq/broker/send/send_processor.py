@@ -73,7 +73,7 @@ from tiermq.message.client_batch import (
 )
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
-from tiermq.message.properties import TIERMQ_SENDER, TRAN_MSG, with_property
+from tiermq.message.properties import TIERMQ_SENDER, TRAN_MSG, with_property, without_light_queues
 from tiermq.message.topic_name import RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic, is_broker_topic
 from tiermq.metrics import Registry
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
@@ -260,7 +260,9 @@ class SendProcessor:
         queue_id = queue_of(request, config, self._chance) if config.name == request.topic else 0
         properties, key = completed(request.properties, self._added, self._new_key)
         check_properties(config, properties)
-        destination = Destination(config.name, queue_id, properties if delay else without_delay(properties))
+        if not delay:
+            properties = without_light_queues(without_delay(properties))
+        destination = Destination(config.name, queue_id, properties)
         sys_flag = sys_flag_of(request, config)
         if is_prepared(request, destination.properties):
             destination = half_destination(destination, self._config, self._levels, self._parts.timers)
