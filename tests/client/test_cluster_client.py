@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ def test_a_route_with_more_queues_than_a_topic_can_have_is_refused(tmp_path: Pat
         pytest.raises(RemotingError, match="at most 65536 queues at stranger, found 1000000"),
     ):
         doing(broker.name_server, lambda cluster: cluster.find_route("many"))
+
+
+def test_a_route_with_more_queues_in_all_than_a_client_takes_is_refused(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker, ExitStack() as strangers:
+        for number in range(5):
+            strangers.enter_context(stranger_with(broker.name_server, "many", 1 << 16, f"stranger-{number}"))
+        with pytest.raises(RemotingError, match="at most 262144 queues in all, found more"):
+            doing(broker.name_server, lambda cluster: cluster.find_route("many"))
 
 
 def test_the_second_name_server_is_asked_when_the_first_is_gone(tmp_path: Path) -> None:

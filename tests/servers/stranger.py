@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, TopicSnapshot
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
@@ -21,10 +22,11 @@ class _Topics:
 
 
 @contextmanager
-def stranger_with(name_server: str, topic: str, queues: int) -> Iterator[None]:
-    """While it runs, the name server knows the topic with so many queues at a broker `stranger`."""
+def stranger_with(name_server: str, topic: str, queues: int, name: str = "stranger") -> Iterator[None]:
+    """While it runs, the name server knows the topic with so many queues at a broker of that name."""
     source = _Topics(TopicConfig(topic, queues, queues))
-    registration = BrokerRegistration(IDENTITY, source, parse_name_servers(name_server))
+    identity = replace(IDENTITY, name=name)
+    registration = BrokerRegistration(identity, source, parse_name_servers(name_server))
     registration.start()
     try:
         assert registration.wait_registered(60)

@@ -45,6 +45,8 @@ ROUTE_CODES = (
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
 )  # fmt: skip
 """Every name server serves them."""
+ROUTE_QUEUES_MAX = 4 * TOPIC_QUEUES_MAX
+"""Queues of one topic at all brokers: a route with more is not the answer of a name server that means well."""
 TIMEOUT_S = 30.0
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
 T = TypeVar("T")
@@ -302,6 +304,10 @@ class ClusterClient:
                     if queues > TOPIC_QUEUES_MAX:
                         raise RemotingError(
                             f"topic {topic}: expected at most {TOPIC_QUEUES_MAX} queues at {name}, found {queues}"
+                        )
+                    if len(places) + queues > ROUTE_QUEUES_MAX:
+                        raise RemotingError(
+                            f"topic {topic}: expected at most {ROUTE_QUEUES_MAX} queues in all, found more"
                         )
                     places += (QueuePlace(name, masters[name], each) for each in range(queues))
         return Route(topic, tuple(writable), tuple(readable), replicas)

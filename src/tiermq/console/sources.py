@@ -25,6 +25,7 @@ from tiermq.client.broker_state import REQUESTS
 from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
 from tiermq.client.table_pages import ask_table
 from tiermq.clock import Clock, SystemClock
+from tiermq.console.query_runs import QueryLimits, QueryRuns
 from tiermq.errors import BadRequest, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.scan_values import DEFAULT_BROKER, HistoryPlace, ScanRequest, StorePlace
@@ -101,13 +102,14 @@ class Kept(Generic[T]):
 class Sources:
     """See the module. Its owner closes it."""
 
-    def __init__(self, place: SourcePlace, *, clock: Clock | None = None) -> None:
+    def __init__(self, place: SourcePlace, *, clock: Clock | None = None, limits: QueryLimits | None = None) -> None:
         if place.access is None and place.tier is None and not place.stores:
             raise BadRequest(
                 "expected a name server, a tier or a store directory, found none: give --namesrv, --tier or --store"
             )
         self.place = place
         self.clock = clock or SystemClock()
+        self.queries = QueryRuns(limits, clock=self.clock)
         self._lock = threading.RLock()
         self._files_lock = threading.RLock()
         self._history: OpenHistory | None = None
@@ -132,6 +134,7 @@ class Sources:
         return self.has_tier or bool(self.place.stores)
 
     def close(self) -> None:
+        self.queries.stop()
         with self._lock:
             for cluster in self._clusters.values():
                 cluster.close()

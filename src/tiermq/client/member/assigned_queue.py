@@ -50,12 +50,14 @@ class AssignedQueue:
         "committed",
         "failures",
         "generation",
+        "idle_pulls",
         "is_dropped",
         "is_locked",
         "name",
         "position",
         "ready",
         "ready_bytes",
+        "warn_again_s",
     )
 
     def __init__(self, name: MessageQueue, position: int) -> None:
@@ -71,6 +73,9 @@ class AssignedQueue:
         self.broker_id = 0
         """Which of the broker's replicas is to be asked, as it suggested."""
         self.failures = 0
+        self.idle_pulls = 0
+        """Pulls in a row that were answered at once and got no further."""
+        self.warn_again_s = 0.0
         self.ready: deque[ReceivedMessage] = deque()
         self.ready_bytes = 0
         self._lock = threading.Lock()

@@ -79,6 +79,11 @@ LOCK_S = 20.0
 PULL_TIMEOUT_S = 30.0
 REST_S = 1.0
 PULL_REST_MAX_S = 5.0
+IDLE_REST_S = 0.0025
+"""After pulls in a row that were answered at once and got no further: a rest that doubles, to a second."""
+WARN_S = 60.0
+MAX_OFFSET = (1 << 63) - 1 - (1 << 32)
+"""Beyond it no queue can be read on."""
 DONE_LOOK_S = 0.02
 """How often a pull looks whether messages that were given are done."""
 GIVEN_MAX = 2000
@@ -390,8 +395,14 @@ class AsyncConsumer:
         while not queue.is_dropped:
             try:
                 await self._wait_for_room(queue)
-                await self._pull_once(queue)
+                began = time.monotonic()
+                has_progressed = await self._pull_once(queue)
                 queue.failures = 0
+                if has_progressed or time.monotonic() - began >= PULL_REST_MAX_S / 10:
+                    queue.idle_pulls = 0
+                else:  # A broker that holds a pull until messages arrive answers late, or with messages.
+                    queue.idle_pulls += 1
+                    await asyncio.sleep(min(IDLE_REST_S * 2 ** min(queue.idle_pulls, 10), REST_S))
             except TierMQError as error:
                 queue.failures += 1
                 level = logging.WARNING if queue.failures <= 3 else logging.DEBUG
@@ -412,7 +423,8 @@ class AsyncConsumer:
         while queue.open_count >= GIVEN_MAX:
             await asyncio.sleep(DONE_LOOK_S)
 
-    async def _pull_once(self, queue: AssignedQueue) -> None:
+    async def _pull_once(self, queue: AssignedQueue) -> bool:
+        """One pull; whether the queue got further. Raises RemotingError for an answer that cannot be."""
         name, settings = queue.name, self.settings
         subscription = self._subscriptions[name.topic]
         flags = SUSPEND_FLAG
@@ -441,16 +453,24 @@ class AsyncConsumer:
             **fields,
         )
         if queue.is_dropped or queue.generation != generation:
-            return
+            return True
         queue.broker_id = int_field(answer, "suggestWhichBrokerId", 0)
         next_position = int_field(answer, "nextBeginOffset")
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            _log.warning("group %s: %r continues at %d, as the broker has it", self.group, queue, next_position)
+        is_moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
+        most = int_field(answer, "maxOffset", MAX_OFFSET) if is_moved else MAX_OFFSET
+        if not 0 <= next_position <= most:
+            raise RemotingError(f"expected a next offset from 0 to {most}, found {next_position}")
+        if is_moved:
+            if time.monotonic() >= queue.warn_again_s:
+                queue.warn_again_s = time.monotonic() + WARN_S
+                _log.warning("group %s: %r continues at %d, as the broker has it", self.group, queue, next_position)
             await self.move(queue, next_position)
-        elif answer.code == ResponseCode.SUCCESS:
+            return False
+        if answer.code == ResponseCode.SUCCESS:
             self._take_in(queue, subscription, bytes(answer.body), next_position)
         else:
             queue.position = max(position, next_position)
+        return queue.position > position
 
     def _take_in(self, queue: AssignedQueue, subscription: Subscription, data: bytes, next_position: int) -> None:
         position, name = queue.position, queue.name

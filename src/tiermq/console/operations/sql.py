@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from tiermq.client.wire_history import read_placed_task
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.message_reading import catalog_for
 from tiermq.console.operations.topics import topic_names
+from tiermq.console.query_runs import RunningQuery
 from tiermq.console.sources import Visit
 from tiermq.errors import BadRequest, install_hint
 from tiermq.history.catalog import Catalog
@@ -33,8 +35,6 @@ COLUMNS = (
     "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "reconsumeTimes", "storeSize", "tier", "segment",
 )  # fmt: skip
 READS_ONLY = re.compile(r"\s*(?:--[^\n]*\n\s*)*(select|with|from|describe|summarize)\b", re.IGNORECASE)
-LOCKED = {"enable_external_access": "false", "lock_configuration": "true", "threads": "2"}
-"""A query reads the registered topics: no files, no extensions, no other settings."""
 SPARK_CALLS = frozenset({"string", "bigint", "int", "double", "json_tuple", "from_json", "to_json", "decode", "size"})
 """Functions of Spark beside those that the parser knows, which have no effects."""
 SCRIPT = re.compile(r"\busing\s*(/\*.*?\*/|--[^\n]*\n|\s)*r?['\"]", re.IGNORECASE | re.DOTALL)
@@ -82,6 +82,17 @@ def _estimate_of(plan: ScanPlan) -> Result:
 )
 def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
     duckdb = _duckdb()
+    queries = visit.sources.queries
+    with (
+        closing(duckdb.connect(":memory:", config=queries.settings())) as connection,
+        queries.run(connection) as running,
+    ):
+        return _run(visit, query, begin or 0, limit, duckdb, connection, running)
+
+
+def _run(
+    visit: Visit, query: str, begin_ms: int, limit: int, duckdb: Any, connection: Any, running: RunningQuery
+) -> Result:
     topics = _topics_in(visit, query)
     try:
         kinds = [str(each.type).rpartition(".")[2] for each in duckdb.extract_statements(query)]
@@ -91,14 +102,14 @@ def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Resul
         raise BadRequest(f"query: expected one SELECT, found {', '.join(kinds)[:80] or 'nothing'}")
     losses: list[str] = []
     began = visit.sources.clock.monotonic()
-    request = ScanRequest(topics=frozenset(topics), begin_ms=begin or 0)
+    request = ScanRequest(topics=frozenset(topics), begin_ms=begin_ms)
     with catalog_for(visit, request) as catalog:
-        connection = duckdb.connect(":memory:", config=LOCKED)
+        running.check()  # It may have waited for another query: files are read by one at a time.
         counters = ScanCounters()
 
         def read(*, is_whole: bool) -> tuple[list[str], list[Any]]:
             for topic in topics:
-                reader = _reader(catalog, topic, begin or 0, losses, counters, is_whole=is_whole)
+                reader = _reader(catalog, topic, begin_ms, losses, counters, running, is_whole=is_whole)
                 connection.register(topic, reader.read_all() if is_whole else reader)
             result = connection.execute(query)
             return [each[0] for each in result.description or []], result.fetchmany(limit + 1)
@@ -110,10 +121,13 @@ def run_sql(visit: Visit, *, query: str, begin: int | None, limit: int) -> Resul
                 if "already been consumed" not in str(error):
                     raise
                 names, rows = read(is_whole=True)  # A topic is named twice, as in a join with itself.
+        except duckdb.OutOfMemoryException as error:
+            raise BadRequest(
+                f"query: it needs more than {visit.sources.queries.limits.memory_mib} MiB of memory, which is the most "
+                "that a page takes: run it with `tiermq sql`, or on Spark with `tiermq pipeline sql`"
+            ) from error
         except duckdb.Error as error:
             raise BadRequest(f"query: {error}") from error
-        finally:
-            connection.close()
     return {
         "columns": names,
         "rows": [[_shown(value) for value in row] for row in rows[:limit]],
@@ -210,7 +224,14 @@ def _duckdb() -> Any:
 
 
 def _reader(
-    catalog: Catalog, topic: str, begin_ms: int, losses: list[str], counters: ScanCounters, *, is_whole: bool
+    catalog: Catalog,
+    topic: str,
+    begin_ms: int,
+    losses: list[str],
+    counters: ScanCounters,
+    running: RunningQuery,
+    *,
+    is_whole: bool,
 ) -> Any:
     """The messages of a topic as a stream of batches, which can be read once; `is_whole`: to be kept in memory.
 
@@ -237,6 +258,7 @@ def _reader(
     def batches() -> Iterator[Any]:
         for task in plan.tasks:
             for run in read_placed_task(catalog.history, task, counters, lose):
+                running.check()
                 yield from decode_run(run, COLUMNS, request)
 
     return pa.RecordBatchReader.from_batches(arrow_schema(COLUMNS), batches())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiermq import __version__
 from tiermq.console.catalogue import Kind, operations, run
+from tiermq.console.query_runs import TooManyQueries, client_has_left
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.console.web.openapi import openapi
@@ -58,6 +60,8 @@ NAVIGATION = (
 )  # fmt: skip
 NOT_BY_LINK = frozenset({"/sql", "/tier/orphans"})
 """Pages whose query makes work."""
+RUNS_QUERIES = frozenset({"/sql", "/api/sql.run"})
+"""What ends when its client leaves."""
 PAGES_ONLY = ("/api/", "/do/", "/events/")
 """What no page of another site has a reason to ask for."""
 _log = logging.getLogger(__name__)
@@ -386,12 +390,29 @@ class _Guard:
         except Refused as error:
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, with_headers)
             return
-        await self._app(scope, receive, with_headers)
+        if request.method == "POST" or request.url.path not in RUNS_QUERIES:
+            await self._app(scope, receive, with_headers)
+            return
+        left = threading.Event()
+        client_has_left.set(left)
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+
+        watching = asyncio.create_task(watch())  # No handler of these paths reads a body.
+        try:
+            await self._app(scope, receive, with_headers)
+        finally:
+            watching.cancel()
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
     if isinstance(error, Refused):
         return error.status, str(error)
+    if isinstance(error, TooManyQueries):
+        return 429, str(error)
     if isinstance(error, ChangeRefused) or (
         isinstance(error, RequestRefused) and error.code == ResponseCode.NO_PERMISSION
     ):

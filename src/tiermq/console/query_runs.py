@@ -1,0 +1,132 @@
+"""QueryRuns: queries of DuckDB in the console's process, which may be a broker's: bounded in number, memory and time.
+
+    with sources.queries.run(connection) as query:      the connection has the settings of `settings()`
+        query.check()                                   between batches that Python reads
+
+A query ends at its time limit, when its client has left, and when the console stops. Each is watched by a thread, which
+interrupts the connection until the query has ended: DuckDB forgets an interrupt that comes between two statements.
+Invariant: after `stop`, no query runs. A thread inside DuckDB at the end of the interpreter aborts the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import BadRequest
+
+LOOK_S = 0.05
+"""How often a query's watcher looks whether it has to end."""
+STOP_S = 10.0
+client_has_left: ContextVar[threading.Event | None] = ContextVar("client_has_left", default=None)
+"""Of the request that this thread answers."""
+
+
+class TooManyQueries(BadRequest):
+    """The console runs as many queries as it may: try again later."""
+
+
+class QueryEnded(BadRequest):
+    """A query was ended before its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """Of queries in the console's process."""
+
+    seconds: float = 30.0
+    memory_mib: int = 256
+    """Of each query."""
+    count: int = 2
+
+
+class RunningQuery:
+    """One query; `why` is set once it has to end."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.why = ""
+        self.has_ended = threading.Event()
+
+    def interrupt(self, why: str) -> None:
+        self.why = self.why or why
+        self._connection.interrupt()
+
+    def check(self) -> None:
+        """Raises QueryEnded."""
+        if self.why:
+            raise QueryEnded(f"query: {self.why}")
+
+
+class QueryRuns:
+    """See the module. Every method may be called by any thread."""
+
+    def __init__(self, limits: QueryLimits | None = None, *, clock: Clock | None = None) -> None:
+        self.limits = limits or QueryLimits()
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self.running_count = 0
+        self._is_stopped = threading.Event()
+
+    def settings(self) -> dict[str, str]:
+        """DuckDB's configuration: a query reads registered tables: no files, no extensions, no other settings."""
+        return {
+            "enable_external_access": "false",
+            "lock_configuration": "true",
+            "threads": "1",
+            "memory_limit": f"{self.limits.memory_mib}MiB",
+            "temp_directory": "",
+        }
+
+    @contextmanager
+    def run(self, connection: Any) -> Iterator[RunningQuery]:
+        """Raises TooManyQueries, and QueryEnded in place of any error of a query that had to end."""
+        with self._changed:
+            if self._is_stopped.is_set():
+                raise QueryEnded("query: the console is stopping")
+            if self.running_count >= self.limits.count:
+                raise TooManyQueries(
+                    f"query: expected at most {self.limits.count} queries at a time, and so many run: try again later"
+                )
+            self.running_count += 1
+        query = RunningQuery(connection)
+        watcher = threading.Thread(
+            target=self._watch, args=(query, client_has_left.get()), name="console-query-watch", daemon=True
+        )
+        try:
+            watcher.start()
+            yield query
+        except Exception:
+            query.check()
+            raise
+        finally:
+            query.has_ended.set()
+            if watcher.ident is not None:
+                watcher.join()  # The connection may be closed from here on.
+            with self._changed:
+                self.running_count -= 1
+                self._changed.notify_all()
+
+    def _watch(self, query: RunningQuery, left: threading.Event | None) -> None:
+        ends = self._clock.monotonic() + self.limits.seconds
+        while not query.has_ended.wait(LOOK_S):
+            if self._is_stopped.is_set():
+                query.interrupt("the console is stopping")
+            elif left is not None and left.is_set():
+                query.interrupt("its client has left")
+            elif self._clock.monotonic() >= ends:
+                query.interrupt(
+                    f"ended after {self.limits.seconds:g} s, which is the most that a page takes: give a begin time "
+                    "or a narrower condition, or run it with `tiermq sql` or on Spark with `tiermq pipeline sql`"
+                )
+
+    def stop(self) -> None:
+        """End the queries that run, wait for them, and take no more."""
+        self._is_stopped.set()
+        with self._changed:
+            self._changed.wait_for(lambda: not self.running_count, STOP_S)

@@ -1,0 +1,113 @@
+"""SQL of the console over HTTP: a query is bounded in time, memory and number, and ends with its client and console."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from console.console_world import ORDERS, Answer, Browser, orders_broker, place_of
+from tiermq.console.query_runs import QueryLimits
+from tiermq.console.sources import Sources
+from tiermq.console.web.server import ConsoleServer
+from waiting import until
+
+pytest.importorskip("duckdb")
+ENDLESS = "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i), (SELECT 1 FROM orders LIMIT 1)"
+LARGE = "SELECT count(DISTINCT hash(i)) FROM range(25000000) t(i), (SELECT 1 FROM orders LIMIT 1)"
+FOREVER = QueryLimits(seconds=600)
+
+
+def path_of(query: str) -> str:
+    return "/api/sql.run?" + urlencode({"query": query})
+
+
+@contextmanager
+def limited(directory: Path, limits: QueryLimits) -> Iterator[tuple[Browser, Sources, ConsoleServer]]:
+    with orders_broker(directory):
+        sources = Sources(place_of(directory), limits=limits)
+        server = ConsoleServer(sources, port=0)
+        server.start()
+        try:
+            yield Browser(server.port), sources, server
+        finally:
+            server.stop()
+
+
+def in_thread(work: Callable[[], Answer]) -> tuple[threading.Thread, list[Answer]]:
+    found: list[Answer] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    return thread, found
+
+
+def test_an_endless_query_is_answered_in_words_at_its_time_limit(tmp_path: Path) -> None:
+    with limited(tmp_path, QueryLimits(seconds=0.2)) as (at, _, _):
+        answer = at.get(path_of(ENDLESS))
+        assert (answer.status, "ended after 0.2 s" in answer.json["error"]) == (400, True)
+        assert "ended after 0.2 s" in at.get("/sql?" + urlencode({"query": ENDLESS})).text
+
+
+def test_a_query_beyond_its_memory_is_answered_in_words_and_spills_nothing(tmp_path: Path) -> None:
+    with limited(tmp_path, QueryLimits(seconds=600, memory_mib=64)) as (at, _, _):
+        answer = at.get(path_of(LARGE))
+        assert (answer.status, "more than 64 MiB of memory" in answer.json["error"]) == (400, True)
+        assert at.api("sql.run", query="SELECT count(*) FROM orders")["rows"] == [[ORDERS + 1]]
+
+
+def test_a_query_ends_when_its_client_leaves_and_a_third_one_is_refused(tmp_path: Path) -> None:
+    with limited(tmp_path, FOREVER) as (at, sources, _):
+        clients = [http.client.HTTPConnection("127.0.0.1", at.port) for _ in range(2)]
+        for client in clients:
+            client.request("GET", path_of(ENDLESS))
+        until(lambda: sources.queries.running_count == 2)
+        refused = at.get(path_of("SELECT count(*) FROM orders"))
+        assert (refused.status, "at most 2 queries" in refused.json["error"]) == (429, True)
+        for client in clients:
+            client.close()
+        until(lambda: sources.queries.running_count == 0)
+        assert at.api("sql.run", query="SELECT count(*) FROM orders")["rows"] == [[ORDERS + 1]]
+
+
+def test_a_stop_ends_the_queries_that_run(tmp_path: Path) -> None:
+    with limited(tmp_path, FOREVER) as (at, sources, server):
+        thread, found = in_thread(lambda: at.get(path_of(ENDLESS)))
+        until(lambda: sources.queries.running_count == 1)
+        server.stop()
+        assert sources.queries.running_count == 0
+        thread.join()
+        assert "the console is stopping" in found[0].text
+
+
+def test_a_console_that_is_terminated_during_a_query_ends_with_code_0(tmp_path: Path) -> None:
+    with orders_broker(tmp_path) as broker:
+        words = [sys.executable, "-m", "tiermq.cli", "console", "--namesrv", broker.name_server, "--port", "0"]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert process.stdout is not None
+            line = next(line for line in process.stdout if "http://" in line)
+            port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])
+            clients = [http.client.HTTPConnection("127.0.0.1", port) for _ in range(2)]
+            for client in clients:
+                client.request("GET", path_of(ENDLESS))
+
+            def is_full() -> bool:
+                return Browser(port).get(path_of("SELECT count(*) FROM orders")).status == 429
+
+            until(is_full)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=60)
+            for client in clients:
+                client.close()
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0, output
