@@ -33,7 +33,8 @@ class RpcLatency:
         child = self._children.get((code, answer))
         if child is None:
             # What any peer may send must not make a metric grow.
-            name = RequestCode(code).name.lower() if code in self._codes() else "unknown"
+            is_known = code in self._codes() and any(code == each for each in RequestCode)
+            name = RequestCode(code).name.lower() if is_known else "unknown"
             result = "success" if answer == ResponseCode.SUCCESS else "biz_error"
             child = self._metric.labels(*self._node, "remoting", name, str(int(answer)), "false", result)
             if name != "unknown":

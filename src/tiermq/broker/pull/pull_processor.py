@@ -36,7 +36,7 @@ from tiermq.broker.pull.pull_admission import (
     ReadFailures,
 )
 from tiermq.errors import RequestRefused, TierMQError
-from tiermq.kernel import GetPage, pull_answer
+from tiermq.kernel import GetPage, TierPage, pull_answer
 from tiermq.message.topic_name import RETRY_PREFIX, TOOLS_GROUP
 from tiermq.metrics import GaugeChild, Metric
 from tiermq.namesrv.route_table import MASTER_ID
@@ -362,7 +362,7 @@ class PullProcessor:
     def _hold(self, pull: Pull, page: GetPage) -> bool:
         config = self._parts.config
         # The tier's end follows the local one: that there is more here does not mean that there is more to get there.
-        pull.waits_for_tier = self._tiered is not None and not isinstance(page, GetPage)
+        pull.waits_for_tier = isinstance(page, TierPage)
         end_of = self._tiered.tier_end if self._tiered is not None and pull.waits_for_tier else self._end_of
         timeout_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_time_mills
         return self.long_polling.hold(pull, timeout_ms, end_of)
