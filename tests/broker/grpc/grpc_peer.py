@@ -34,6 +34,7 @@ class GrpcPeer:
         self.client_id = client_id or f"client-{next(_numbers)}"
         self.account = account
         self._commands: queue.Queue[Any] = queue.Queue()
+        self._streams = [self._commands]
         self.telemetry: Any = None
 
     @property
@@ -96,15 +97,18 @@ class GrpcPeer:
 
     def settle(self, **settings: Any) -> Any:
         """Open the stream, send settings, and return what the broker made of them."""
+        self._commands = queue.Queue()  # An earlier stream goes on waiting for its own commands.
+        self._streams.append(self._commands)
         self._commands.put(TelemetryCommand(settings=settings))
         stub = self.channel.stream_stream(
             SERVICE + "Telemetry", TelemetryCommand.SerializeToString, TelemetryCommand.FromString
         )
-        self.telemetry = stub(self._sent(), metadata=self.metadata)
+        self.telemetry = stub(self._sent(self._commands), metadata=self.metadata)
         return next(self.telemetry)
 
-    def _sent(self) -> Iterator[Any]:
-        while (command := self._commands.get()) is not None:
+    @staticmethod
+    def _sent(commands: Any) -> Iterator[Any]:
+        while (command := commands.get()) is not None:
             yield command
 
     def tell(self, command: Any) -> None:
@@ -114,7 +118,8 @@ class GrpcPeer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._commands.put(None)
+        for commands in self._streams:
+            commands.put(None)
         if self.telemetry is not None:
             self.telemetry.cancel()
         self.channel.close()
