@@ -10,6 +10,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 from cli.wire_commands import process, shell
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
+from tiermq.log_levels import change_log_levels
 
 
 def get(url: str, path: str) -> Any:
@@ -193,6 +195,14 @@ def test_a_log_can_be_json_lines_with_a_level_for_each_module(tmp_path: Path) ->
     assert (bad.exit_code, "expected one of DEBUG" in bad.output) == (2, True)
 
 
+@pytest.fixture
+def levels_as_they_were() -> Iterator[None]:
+    """Levels are the process's: the tests after this one read lines of INFO."""
+    yield
+    change_log_levels("")
+
+
+@pytest.mark.usefixtures("levels_as_they_were")
 def test_levels_of_modules_change_while_a_broker_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("tiermq.tier.somewhere")
     with shell(tmp_path) as at:
@@ -207,6 +217,7 @@ def test_levels_of_modules_change_while_a_broker_runs(tmp_path: Path, caplog: py
         assert not log.isEnabledFor(logging.DEBUG), "a change takes back the one before"
         assert not logging.getLogger("tiermq.broker.x").isEnabledFor(logging.WARNING)
         at.run("config", "set", "logLevels", "tiermq=WARNING")
+        assert not logging.getLogger("tiermq.broker.x").isEnabledFor(logging.INFO)
 
 
 def test_lines_of_the_log_have_the_distance_from_utc(tmp_path: Path) -> None:

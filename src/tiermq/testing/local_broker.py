@@ -108,7 +108,8 @@ class LocalBroker:
             "bind_address": LOOPBACK,
             "broker_name": "broker-a",
             "channel_expired_timeout": INT_MAX,
-            "fast_listen_port": FastListenPort.OFF,  # Another test's port may be two below.
+            "fast_listen_port": FastListenPort.OFF,  # Another test's port may be two below,
+            "ha_listen_port": 0,  # or one above: this broker would take it, or have no HA port.
             "listen_port": 0,
         }
         self._config = BrokerConfig(**{**wanted, **{name: settings[name] for name in names & settings.keys()}})

@@ -34,6 +34,7 @@ from tiermq.tier.metadata.broker_state import (
 )
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 from tiermq.tier.metadata.manifest_store import EpochBehind
+from tiermq.tier.metadata.offset_history import points_of_day
 from tiermq.tier.names import SegmentKey, broker_of_state, state_object
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.retention.orphans import find_orphans
@@ -108,6 +109,20 @@ def test_a_change_waits_for_the_interval_unless_it_is_the_last(manual_clock: Man
     assert writer.write(offsets(2)) == []
     assert writer.write(offsets(3), is_last=True) == [OFFSETS.name]
     assert offset_in(driver) == 3
+
+
+def test_the_end_of_a_broker_is_a_point_of_its_offsets_whenever_the_one_before_was(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    writer = writer_of(driver, held(driver, DISPATCHER, manual_clock), manual_clock)
+    for look in (1, 7):  # The second is written with the tables, too early for a point.
+        writer.write(offsets(look))
+        manual_clock.advance_ms(MINUTE_MS)
+    ended_ms = manual_clock.now_ms()
+    for _ in range(2):
+        writer.write(offsets(7), is_last=True)
+    points = points_of_day(driver, *HOME, ended_ms)
+    assert [each.offsets["orders@audit"]["0"] for each in points] == [1, 7]
+    assert points[-1].taken_ms == ended_ms
 
 
 def test_an_older_writer_overwrites_nothing_of_a_newer_one(manual_clock: ManualClock) -> None:

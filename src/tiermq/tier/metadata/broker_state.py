@@ -209,6 +209,7 @@ class BrokerStateWriter:
         self._clock = clock or SystemClock()
         self._held: dict[str, _Held] = {}
         self._history = OffsetHistory(driver, cluster, broker, lease, writer)
+        self._noted: int | None = None  # The checksum of the offsets that are the last point.
         self._refused: dict[str, int] = {}  # Checksums of texts that are no table: each is reported once.
 
     def write(self, state: BrokerState, *, is_last: bool = False) -> list[str]:
@@ -221,7 +222,9 @@ class BrokerStateWriter:
         sums = {kind.name: zlib.crc32(state[kind.name]) for kind in KINDS if kind.name in state}
         due = [name for name, crc32 in sums.items() if self._is_due(name, crc32, now_ms, is_last)]
         written: list[str] = []
-        if not due:
+        # Also of a table that was written before a point was due.
+        has_last_point = is_last and sums.get(OFFSETS.name, self._noted) != self._noted
+        if not due and not has_last_point:
             return written
         self._lease.check()
         for name in due:
@@ -229,9 +232,18 @@ class BrokerStateWriter:
             if document is not None:
                 self._held[name] = _Held(self._put(name, document, now_ms), sums[name], now_ms)
                 written.append(name)
-                if name == OFFSETS.name and isinstance(table := document.get(OFFSETS.table), dict):
-                    self._history.add(table, now_ms)
+                if name == OFFSETS.name and not has_last_point:
+                    self._add_point(document, sums[name], now_ms)
+        if has_last_point:
+            document = self._decoded(OFFSETS.name, state[OFFSETS.name], sums[OFFSETS.name])
+            if document is not None:
+                self._add_point(document, sums[OFFSETS.name], now_ms, is_last=True)
         return written
+
+    def _add_point(self, document: dict[str, Any], crc32: int, now_ms: int, *, is_last: bool = False) -> None:
+        table = document.get(OFFSETS.table)
+        if isinstance(table, dict) and self._history.add(table, now_ms, is_last=is_last):
+            self._noted = crc32
 
     def _is_due(self, name: str, crc32: int, now_ms: int, is_last: bool) -> bool:
         held = self._held.get(name)

@@ -10,8 +10,8 @@ The first point of a day has the whole table, and each further one what changed 
 Invariants: points ascend in time; written by the holder of the broker's lease only, by compare-and-set. Days (UTC) are
 never changed afterwards, and nothing deletes them.
 
-Cost: a PUT every ten minutes in which a group committed, or every hour beyond OFTEN_BYTES_MAX of a day; one GET for
-each process and day. Nothing else reads them than a reader who asks how things were.
+Cost: a PUT every ten minutes in which a group committed, or every hour beyond OFTEN_BYTES_MAX of a day, and one when
+the broker ends; one GET for each process and day. Nothing else reads them than a reader who asks how things were.
 """
 
 from __future__ import annotations
@@ -75,19 +75,23 @@ class OffsetHistory:
         self._last: Offsets = {}
         self._bytes = 0
 
-    def add(self, table: Mapping[str, Mapping[str, int]], now_ms: int) -> bool:
-        """Add a point if one is due. Raises TierError; nothing is added then, and the next call tries again."""
+    def add(self, table: Mapping[str, Mapping[str, int]], now_ms: int, *, is_last: bool = False) -> bool:
+        """Add a point if one is due, or the broker ends. Raises TierError; nothing is added then, and the next call
+        tries again.
+        """
         name = day_object(*self._home, now_ms)
         if name != self._name:
             self._read(name)
         every_ms = EVERY_MS if self._bytes < OFTEN_BYTES_MAX else HOUR_MS
-        if self._points and now_ms - self._points[-1]["takenMs"] < every_ms:
+        if self._points and not is_last and now_ms - self._points[-1]["takenMs"] < every_ms:
             return False
         wanted = {
             key: {str(queue): offset for queue, offset in each.items()}
             for key, each in table.items()
             if isinstance(each, Mapping)
         }
+        if is_last and self._points and wanted == self._last:
+            return False
         point = {
             "takenMs": now_ms,
             "changed": {key: each for key, each in wanted.items() if self._last.get(key) != each},
