@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -33,6 +34,24 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 def manual_clock() -> ManualClock:
     """A clock at a fixed hour that moves only when the test moves it."""
     return ManualClock()
+
+
+def _log_levels() -> dict[str, int]:
+    """Those of our loggers, and of the root, that were set."""
+    root = logging.getLogger()
+    own = [each for name, each in root.manager.loggerDict.items() if name.partition(".")[0] == "tiermq"]
+    return {each.name: each.level for each in (root, *own) if isinstance(each, logging.Logger) and each.level}
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """Levels and forms of lines are the process's: what a test sets must not hide lines from those after it."""
+    before, forms = _log_levels(), [(each, each.formatter) for each in logging.getLogger().handlers]
+    yield
+    for name in (before | _log_levels()).keys() if before != _log_levels() else ():
+        logging.getLogger(name).setLevel(before.get(name, logging.NOTSET))
+    for handler, form in forms:
+        handler.setFormatter(form)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +34,7 @@ FAST: dict[str, object] = {
     "master_lease_look": 200,
     "master_sync_interval": 200,
     "register_name_server_period": 500,
+    "slave_timeout": 60_000,  # A replica that gets no processor for seconds is no failure.
 }
 RETRY_S = 0.02
 """Between two tries of a producer."""
@@ -92,7 +93,7 @@ class Replicas:
             each.kill()
 
 
-@contextmanager
+@contextlib.contextmanager
 def replicas(path: Path, *place: str, **settings: object) -> Iterator[Replicas]:
     with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names:
         made = Replicas(path, names, (place[0], place[1]), **settings)
@@ -154,21 +155,35 @@ class Sending:
                 continue
 
 
+def ask_master(address: str, command: RemotingCommand, **secured: Any) -> RemotingCommand:
+    """A master's answer. One that gets no processor for longer than its short lease refuses meanwhile, or drops what it
+    cannot send; it goes on once it has renewed the lease.
+    """
+    host, _, port = address.rpartition(":")
+    answers: list[RemotingCommand] = []
+
+    def is_answered() -> bool:
+        with contextlib.suppress(RemotingError), BlockingClient(host, int(port), timeout_s=60.0, **secured) as client:
+            answers.append(client.request(command))
+        return bool(answers) and answers[-1].code != ResponseCode.SERVICE_NOT_AVAILABLE
+
+    until(is_answered)
+    return answers[-1]
+
+
 def messages(address: str, topic: str = "T") -> dict[int, bytes]:
     """All messages of queue 0 at a broker, by offset: pulled over the wire."""
-    host, _, port = address.rpartition(":")
     found: dict[int, bytes] = {}
-    with BlockingClient(host, int(port), timeout_s=30.0) as client:
-        offset = 0
-        while True:
-            ext = {name: str(value) for name, value in {**pull_fields(offset), **SUBSCRIBED, "topic": topic}.items()}
-            answer = client.request(RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
-            if answer.code == ResponseCode.PULL_NOT_FOUND:
-                return found
-            assert answer.code == ResponseCode.SUCCESS, answer.remark
-            for each in decode_records(bytes(answer.body)):
-                found[each.queue_offset] = each.body
-            offset = int(answer.ext["nextBeginOffset"])
+    offset = 0
+    while True:
+        ext = {name: str(value) for name, value in {**pull_fields(offset), **SUBSCRIBED, "topic": topic}.items()}
+        answer = ask_master(address, RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return found
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        for each in decode_records(bytes(answer.body)):
+            found[each.queue_offset] = each.body
+        offset = int(answer.ext["nextBeginOffset"])
 
 
 def check(sending: Sending, found: dict[int, bytes]) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from broker.brokers import send_command
 from campaign.power_cuts.victims import stop
-from cli.standbys import Sending, check, messages, replicas
+from cli.standbys import Sending, ask_master, check, messages, replicas
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import SIZES, Serving
 from tiermq.cli.main import cli
@@ -158,8 +158,7 @@ def test_a_handover_by_command_loses_nothing_and_is_quick(tmp_path: Path) -> Non
             cluster.run("topic", "create", "fresh")
             promoted = cluster.run("broker", "promote", b.address)
             assert (promoted["role"], promoted["epoch"]) == ("master", 2)
-            with BlockingClient("127.0.0.1", b.port) as client:
-                topics = client.request(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG))
+            topics = ask_master(b.address, RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG))
             assert b"fresh" in bytes(topics.body), "tables are handed over, too"
             sending.more()
             until(lambda: cluster.in_sync(b) == [1, 2])
@@ -244,8 +243,7 @@ def test_an_empty_machine_takes_over_what_the_bucket_has(tmp_path: Path) -> None
         assert "with loss accepted: its own log lacked physical offsets 0 to" in said
         assert f"restored from the tier: {promoted['restored']['messages']:,} messages of 1 queues" in said
         check(sending, messages(c.address))
-        with BlockingClient("127.0.0.1", c.port) as client:
-            answer = client.request(send_command("T", b"next"))
+        answer = ask_master(c.address, send_command("T", b"next"))
         assert (answer.code, int(answer.ext["queueOffset"])) == (ResponseCode.SUCCESS, uploaded)
 
 

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping
@@ -335,9 +336,9 @@ class Cluster:
     def broker_address(self) -> str:
         return f"{self._host}:{self._broker_port}"
 
-    def await_registered(self) -> None:
+    def await_registered(self, tls: ssl.SSLContext | None = None) -> None:
         """Until the name server knows the broker: it boots before it has registered."""
-        with BlockingClient("127.0.0.1", self._name_server_port) as client:
+        with BlockingClient("127.0.0.1", self._name_server_port, tls=tls, timeout_s=60) as client:
             asked = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
             until(lambda: self.broker_address.encode() in bytes(client.request(asked).body))
 

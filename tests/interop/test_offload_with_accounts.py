@@ -205,10 +205,11 @@ def test_a_broker_that_speaks_tls_only_is_copied_and_another_certificate_is_refu
     distribution = replace(fetched(), options=tuple(f"-D{name}={value}" for name, value in reported.items()))
     tier = (tmp_path / "t").as_uri()
     with Cluster(distribution, tmp_path / "store", tmp_path / "home", SMALL_FILES) as cluster:
-        cluster.peer()
+        trusting = ClientTls(trusted_path=str(paths["server"]))
+        cluster.await_registered(trusting.context())  # Without a route each send fails at once.
         sent = send(cluster, distribution, tmp_path / "client")
         plain = FleetScope(cluster.name_server, CLUSTER_NAME, settle_s=1.0)
-        secret = replace(plain, tls=True, certificates=ClientTls(trusted_path=str(paths["server"])))
+        secret = replace(plain, tls=True, certificates=trusting)
         for scope in (plain, replace(secret, certificates=ClientTls(trusted_path=str(paths["other"])))):
             with pytest.raises(RemotingError):
                 copy(cluster, tier, scope)

@@ -17,6 +17,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode as Code
 from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 PROPERTIES = "UNIQ_KEY\x017F0000010A1B2C3D{number:016X}\x02KEYS\x01key-{number}\x02TAGS\x01A\x02WAIT\x01true\x02"
 
@@ -96,9 +97,9 @@ def two_brokers(distribution: Distribution, scratch: Path) -> Iterator[World]:
 
 def await_registered(host: str, port: int) -> None:
     """Until the name server knows the broker, and clients find it."""
+    route = RemotingCommand(Code.GET_ROUTEINFO_BY_TOPIC, ext={"topic": CLUSTER_NAME})
     with BlockingClient(host, port, timeout_s=60) as client:
-        while client.request(RemotingCommand(Code.GET_ROUTEINFO_BY_TOPIC, ext={"topic": CLUSTER_NAME})).code != 0:
-            pass
+        until(lambda: client.request(route).code == 0)
 
 
 def send_alike(world: World, topic: str, count: int) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ One thread with one loop serves every connection. What it asks of the store is m
 tier, a scan) is done in other threads and comes back as a call. A separate thread registers at the name servers.
 
     open:   port bound ─► store open, since message ids name the port ─► services, processors
-    start:  listening ─► registered, periodic work ─► services
+    start:  listening ─► registered (an elected master: once it may answer), periodic work ─► services
     stop:   unregistered ─► no new requests, open ones answered ─► services and processors stop ─► store closed
 
 `PROCESSORS` serve requests. What serves none is a service (`DeliveryServices`, and what processors give to
@@ -500,6 +500,7 @@ class Broker:
             tls=self._name_server_tls,
             on_order_topics=None if self.replication.is_slave else self.parts.topics.set_order,
             on_master=self.replication.follow if self.replication.finds_master_by_name else None,
+            may_begin=self.parts.server.may_answer,  # Else clients would find a master that refuses them.
         )
         self.parts.topics.listeners.append(self._registration.topics_changed)
         self._registration.start()

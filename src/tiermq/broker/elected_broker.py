@@ -208,7 +208,7 @@ class ElectedBroker:
             "replicaId": self.election.decision.replica_id,
             "address": self.address,
             "haAddress": self.ha_address,
-            "mayAcknowledge": decision is not None and self.election.may_acknowledge(decision.epoch),
+            "mayAcknowledge": self._may_acknowledge(),
             "logEnd": ends.end,
             "confirmedOffset": ends.confirmed,
             "election": self.election.status(),
@@ -224,6 +224,12 @@ class ElectedBroker:
             "lastRoleChangeMs": round(self.last_switch_s * 1000),
             "problem": self.problem,
         }
+
+    def _may_acknowledge(self) -> bool:
+        """Whether the open broker is a master that answers."""
+        broker = self.broker
+        may_answer = None if broker is None else broker.parts.server.may_answer
+        return may_answer is not None and may_answer()
 
     def cut_tails(self) -> list[str]:
         return [each.path for each in cut_tails(self._root)]
@@ -413,10 +419,7 @@ class ElectedBroker:
         gauges: dict[str, tuple[str, Callable[[], float]]] = {
             "tiermq_role_epoch": ("epoch of the role", lambda: 0 if self._applied is None else self._applied.epoch),
             "tiermq_cut_tails": ("files with bytes of replaced masters", lambda: len(self.cut_tails())),
-            "tiermq_may_acknowledge": (
-                "1 while this process is the master for certain",
-                lambda: self._applied is not None and self.election.may_acknowledge(self._applied.epoch),
-            ),
+            "tiermq_may_acknowledge": ("1 while this process is the master for certain", self._may_acknowledge),
         }
         for name, (text, read) in gauges.items():
             metrics.gauge(name, text, (), read)

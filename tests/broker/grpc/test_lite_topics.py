@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from broker.grpc.grpc_peer import GrpcPeer
 from servers.loopback import free_ports
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
+from tiermq.broker.grpc import grpc_service
 from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
 from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class
 from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX
@@ -284,3 +286,32 @@ def test_lite_topics_without_number_let_others_be_served_in_between(consumer: Li
     assert len(given_way) >= 300
     assert consumer.want(*(f"m{each}" for each in range(LITE_QUOTA))) == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
     assert consumer.want(*("x" * 100 for _ in range(2_500))) == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+
+
+def test_a_message_of_a_lite_topic_that_arrives_behind_a_look_at_it_is_got(
+    broker: Broker, consumer: LitePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands: nothing else ends the wait of the receive."""
+    *names, last = [f"l{each}" for each in range(10)]
+    for name in (*names, last):  # One after the other, to be looked at in this order.
+        assert consumer.want(name) == Code.OK
+    monkeypatch.setattr(grpc_service, "SLICE_S", 0.0)
+    server, resumes = broker.parts.server, list[Callable[[], None]]()
+    give_way = server.give_way
+
+    def held(resume: Callable[[], None]) -> None:
+        resumes.append(resume)
+        if len(resumes) <= len(names):  # Then the last one is left.
+            give_way(resume)
+
+    with LitePeer(broker, group="other") as producer, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(server, "give_way", held)
+        receive = pool.submit(consumer.got)
+        until(lambda: len(resumes) > len(names))
+        monkeypatch.setattr(server, "give_way", give_way)
+        for name in names:
+            send(producer, name, name)
+        until(lambda: all(broker.parts.store.max_offset(f"%LMQ%${PARENT}${name}", 0) == 1 for name in names))
+        broker.parts.local.dispatch_now()  # Behind it, arrivals are known.
+        server.call_threadsafe(give_way, resumes[-1])
+        assert sorted(bodies(receive.result())) == names

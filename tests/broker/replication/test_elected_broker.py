@@ -187,6 +187,32 @@ def test_the_name_server_gives_the_master_id_to_the_newer_epoch(tmp_path: Path) 
             until(lambda: _addresses(names) == {0: second.keeper.address, 1: first.keeper.address})
 
 
+def test_the_name_server_has_a_master_only_once_it_may_acknowledge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else clients find a master that refuses them, and use up their tries."""
+    with (
+        NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names,
+        member(tmp_path, 1, namesrv_addr=f"127.0.0.1:{names.port}") as first,
+    ):
+        asked = threading.Semaphore(0)
+
+        def refuses(_epoch: int) -> bool:
+            asked.release()
+            return False
+
+        with monkeypatch.context() as patch:
+            patch.setattr(first.election, "may_acknowledge", refuses)
+            first.lead(1)
+            for _ in range(10):
+                asked.acquire()
+            assert _addresses(names) == {}
+            assert not first.keeper.status()["mayAcknowledge"]
+        until(lambda: _addresses(names) == {0: first.keeper.address})
+        assert first.keeper.status()["mayAcknowledge"]
+        assert send(first, b"0") == [0]
+
+
 def _addresses(names: NameServer) -> dict[int, str]:
     with BlockingClient("127.0.0.1", names.port) as client:
         answer = client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import queue
 import socket
@@ -115,6 +116,20 @@ def test_the_whole_table_is_registered_and_a_stop_takes_it_off() -> None:
             assert [(each.is_registered, each.last_error) for each in registration.status()] == [(True, None)]
         assert server.farewells.get(timeout=PATIENCE_S) == "broker-a"
         assert server.route("a").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_nothing_is_registered_before_it_may_begin() -> None:
+    looks = itertools.count(1)
+    seen: list[int] = []
+
+    def may_begin() -> bool:
+        seen.append(next(looks))
+        return seen[-1] == 3
+
+    with WatchedNameServer() as server, registering(Topics("a", "b"), at(server), may_begin=may_begin) as registration:
+        assert server.next_said() == ({"a", "b"}, 0)
+        assert seen == [1, 2, 3], "it was asked until it might, and not again"
+        assert registration.wait_registered(PATIENCE_S)
 
 
 def test_a_change_is_said_at_once_and_alone_and_a_burst_of_them_together() -> None:

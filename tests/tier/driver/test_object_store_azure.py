@@ -31,7 +31,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
 @pytest.fixture
 def place(azurite: Azurite) -> Place:
     url = f"az://history/conformance-{next(_numbers)}"
-    return Place(lambda: open_driver(url, environment=azurite.environment, retry=None))
+    return Place(lambda: open_driver(url, environment=azurite.environment))
 
 
 class TestObjectsInAzure(DriverConformance):

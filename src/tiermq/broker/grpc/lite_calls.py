@@ -257,6 +257,8 @@ class LiteCalls:
             found = await self._take(ask, client, fields)
             if found or self._parts.clock.now_ms() >= over_ms:
                 return found
+            if client.ready:
+                continue  # A message arrived in a queue that was looked at before this call gave way.
             if len(client.waits) >= self._parts.config.pop_polling_size:
                 raise Refused(Code.TOO_MANY_REQUESTS, "too many receives of this client are waiting")
             pending = Pending()

@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 30.0
 TIMEOUT_S = 6.0
 REST_FIRST_S = 1.0
+BEGIN_LOOK_S = 0.005
 PART_TOPICS = 5_000
 """Topics of one request."""
 OrderTopics = Callable[[Mapping[str, str]], None]
@@ -110,7 +111,9 @@ class BrokerRegistration:
         tls: ssl.SSLContext | None = None,
         on_order_topics: OrderTopics | None = None,
         on_master: OnMaster | None = None,
+        may_begin: Callable[[], bool] | None = None,
     ) -> None:
+        """`may_begin`: nothing is registered before it returned True; a broker that is registered stays so."""
         self.identity = identity
         self.source = source
         self.period_s = period_s
@@ -120,6 +123,7 @@ class BrokerRegistration:
         self.tls = tls
         self.on_order_topics = on_order_topics
         self.on_master = on_master
+        self.may_begin = may_begin
         self._sessions = [_Session(self, address) for address in name_servers]
         self._thread: LoopThread | None = None
         self._changed: set[str] = set()
@@ -260,6 +264,8 @@ class _Session:
             await self._drop_client()
 
     async def _run(self) -> None:
+        while self._owner.may_begin is not None and not self._owner.may_begin():
+            await asyncio.sleep(BEGIN_LOOK_S)
         while True:
             try:
                 await self._register()
