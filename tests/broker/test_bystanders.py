@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from broker.brokers import send_command
 from broker.consuming import running
 from broker.floods import FLOODS, MANY, NAME_LISTS, NAMES, Body, data_of, filter_servers, register, route
 from broker.grpc.grpc_peer import GrpcPeer
+from broker.pop.pop_peer import pop_fields
 from servers.bystander import PAUSE_S, Bystander, Window
 from servers.loopback import free_ports
 from servers.serving import Serving
@@ -167,8 +169,10 @@ def grpc_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, 
     [port] = free_ports(1)
     with Serving(tmp_path_factory.mktemp("grpc") / "store", grpc_server_port=port) as served:
         with BlockingClient("127.0.0.1", served.port, timeout_s=PATIENCE_S) as client:
-            wide = {"topicName": "wide", "readQueueNums": TOPIC_QUEUES_MAX, "writeQueueNums": TOPIC_QUEUES_MAX}
-            _done(client, 18, {"topicConfigList": [wide, {"topicName": "T"}]})
+            queues = {"readQueueNums": TOPIC_QUEUES_MAX, "writeQueueNums": TOPIC_QUEUES_MAX}
+            wide = {"topicName": "wide", **queues}
+            ranked = {"topicName": "ranked", **queues, "attributes": {"+message.type": "PRIORITY"}}
+            _done(client, 18, {"topicConfigList": [wide, ranked, {"topicName": "T"}]})
         yield served.port, port
 
 
@@ -215,6 +219,31 @@ def test_a_bystander_hardly_notices_a_call_of_grpc(grpc_ports: tuple[int, int], 
                 stub(data, metadata=peer.metadata, timeout=PATIENCE_S)
 
         cost = cost_of(flood, port, MAX_OFFSET, f"{method} {name}, {len(data)} bytes")
+    assert cost.ratio < RATIO_MAX, cost
+
+
+POP_FLOODS: dict[str, tuple[int, dict[str, str]]] = {
+    "pop": (200050, {"topic": "wide"}),
+    "pop-ordered": (200050, {"topic": "wide", "order": "true"}),
+    "pop-by-priority": (200050, {"topic": "ranked"}),
+    "notification": (200054, {"topic": "wide"}),
+}
+
+
+@pytest.mark.parametrize("name", POP_FLOODS)
+@pytest.mark.parametrize("groups", [1, MANY])
+def test_a_bystander_hardly_notices_a_pop_of_a_wide_topic(grpc_ports: tuple[int, int], name: str, groups: int) -> None:
+    """`groups`: a new group has no offsets yet, and each pop gives it those of all queues."""
+    code, fields = POP_FLOODS[name]
+    asked = {name: str(value) for name, value in {**pop_fields(), **fields}.items()}
+    numbers = itertools.count()
+    with BlockingClient("127.0.0.1", grpc_ports[0], timeout_s=PATIENCE_S) as client:
+
+        def flood() -> None:
+            group = f"G{next(numbers) % groups}"
+            client.request(RemotingCommand(code, ext={**asked, "consumerGroup": group}))
+
+        cost = cost_of(flood, grpc_ports[0], MAX_OFFSET, f"{code} {name}, {groups} groups")
     assert cost.ratio < RATIO_MAX, cost
 
 

@@ -159,6 +159,10 @@ def _replica(fields: Any) -> Replica:
     return Replica(text_field(fields, "token"), text_field(fields, "address"))
 
 
+EPOCH_MAX = 1 << 40
+"""More than elections reach: 35,000 years of one in each second."""
+
+
 def why_not_take(
     lease: MasterLease,
     own: int,
@@ -173,6 +177,12 @@ def why_not_take(
     for `seen_ms`; empty when it may. `has_ended`: the process that holds it has ended for certain.
     """
     left_s = (lease.term_ms - seen_ms) / 1000
+    if lease.epoch > EPOCH_MAX:
+        return (
+            f"expected the epoch of an election, found {lease.epoch} in the lease, which no replica wrote: somebody "
+            "else writes here. Remove the lease, and `tiermq broker promote --accept-loss` at the replica with the "
+            "longest log"
+        )
     if lease.is_new and not lease.members:
         if epoch > 0 and not accept_loss:
             return (

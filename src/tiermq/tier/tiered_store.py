@@ -403,10 +403,14 @@ class TieredStore(TieredReading):
 
     @property
     def trouble(self) -> TierError | None:
-        """The last error of the tier's back end; None when the last request succeeded."""
-        driver = self.tier.driver
-        if self.tier.writer.unknown_tier:
-            return BadTierUrl(self.tier.writer.unknown_tier)
+        """The last error of the tier's back end, or why nothing can be written there; None when the last request
+        succeeded.
+        """
+        driver, writer = self.tier.driver, self.tier.writer
+        if writer.unknown_tier:
+            return BadTierUrl(writer.unknown_tier)
+        if writer.epochs_used_up is not None:
+            return BadTierUrl(str(writer.epochs_used_up))
         return driver.trouble if isinstance(driver, RetryingDriver) else None
 
     # Putting: `put` and `put_many` are the local store's

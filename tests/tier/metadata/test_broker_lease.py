@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 
 from simulation.manual_clock import ManualClock
 from tier.metadata.lease_samples import DISPATCHER, JOB, lease_of
-from tier.metadata.manifest_values import I64, NATURALS, TEXT
+from tier.metadata.manifest_values import I64, NATURALS, SAMPLE, TEXT
 from tiermq.clock import SystemClock
-from tiermq.errors import FutureManifest, StaleWriter, TierError, TierUnavailable
+from tiermq.errors import FutureManifest, StaleWriter, TierUnavailable
 from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import (
+    EPOCH_BELIEVED_MAX,
+    EPOCH_MARGIN,
     LENT_MS,
     UNTAKEN_REST_S,
     BrokerLease,
+    EpochsUsedUp,
     Lease,
     LeaseDamaged,
     LeaseHeld,
@@ -38,7 +41,9 @@ from tiermq.tier.metadata.broker_lease import (
     this_process,
 )
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
+from tiermq.tier.metadata.manifest import encode_manifest, manifest_name
 from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
+from tiermq.tier.names import QueueKey
 from tiermq.tier.open_tier import broker_lease, lease_owner, take_over_leases
 from tiermq.tier.tier_config import TierConfig
 
@@ -69,12 +74,39 @@ def test_an_epoch_that_no_database_could_keep_is_damage_which_is_named_and_taken
     assert lease.acquire() == 1
 
 
-def test_the_last_epoch_has_no_successor_and_reports_so(manual_clock: ManualClock) -> None:
+@pytest.mark.parametrize("epoch", [2 * EPOCH_BELIEVED_MAX, (1 << 62) - 1])
+@pytest.mark.parametrize("owner", ["", "a stranger"])
+def test_a_forged_epoch_is_not_believed_and_the_next_one_is_above_the_manifests(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture, epoch: int, owner: str
+) -> None:
     driver = MemoryDriver()
     lease = lease_of(driver, DISPATCHER, manual_clock)
-    driver.put_object(lease.name, encode_lease(Lease((1 << 62) - 1)), expected=ANY)
-    with pytest.raises(TierError, match=f"{lease.name}: expected an epoch below {1 << 62}"):
-        lease.acquire()
+    key = QueueKey("DefaultCluster", "broker-a", "orders", 0)
+    driver.put_object(manifest_name(key), encode_manifest(replace(SAMPLE, key=key, epoch=7)))
+    forged = Lease(epoch, owner, (1 << 62) if owner else 0)
+    driver.put_object(lease.name, encode_lease(forged), expected=ANY)
+    if owner:
+        with pytest.raises(LeaseHeld, match=f"a stranger holds it with epoch {epoch} .*tiermq tier takeover"):
+            lease.acquire()
+        assert lease_of(driver, "an operator", manual_clock).take_over() == 8 + EPOCH_MARGIN
+    assert lease.acquire() == 8 + EPOCH_MARGIN + bool(owner)
+    assert f"epoch {epoch} is none that TierMQ wrote" in caplog.text
+    lease.check()
+    assert lease.renew() > 0
+    assert lease_of(driver, DISPATCHER, manual_clock).acquire() == 9 + EPOCH_MARGIN + bool(owner), "it goes on there"
+
+
+def test_an_epoch_of_manifests_is_believed_wherever_it_is(manual_clock: ManualClock) -> None:
+    """A lease below it would be refused by the manifest's own compare-and-set."""
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    key = QueueKey("DefaultCluster", "broker-a", "orders", 0)
+    driver.put_object(manifest_name(key), encode_manifest(replace(SAMPLE, key=key, epoch=1 << 50)))
+    driver.put_object(lease.name, encode_lease(Lease((1 << 50) + 1)), expected=ANY)
+    assert lease.acquire() == (1 << 50) + 2
+    driver.put_object(manifest_name(key), encode_manifest(replace(SAMPLE, key=key, epoch=(1 << 62) - 1)))
+    with pytest.raises(EpochsUsedUp, match=f"{lease.name}: expected an epoch below {1 << 62}.*tiermq tier verify"):
+        lease_of(driver, DISPATCHER, manual_clock).acquire(epoch_min=1 << 62)
 
 
 def test_a_lease_lies_in_the_directory_of_its_broker() -> None:

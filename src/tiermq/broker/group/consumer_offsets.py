@@ -250,7 +250,7 @@ class ConsumerOffsets:
         key = f"{topic}@{group}"
         with self._lock:
             self._table.setdefault(key, {})[queue_id] = offset
-            self._resets = {**self._resets, key: {**self._resets.get(key, {}), queue_id: offset}}
+            self._resets.setdefault(key, {})[queue_id] = offset
             self._dirty.add(key)
             self._changed = True
         for listener in self.on_reset:
@@ -264,13 +264,10 @@ class ConsumerOffsets:
         """The offset of a pending reset, once; None without a reset."""
         key = f"{topic}@{group}"
         with self._lock:
-            queues = dict(self._resets.get(key, {}))
+            queues = self._resets.get(key, {})
             found = queues.pop(queue_id, None)
-            if found is not None:
-                resets = {**self._resets, key: queues}
-                if not queues:
-                    del resets[key]
-                self._resets = resets
+            if found is not None and not queues:
+                del self._resets[key]
         return found
 
     # Groups and topics.

@@ -32,7 +32,7 @@ from tiermq.broker.grpc.local_request import Caller, LocalRequest, Pending
 from tiermq.broker.pop.pop_acks import ORDERED_QUEUE, Receipt
 from tiermq.broker.pop.pop_checkpoints import PoppedMessage
 from tiermq.broker.pop.pop_processor import PopProcessor
-from tiermq.broker.pop.pop_reader import PopResult
+from tiermq.broker.pop.pop_reader import PopResult, whole
 from tiermq.broker.pop.pop_topics import MARK_NORMAL
 from tiermq.broker.pop.pop_waiting import LEASE_OF, LOOK_MS, Pop
 from tiermq.broker.topic.topic_table import MESSAGE_TYPE
@@ -307,7 +307,7 @@ class LiteCalls:
         command = RemotingCommand(RequestCode.POP_MESSAGE, ext=fields)
         command.account = caller.account
         pop = Pop(request, command, self._parts.clock.now_ms())
-        return self._pops.reader.gather(pop, TopicConfig(name, 1, 1), may_wait=False)
+        return whole(self._pops.reader.gather(pop, TopicConfig(name, 1, 1), may_wait=False))
 
     def _popped(self, found: PopResult, invisible_ms: int) -> list[LiteMessage]:
         counts = {}

@@ -1,13 +1,14 @@
 """PopProcessor: POP_MESSAGE (200050), NOTIFICATION (200054), and everything that POP needs.
 
-    admitted ─► read (`PopReader`) ─► answered with messages, and with the data of receipts
+    admitted ─► read (`PopReader`, in steps) ─► answered with messages, and with the data of receipts
              ├► its messages are in the tier ─► read in a thread of the pool ─►┘
              └► no message ─► held (`pop_waiting`) ─► read again ─► … ─► 210 when its time is over
 
 A popped message is hidden from the group for its invisible time. If it is not acknowledged by then, it is delivered
 again through the group's retry topic (`pop_revive`), also after a restart of the broker (`pop_log`).
 
-Invariants: the loop never waits for the tier; each pop is answered once, a one-way one never.
+Invariants: the loop never waits for the tier, and reads at most `QUEUES_A_STEP` queues of a pop before it gives way
+(what is left shares the slices of all work in steps); each pop is answered once, a one-way one never.
 
 Checks of a pop, in the order of RocketMQ, with response codes:
 
@@ -18,8 +19,10 @@ group missing 26           group disabled 16   invalid expression 23
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import monotonic
 
 from tiermq.broker.broker_context import BrokerContext, config_directory
 from tiermq.broker.group.offset_processor import require_client_group
@@ -27,7 +30,7 @@ from tiermq.broker.group.subscription import Subscription
 from tiermq.broker.pop.order_infos import OrderInfos
 from tiermq.broker.pop.pop_acks import PopAcks
 from tiermq.broker.pop.pop_log import PopLog
-from tiermq.broker.pop.pop_reader import PopReader, PopResult
+from tiermq.broker.pop.pop_reader import Found, PopReader, PopResult, Steps, whole
 from tiermq.broker.pop.pop_revive import PopRevive
 from tiermq.broker.pop.pop_waiting import LOOK_MS, Pop, PopWaiting
 from tiermq.broker.pull.long_polling import weight_of
@@ -38,7 +41,9 @@ from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import ANY_QUEUE, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import SLICE_S
 from tiermq.remoting.server import remark_of
+from tiermq.service import SHORT_TURNS
 
 _log = logging.getLogger(__name__)
 
@@ -130,23 +135,58 @@ class PopProcessor:
 
     def _resume(self, pop: Pop) -> None:
         """A pop outside of its handler: its errors are answered here."""
+        if not pop.connection.closing:
+            self._answering(pop, lambda: self._ask(pop))
+
+    def _answering(self, pop: Pop, work: Callable[[], None]) -> None:
         try:
-            self._ask(pop)
+            work()
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
             self._failed(pop, error)
 
     def _ask(self, pop: Pop) -> None:
         topic = admit(self._parts, pop)
+        self.waiting.watch(pop)
         if pop.is_notification:
-            self._notify(pop, topic)
-            return
-        found = self.reader.gather(pop, topic, may_wait=False)
+            self._go_on(pop, self.reader.has_message(pop, topic), self._notify)
+        else:
+            self._go_on(pop, self.reader.gather(pop, topic, may_wait=False), partial(self._gathered, topic))
+
+    def _go_on(self, pop: Pop, steps: Steps[Found], then: Callable[[Pop, Found], None], until_s: float = 0.0) -> None:
+        """Read until that time, at least one step; what is left waits for its turn among all work in steps."""
+        try:
+            while not pop.connection.closing:
+                next(steps)
+                if monotonic() >= until_s:
+                    self._server.give_way(lambda: self._take_slice(pop, steps, then))
+                    return
+            self.waiting.unwatch(pop)
+        except StopIteration as done:
+            then(pop, done.value)
+        except BaseException:
+            self.waiting.unwatch(pop)
+            raise
+
+    def _take_slice(self, pop: Pop, steps: Steps[Found], then: Callable[[Pop, Found], None]) -> None:
+        self._answering(pop, lambda: self._go_on(pop, steps, then, monotonic() + SLICE_S))
+
+    def _gathered(self, topic: TopicConfig, pop: Pop, found: PopResult) -> None:
         if not found.count and found.met_cold:
             self._ask_cold(pop, topic)
         else:
-            self._finish(pop, topic, found)
+            self._finish(pop, found)
 
     def _ask_cold(self, pop: Pop, topic: TopicConfig) -> None:
+        try:
+            self._require_cold(pop)
+        except RequestRefused:
+            self.waiting.unwatch(pop)
+            raise
+        self._cold_waiting += 1
+        self._cold.submit(self._read_cold, pop, topic)
+
+    def _require_cold(self, pop: Pop) -> None:
+        """Raises RequestRefused."""
         if self._cold_waiting >= COLD_LINE_MAX:
             raise RequestRefused(
                 f"{self._cold_waiting} pops wait for the tier already; try again", ResponseCode.FLOW_CONTROL
@@ -156,8 +196,6 @@ class PopProcessor:
                 f"group {pop.group} has read its threshold of cold data; try again in {wait_s:.1f} s",
                 ResponseCode.FLOW_CONTROL,
             )
-        self._cold_waiting += 1
-        self._cold.submit(self._read_cold, pop, topic)
 
     def _read_cold(self, pop: Pop, topic: TopicConfig) -> None:
         """In a separate thread: read the tier, and return to the loop with the result."""
@@ -165,43 +203,43 @@ class PopProcessor:
         try:
             if pop.connection.closing:
                 raise RequestRefused("the peer is gone")
-            found = self.reader.gather(pop, topic, may_wait=True)
+            with SHORT_TURNS:
+                found = whole(self.reader.gather(pop, topic, may_wait=True))
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
             found = error
-        self._server.call_threadsafe(self._cold_done, pop, topic, found)
+        self._server.call_threadsafe(self._cold_done, pop, found)
 
-    def _cold_done(self, pop: Pop, topic: TopicConfig, found: PopResult | Exception) -> None:
+    def _cold_done(self, pop: Pop, found: PopResult | Exception) -> None:
         self._cold_waiting -= 1
         if isinstance(found, Exception):
+            self.waiting.unwatch(pop)
             self._failed(pop, found)
         else:
             self._parts.cold_flow.gave(pop.group, sum(map(len, found.data)))
-            self._finish(pop, topic, found)
+            self._finish(pop, found)
 
     # Answering.
 
-    def _finish(self, pop: Pop, topic: TopicConfig, found: PopResult) -> None:
+    def _finish(self, pop: Pop, found: PopResult) -> None:
         fields = _fields(pop, found)
         if found.count:
             key = (pop.group, pop.topic)
             self._given[key] = self._given.get(key, 0) + found.count
-            self._send(pop, pop.command.respond(remark="FOUND", ext=fields, body=b"".join(found.data)))
+            self._end(pop, pop.command.respond(remark="FOUND", ext=fields, body=b"".join(found.data)))
         elif pop.deadline_ms <= self._parts.clock.now_ms():
-            self._send(pop, pop.command.respond(ResponseCode.POLLING_TIMEOUT, "no message came", ext=fields))
+            self._end(pop, pop.command.respond(ResponseCode.POLLING_TIMEOUT, "no message came", ext=fields))
         elif not self.waiting.hold(pop, found.look_again_ms):
-            self._send(pop, pop.command.respond(ResponseCode.POLLING_FULL, "too many pops are waiting", ext=fields))
-        elif self.reader.end_of(pop, topic) != found.end:
-            # Messages dispatched between the read and the hold woke no pop.
-            self._server.loop.call_soon(self.waiting.wake_one, pop)
+            self._end(pop, pop.command.respond(ResponseCode.POLLING_FULL, "too many pops are waiting", ext=fields))
 
-    def _notify(self, pop: Pop, topic: TopicConfig) -> None:
-        has_message = self.reader.has_message(pop, topic)
+    def _notify(self, pop: Pop, has_message: bool) -> None:
         if has_message or pop.deadline_ms <= self._parts.clock.now_ms():
-            self._send(pop, pop.command.respond(ext={"hasMsg": str(has_message).lower(), "pollingFull": "false"}))
+            self._end(pop, pop.command.respond(ext={"hasMsg": str(has_message).lower(), "pollingFull": "false"}))
         elif not self.waiting.hold(pop):
-            self._send(pop, pop.command.respond(ext={"hasMsg": "false", "pollingFull": "true"}))
-        elif self.reader.has_message(pop, topic):
-            self.waiting.wake_one(pop)
+            self._end(pop, pop.command.respond(ext={"hasMsg": "false", "pollingFull": "true"}))
+
+    def _end(self, pop: Pop, answer: RemotingCommand) -> None:
+        self.waiting.unwatch(pop)
+        self._send(pop, answer)
 
     @staticmethod
     def _send(pop: Pop, answer: RemotingCommand) -> None:

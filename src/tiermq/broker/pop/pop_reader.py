@@ -6,6 +6,9 @@
 Each queue is taken from where the group's offset is. Without order, a check point is made and the offset moves beyond
 what was taken; with order, the offset stays until the messages are acknowledged (`OrderInfos`).
 
+A read gives way after every `QUEUES_A_STEP` queues, and ends there if it has messages: a topic has up to 65,536 queues.
+Then the rest is that of the queues that were visited.
+
 Invariants: nothing is taken from a queue that another pop of the group is taking from now; a queue whose messages are
 in the tier is skipped unless it is allowed to wait. The result has all fields of the answer.
 While `pop_ck_max_buffer_size` check points are open no more is delivered, except to orderly groups. A retried
@@ -17,8 +20,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.pop.order_infos import OrderInfos
@@ -49,8 +54,10 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.store.reader import FILTER_STEPS_MAX
 
 RETRY_FIRST = 0.2
+QUEUES_A_STEP = 64
+"""A read that visits more gives way in between: to visit an empty queue takes some microseconds."""
 PAGES_MAX = 16
-"""Of one queue, when a filter lets nothing pass."""
+"""Of one queue, when a filter lets nothing pass; a read gives way after as many of several queues."""
 STEPS_MAX = 2 * FILTER_STEPS_MAX
 """Comparisons of one pop, over all its queues; the next read continues."""
 FILTER_UNITS = 800
@@ -59,6 +66,9 @@ BUSY_MS = 100
 """After this time a queue is read again that another pop was reading."""
 FULL_MS = 1_000
 """After this time a pop is retried that came while too many check points were open."""
+Found = TypeVar("Found")
+Steps = Generator[None, None, Found]
+"""A read that gives way between its steps."""
 _SIZE = slice(0, 4)
 _QUEUE_OFFSET = slice(20, 28)
 
@@ -81,15 +91,14 @@ class PopResult:
     """When a queue that is blocked now becomes free."""
     steps: int = 0
     """The cost of its filter, if measured."""
-    end: int = 0
-    """The sum of the queues' max offsets before the read: if it differs afterwards, messages arrived meanwhile."""
+    pages: int = 0
+    """Pages of which a filter let nothing pass."""
 
     def look_again(self, at_ms: int) -> None:
         self.look_again_ms = at_ms if self.look_again_ms is None else min(at_ms, self.look_again_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     topic: str
     queue_id: int
     mark: str
@@ -111,65 +120,84 @@ class PopReader:
             "tiermq_pops_failed_total", "pops that failed to read a queue", (), lambda: self._failures.count
         )
 
-    def gather(self, pop: Pop, topic: TopicConfig, *, may_wait: bool) -> PopResult:
+    def gather(self, pop: Pop, topic: TopicConfig, *, may_wait: bool) -> Steps[PopResult]:
         """Take messages. Raises RequestRefused when the store refuses check points, or when only queues that cannot be
         read have messages.
         """
         queue = ORDERED_QUEUE if pop.is_ordered else self._log.next_queue()
-        found = PopResult(self._parts.clock.now_ms(), queue, end=self.end_of(pop, topic))
+        found = PopResult(self._parts.clock.now_ms(), queue)
         refusal: RequestRefused | None = None
-        for place in self._places(pop, topic):
+        pages = 0
+        for visited, place in enumerate(self._places(pop, topic), 1):
             try:
                 self._visit(pop, place, found, may_wait)
             except RequestRefused as error:  # Messages of other queues must reach the client.
                 refusal = error
+            if visited % QUEUES_A_STEP == 0:
+                if found.count:
+                    break
+                yield
+            elif found.pages - pages >= PAGES_MAX:
+                pages = found.pages
+                yield
         if refusal is not None and not found.count and not found.met_cold:
             raise refusal
         return found
 
-    def end_of(self, pop: Pop, topic: TopicConfig) -> int:
-        """The sum of the max offsets of a pop's queues."""
-        store = self._parts.store
-        return sum(store.max_offset(place.topic, place.queue_id) for place in self._places(pop, topic))
-
-    def has_message(self, pop: Pop, topic: TopicConfig) -> bool:
+    def has_message(self, pop: Pop, topic: TopicConfig) -> Steps[bool]:
         """Whether a pop without a filter would find a message; nothing is taken."""
-        for place in self._places(pop, topic):
+        pages = PAGES_MAX
+        for visited, place in enumerate(self._places(pop, topic), 1):
+            if visited % QUEUES_A_STEP == 0:
+                yield
             if pop.is_ordered and self._blocked(pop, place) is not None:
                 continue
             begin = self._begin(pop, place, peek=True)
-            if self._parts.store.max_offset(place.topic, place.queue_id) > begin and (
-                not is_of_pair(pop.group, place.topic) or self._has_own(pop, place, begin)
-            ):
+            if self._parts.store.max_offset(place.topic, place.queue_id) <= begin:
+                continue
+            if not is_of_pair(pop.group, place.topic):
+                return True
+            own, pages = self._has_own(pop, place, begin, pages)
+            if own:
                 return True
         return False
 
-    def _has_own(self, pop: Pop, place: _Place, offset: int) -> bool:
-        """Whether some message from `offset` on is the group's; True if only the tier has it."""
-        for _ in range(PAGES_MAX):
+    def _has_own(self, pop: Pop, place: _Place, offset: int, pages: int) -> tuple[bool, int]:
+        """Whether some message from `offset` on is the group's, and how many of `pages` are left to look at; True if
+        only the tier has it, or too many were looked at.
+        """
+        while pages > 0:
+            pages -= 1
             page = self._page(pop, place, offset, 1, may_wait=False)
             if page is None or page.count:
-                return True
+                return True, pages
             if page.next_offset == offset:
-                return False
+                return False, pages
             offset = page.next_offset
-        return True
+        return True, 0
 
     def _places(self, pop: Pop, topic: TopicConfig) -> Iterator[_Place]:
-        own = [_Place(topic.name, pop.queue_id, MARK_NORMAL)] if pop.queue_id >= 0 else []
-        if pop.queue_id < 0 and topic.read_queues > 0:
-            first = self._chance.randrange(topic.read_queues)
-            own = [_Place(topic.name, (first + at) % topic.read_queues, MARK_NORMAL) for at in range(topic.read_queues)]
-        by_priority = topic.attributes.get(MESSAGE_TYPE) == BY_PRIORITY
-        if by_priority:
-            own.sort(key=lambda each: -each.queue_id)
-        again: list[_Place] = []
-        if not pop.is_ordered and not pop.topic.startswith(RETRY_PREFIX):
-            for name, mark in zip(pop_retry_topics(pop.group, pop.topic), (MARK_RETRY, MARK_RETRY_V2), strict=True):
-                retry = self._parts.topics.get(name)
-                again += [_Place(name, queue_id, mark) for queue_id in range(retry.read_queues if retry else 0)]
-        retry_first = bool(again) and not by_priority and self._chance.random() < RETRY_FIRST
-        return iter(again + own if retry_first else own + again)
+        count, by_priority = topic.read_queues, topic.attributes.get(MESSAGE_TYPE) == BY_PRIORITY
+        if pop.queue_id >= 0:
+            own: Iterable[int] = (pop.queue_id,)
+        elif by_priority:
+            own = reversed(range(count))
+        else:
+            first = self._chance.randrange(max(1, count))
+            own = chain(range(first, count), range(first))
+        places = (_Place(topic.name, queue_id, MARK_NORMAL) for queue_id in own)
+        if pop.is_ordered or pop.topic.startswith(RETRY_PREFIX):
+            return places
+        again: list[tuple[str, str, int]] = []
+        for name, mark in zip(pop_retry_topics(pop.group, pop.topic), (MARK_RETRY, MARK_RETRY_V2), strict=True):
+            retry = self._parts.topics.get(name)
+            if retry is not None and retry.read_queues > 0:
+                again.append((name, mark, retry.read_queues))
+        if not again:
+            return places
+        retries = (_Place(name, queue_id, mark) for name, mark, queues in again for queue_id in range(queues))
+        retry_first = not by_priority and self._chance.random() < RETRY_FIRST
+        return chain(retries, places) if retry_first else chain(places, retries)
 
     # One queue.
 
@@ -191,7 +219,7 @@ class PopReader:
         """Take what fits; returns the group's next offset."""
         offset = self._begin(pop, place)
         room = pop.max_messages - found.count
-        if room <= 0:
+        if room <= 0 or offset == self._parts.store.max_offset(place.topic, place.queue_id):
             return offset
         if pop.is_ordered and (free_ms := self._blocked(pop, place)) is not None:
             found.look_again(free_ms)
@@ -212,6 +240,7 @@ class PopReader:
                 return self._give(pop, place, page, found, offset)
             if page.next_offset == offset:
                 return offset
+            found.pages += 1
             offset = page.next_offset  # Filtered out, deleted, or beyond an end that is elsewhere now.
             self._parts.offsets.commit(pop.group, place.topic, place.queue_id, offset)
         found.look_again(found.pop_ms)
@@ -322,6 +351,16 @@ class PopReader:
         )
         properties = receipt.added_to(message.encoded_properties)
         return None if properties is None else reencode(message, topic=pop.topic, properties=properties)
+
+
+def whole(steps: Steps[Found]) -> Found:
+    """What a read finds: for a thread that may take its time, and for a single queue."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: Found = done.value
+            return found
 
 
 def queue_offsets_of(data: bytes | memoryview) -> Iterator[int]:

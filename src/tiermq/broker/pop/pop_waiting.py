@@ -4,7 +4,8 @@
          ├► its time is over, or a queue that was blocked is free ─► the same
          └► its connection closes ─► dropped
 
-Arrivals come on the store's dispatch thread and are put on a board; one call to the loop takes the whole board.
+Arrivals come on the store's dispatch thread and are put on a board; one call to the loop takes the whole board. A pop
+is watched while it is read, too: what arrives then, in a queue that was read already, wakes it once it is held.
 
 Invariants: all but the board belongs to the loop's thread; at most `capacity` are held, and `queue_capacity` for one
 group and topic; their memory is limited (`HeldWeight`).
@@ -122,6 +123,8 @@ class PopWaiting:
         self._resume = resume
         self.weight = HeldWeight()
         self._held: dict[Pop, int] = {}
+        self._read: dict[Pop, bool] = {}
+        """Pops that are being read, and whether something has arrived for them since."""
         self._watchers: dict[WatchKey, dict[Pop, None]] = {}
         self._owners: dict[tuple[str, str], int] = {}
         self._connections: dict[Connection, dict[Pop, None]] = {}
@@ -133,20 +136,35 @@ class PopWaiting:
     def held(self) -> int:
         return len(self._held)
 
+    def watch(self, pop: Pop) -> None:
+        """Before a pop is read. `unwatch` or `hold` ends it."""
+        self._read[pop] = False
+        for key in pop.watched:
+            self._watchers.setdefault(key, {})[pop] = None
+
+    def unwatch(self, pop: Pop) -> None:
+        """It is answered, or its client is gone."""
+        del self._read[pop]
+        for key in pop.watched:
+            _discard(self._watchers, key, pop)
+
     def hold(self, pop: Pop, look_again_ms: int | None = None) -> bool:
-        """Hold a pop, to be retried at its deadline, or at `look_again_ms`. False if the table is full."""
+        """Hold a pop that was watched, to be retried at its deadline, or at `look_again_ms`. False if the table is
+        full: then it is still watched.
+        """
         if pop.connection.closing:
-            return True  # The client has disconnected.
+            self.unwatch(pop)  # The client has disconnected.
+            return True
         if len(self._held) >= self.capacity or self._owners.get(pop.owner, 0) >= self.queue_capacity:
             return False
         if not self.weight.take(pop.connection, pop.weight):
             return False
         due_ms = pop.deadline_ms if look_again_ms is None else min(pop.deadline_ms, look_again_ms)
         self._held[pop] = due_ms
-        for key in pop.watched:
-            self._watchers.setdefault(key, {})[pop] = None
         self._owners[pop.owner] = self._owners.get(pop.owner, 0) + 1
         self._connections.setdefault(pop.connection, {})[pop] = None
+        if self._read.pop(pop):
+            self.wake_one(pop)
         return True
 
     # Arrivals.
@@ -178,9 +196,14 @@ class PopWaiting:
             self.wake_one(pop)
 
     def wake_one(self, pop: Pop) -> None:
-        """Retry one pop, if it is still held."""
+        """Retry one pop, if it is still held, and not before the caller is done: a burst of them is one of calls to
+        the loop, which have a time slice.
+        """
         if pop in self._held:
-            self._end(pop)
+            self._forget(pop)
+            self._server.call_threadsafe(self._resume, pop)
+        elif pop in self._read:
+            self._read[pop] = True
 
     def end_overdue(self) -> int:
         """Retry the pops that are due; returns their number. Called several times a second."""
@@ -193,10 +216,6 @@ class PopWaiting:
     def connection_closed(self, connection: Connection) -> None:
         for pop in tuple(self._connections.get(connection, ())):
             self._forget(pop)
-
-    def _end(self, pop: Pop) -> None:
-        self._forget(pop)
-        self._resume(pop)
 
     def _forget(self, pop: Pop) -> None:
         del self._held[pop]

@@ -26,7 +26,7 @@ from tiermq.tier.dispatch.ready_queue import QueueDispatchState
 from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
-from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseDamaged, LeaseHeld, LeaseRequest
+from tiermq.tier.metadata.broker_lease import BrokerLease, EpochsUsedUp, LeaseDamaged, LeaseHeld, LeaseRequest
 from tiermq.tier.metadata.broker_state import BrokerState, BrokerStateWriter
 from tiermq.tier.metadata.manifest import ManifestPolicy
 from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore, snapshot_manifest
@@ -81,6 +81,8 @@ class QueueWriter:
         self.check_tier: Callable[[], str] | None = None
         """Called once before a lease is acquired: why the tier is not the broker's, empty when it is."""
         self.unknown_tier = ""
+        self.epochs_used_up: EpochsUsedUp | None = None
+        """Why the lease cannot be acquired by anybody; None when it can, as far as is known."""
         self._seals: deque[tuple[FlatAppendFile, FlatSegment]] = deque()
         self._seals_lock = threading.Lock()
         self._sealing: set[FlatSegment] = set()
@@ -131,6 +133,7 @@ class QueueWriter:
                 self._fence()
                 self._held_until_ms = self._caught_up(self._lease)
             self._lost = self.job = ""
+            self.epochs_used_up = None
         except LeaseHeld as error:
             job = error.lease.owner if error.lease is not None and error.lease.is_by_job else ""
             if (job and job != self.job) or not self._lost or now_ms >= self._log_held_ms:
@@ -141,6 +144,11 @@ class QueueWriter:
             self._lost, self.job = f"standing by: {error}", job
             if not isinstance(error, LeaseDamaged) and not job:
                 self.on_held(error)
+        except EpochsUsedUp as error:
+            if self.epochs_used_up is None or now_ms >= self._log_held_ms:
+                _log.error("nothing is written to the tier by this process: %s", error)
+                self._log_held_ms = now_ms + HELD_LOG_MS
+            self._held_until_ms, self._lost, self.epochs_used_up = 0, f"refused: {error}", error
         except StaleWriter as error:
             self._held_until_ms, self._lost = 0, f"lost: {error}"
             _log.error("this process stops writing the tier: %s", error)

@@ -34,6 +34,10 @@ take over a lease that is still damaged then. A valid lease of a newer TierMQ is
 A missing or damaged lease does not contain the last epoch, so the new holder reads it from all manifests of the broker
 (`highest_epoch`) before it puts the lease: once the lease exists, manifests are not read for it again.
 
+Epochs rise by one: a lease more than EPOCH_BELIEVED_MAX above all manifests is forged, and its epoch is not believed;
+the next holder goes on EPOCH_MARGIN above the manifests. One above EPOCH_OF_MANIFEST_MAX is damage of its manifest. So
+a forged lease keeps the owner from the tier for its term at most, or until `tiermq tier takeover`.
+
 Cost: acquire is one GET and one PUT, renew one PUT, check one GET, ask one GET and one PUT, lend one PUT. A missing
 lease costs a read of all manifests.
 """
@@ -87,6 +91,11 @@ READ_THREADS = 16
 TELL_EVERY = 1_000
 _NAME_END = f"/{MANIFEST_STEM}{OBJECT_SUFFIX}"
 _ANY_VERSION = 1 << 63
+EPOCH_BELIEVED_MAX = 1 << 40
+"""35,000 years of one acquisition in each second."""
+EPOCH_MARGIN = 1 << 20
+"""Above the manifests' highest epoch, for leases that were acquired meanwhile and wrote no manifest."""
+EPOCH_OF_MANIFEST_MAX = COUNT_MAX // 2
 
 
 class LeaseRole(StrEnum):
@@ -135,7 +144,7 @@ def _epoch(driver: TierDriver, name: str) -> int:
 def _epoch_of(data: bytes, name: str) -> int:
     body = open_document(data, name, _ANY_VERSION)
     try:
-        return natural_field(body, "epoch")
+        return number_field(body, "epoch", 0, EPOCH_OF_MANIFEST_MAX)
     except (ValueError, LookupError) as error:
         refuse_document(name, f"a body without an epoch ({error})")
 
@@ -166,6 +175,10 @@ class LeaseHeld(TierError):
         self.lease = lease
         self.left_s = left_s
         self.takeover = takeover
+
+
+class EpochsUsedUp(TierError):
+    """The broker's manifests have an epoch without a successor. TierMQ never writes one: an operator must look."""
 
 
 class LeaseDamaged(LeaseHeld):
@@ -200,6 +213,11 @@ class Lease:
     lends: bool = False
     """Whether its holder lends it to a job that asks."""
     request: LeaseRequest | None = None
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether its epoch can be one that TierMQ wrote."""
+        return self.epoch <= EPOCH_BELIEVED_MAX
 
     def is_held(self, now_ms: int) -> bool:
         """Whether an owner has it and its term has not ended."""
@@ -417,13 +435,14 @@ class BrokerLease:
             is_untaken = stored is not None and self._is_untaken(stored)
             if not force and not is_untaken and self._is_kept_by_other(old, now_ms):
                 raise self._held_by(old, now_ms)
+            last = old.epoch if old.is_believed else self._epoch_beside(old)
             lease = Lease(
-                max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, 0, now_ms, self._process, self.lends
+                max(last + 1, epoch_min), self.owner, now_ms + self._term_ms, 0, now_ms, self._process, self.lends
             )  # fmt: skip
             if lease.epoch >= COUNT_MAX:
-                raise TierError(
+                raise EpochsUsedUp(
                     f"{self.name}: expected an epoch below {COUNT_MAX} for the next holder, found {lease.epoch - 1} in "
-                    "the lease or in a manifest of the broker, which TierMQ did not write; run `tiermq tier verify`"
+                    "a manifest of the broker, or in its metadata, which TierMQ did not write; run `tiermq tier verify`"
                 )
             if old.owner != self.owner or old.epoch != self._wanted_epoch:
                 self.epoch_before = old.epoch  # Else it is ours since the last call, whose answer was lost.
@@ -443,6 +462,18 @@ class BrokerLease:
                 self._lend_again_s = self._clock.monotonic() + UNTAKEN_REST_S
                 _log.warning("%s: %s asked for it, and did not take it", self.name, old.owner)
             return lease.epoch
+
+    def _epoch_beside(self, lease: Lease) -> int:
+        """The last epoch, when that of the lease is none that TierMQ wrote."""
+        known = self._highest_epoch()
+        if lease.epoch <= known + EPOCH_BELIEVED_MAX:
+            return lease.epoch  # Manifests have gone nearly as far, and their queues must be written above them.
+        _log.error(
+            "%s: epoch %d is none that TierMQ wrote: the next one is above those of the manifests, which reach %d. "
+            "Somebody else writes this tier: see who may",
+            self.name, lease.epoch, known,
+        )  # fmt: skip
+        return known + EPOCH_MARGIN
 
     def _is_untaken(self, stored: StoredObject) -> bool:
         """Whether it is as it was lent, and the borrower's time is over."""

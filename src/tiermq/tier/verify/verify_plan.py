@@ -324,7 +324,12 @@ class _Planner:
             elif segment is not None:
                 self._companions[segment] = CoverageRecord.decode(stored.data, name)
             elif name in self._lease_names():
-                decode_lease(stored.data, name)
+                lease = decode_lease(stored.data, name)
+                if not lease.is_believed:
+                    raise CorruptManifest(
+                        f"expected a lease that TierMQ wrote, found epoch {lease.epoch}: its next holder, or `tiermq "
+                        "tier takeover`, writes one above the manifests' epochs"
+                    )
             elif (home := {changes_name(*each): each for each in self._listing.brokers}.get(name)) is not None:
                 decode_changes(stored.data, name, index_queue(*home))
             elif (kind := state_kind_at(name)) is not None:
