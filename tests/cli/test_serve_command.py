@@ -369,6 +369,21 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
             assert client.request(send_command()).code == ResponseCode.SUCCESS
 
 
+def test_misspelled_settings_of_security_start_no_open_broker(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("aclEnabled=true\nACLENABLE=true\nauthenticationEnable=true\nflushDisktype=SYNC_FLUSH\n")
+    line = refusal(tmp_path / "store", "-c", config, *FREE)
+    assert [each.partition(":")[0].strip() for each in line.splitlines()[1:-1]] == [
+        "aclEnabled", "ACLENABLE", "authenticationEnable", "flushDisktype",
+    ]  # fmt: skip
+    assert not (tmp_path / "store").exists()
+    config.write_text(f"aclEnabled=true\n{SMALL_PROPERTIES}")
+    with serving(tmp_path / "store", "-c", config, *FREE, "--accept-weaker") as (process, ready):
+        assert ["did you mean aclEnable?" in each for each in ready["weaker"]] == [True]
+        assert process.stderr is not None
+        assert "accepted although not provided: aclEnabled" in process.stderr.readline()
+
+
 def test_a_file_of_which_it_is_unclear_what_it_protects_starts_no_open_broker(tmp_path: Path) -> None:
     store = tmp_path / "store"
     proxy = tmp_path / "rmq-proxy.json"
