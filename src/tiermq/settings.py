@@ -474,6 +474,36 @@ def read_yaml(text: str) -> dict[str, Any]:
     return found or {}
 
 
+CHANGE_BYTES_MAX = 256 * 1024
+CHANGED_MAX = 1_000
+NAME_CHARACTERS_MAX = 255
+VALUE_CHARACTERS_MAX = 4_096
+"""Of one value that a request changes."""
+
+
+def read_change(data: bytes) -> dict[str, str]:
+    """Settings that a request changes: a properties file, bounded before it is parsed. Raises BadConfig."""
+    lines = data.count(b"\n") + data.count(b"\r") + 1
+    if len(data) > CHANGE_BYTES_MAX or lines > 2 * CHANGED_MAX:
+        raise BadConfig(
+            f"expected settings in at most {CHANGE_BYTES_MAX} bytes and {2 * CHANGED_MAX} lines, found {len(data)} "
+            f"bytes and {lines} lines: split the request"
+        )
+    try:
+        entries = read_properties(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"expected settings as a properties file has them: {error}") from error
+    if len(entries) > CHANGED_MAX:
+        raise BadConfig(f"expected at most {CHANGED_MAX} settings, found {len(entries)}: split the request")
+    for name, text in entries.items():
+        if len(name) > NAME_CHARACTERS_MAX or len(text) > VALUE_CHARACTERS_MAX:
+            raise BadConfig(
+                f"{name[:80]}: expected a name of at most {NAME_CHARACTERS_MAX} characters and a value of at most "
+                f"{VALUE_CHARACTERS_MAX} characters, found {len(name)} and {len(text)}"
+            )
+    return entries
+
+
 # Java properties ------------------------------------------------------------------------------------------------------
 
 BLANKS = " \t\f"
