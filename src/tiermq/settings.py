@@ -124,14 +124,20 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 
 def check_promise_values(entries: Mapping[str, str], promises: Mapping[str, Promise]) -> None:
     """Raises BadConfig for a value that is none of the valid ones: `yes` must not be taken for a harmless `false`."""
+    for problem in promise_value_problems(entries, promises):
+        raise BadConfig(problem)
+
+
+def promise_value_problems(entries: Mapping[str, str], promises: Mapping[str, Promise]) -> Iterator[str]:
+    """All of them."""
     for key, value in entries.items():
         if (promise := promises.get(key)) is None:
             continue
         valid = BOOLEANS if promise.asks in (is_true, is_false) else promise.values
         if valid and value.strip().lower() not in valid:
-            raise BadConfig(f"{key} is {', '.join(valid[:-1])} or {valid[-1]}, found {value[:80]!r}")
+            yield f"{key} is {', '.join(valid[:-1])} or {valid[-1]}, found {value[:80]!r}"
         if isinstance(promise.asks, Above) and not _WHOLE_NUMBER.fullmatch(value.strip()):
-            raise BadConfig(f"{key} is a whole number, found {value[:80]!r}")
+            yield f"{key} is a whole number, found {value[:80]!r}"
 
 
 def is_given(value: str) -> bool:
@@ -150,13 +156,62 @@ def unkept_promises(
     ]
 
 
-def unkept_in_file(path: Path, promises: Mapping[str, Promise], kept: Collection[str] = ()) -> list[str]:
-    """The same, of a file. Unknown keys of a TOML file are refused by its reader: such a file promises nothing."""
+def unkept_in_file(
+    path: Path, promises: Mapping[str, Promise], kept: Collection[str] = (), known: Collection[str] = ()
+) -> list[str]:
+    """The same, of a file. Unknown keys of a TOML file are refused by its reader: such a file promises nothing.
+
+    `known`: names that are settings of some server, and so no misspelled ones of `promises`.
+    """
     if path.suffix == ".toml":
         return []
     entries = read_entries(read_settings_text(path), path.suffix)
     check_promise_values(entries, promises)
-    return unkept_promises(entries, promises, kept)
+    misspelled = (misspelled_promise(key, value, promises) for key, value in entries.items() if key not in known)
+    return [*unkept_promises(entries, promises, kept), *filter(None, misspelled)]
+
+
+NEAR = 0.75
+"""Of two names, by difflib's measure: `listenPrt` for `listenPort` is nearer."""
+SECURITY_WORDS = frozenset(
+    "acl auth authenticate authentication authorize authorization authorisation tls ssl sasl mtls".split()  # noqa: SIM905
+)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_OFF = ("", "0", "false", "no", "off", "none", "disabled")
+
+
+def misspelled_promise(key: str, value: str, promises: Mapping[str, Promise], also: Collection[str] = ()) -> str:
+    """Why a key that no server knows may be a misspelled promise, or a setting of security; empty if it is neither.
+
+    `also`: settings of durability, which are not in `promises` since they are kept. The value is not in the text: it
+    may be a secret.
+    """
+    import difflib
+
+    if key in promises:
+        return ""
+    by_plain = {_plain(each): each for each in (*promises, *also)}
+    [nearest] = difflib.get_close_matches(_plain(key), by_plain, n=1, cutoff=NEAR) or [""]
+    words = _words(key)
+    meant = by_plain.get(nearest) or next((each for each in (*promises, *also) if _words(each) == words), "")
+    promise = promises.get(meant)
+    if promise is not None:
+        is_off = value.strip().lower() == "false" and not promise.asks("false")
+        return "" if is_off else f"{key}: there is no such setting; did you mean {meant}? Then {promise.missing}"
+    if meant:
+        return f"{key}: there is no such setting; did you mean {meant}?"
+    if not SECURITY_WORDS.isdisjoint(words) and value.strip().lower() not in _OFF:
+        return f"{key}: there is no such setting, and it looks like one of security: see --acl and --tls"
+    return ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _words(name: str) -> list[str]:
+    """Of a name in camel case, sorted; `enabled` and `enable` are one."""
+    return sorted(re.sub(r"enabled?|enabling", "enable", word.lower()) for word in _WORDS.findall(name))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -417,6 +472,36 @@ def read_yaml(text: str) -> dict[str, Any]:
     if found and not isinstance(found, dict):
         raise BadConfig(f"expected names and values, found {'a list' if isinstance(found, list) else 'text'}")
     return found or {}
+
+
+CHANGE_BYTES_MAX = 256 * 1024
+CHANGED_MAX = 1_000
+NAME_CHARACTERS_MAX = 255
+VALUE_CHARACTERS_MAX = 4_096
+"""Of one value that a request changes."""
+
+
+def read_change(data: bytes) -> dict[str, str]:
+    """Settings that a request changes: a properties file, bounded before it is parsed. Raises BadConfig."""
+    lines = data.count(b"\n") + data.count(b"\r") + 1
+    if len(data) > CHANGE_BYTES_MAX or lines > 2 * CHANGED_MAX:
+        raise BadConfig(
+            f"expected settings in at most {CHANGE_BYTES_MAX} bytes and {2 * CHANGED_MAX} lines, found {len(data)} "
+            f"bytes and {lines} lines: split the request"
+        )
+    try:
+        entries = read_properties(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"expected settings as a properties file has them: {error}") from error
+    if len(entries) > CHANGED_MAX:
+        raise BadConfig(f"expected at most {CHANGED_MAX} settings, found {len(entries)}: split the request")
+    for name, text in entries.items():
+        if len(name) > NAME_CHARACTERS_MAX or len(text) > VALUE_CHARACTERS_MAX:
+            raise BadConfig(
+                f"{name[:80]}: expected a name of at most {NAME_CHARACTERS_MAX} characters and a value of at most "
+                f"{VALUE_CHARACTERS_MAX} characters, found {len(name)} and {len(text)}"
+            )
+    return entries
 
 
 # Java properties ------------------------------------------------------------------------------------------------------

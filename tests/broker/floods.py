@@ -94,3 +94,12 @@ def route(count: int) -> RemotingCommand:
 
 
 NAME_LISTS: dict[int, dict[str, str]] = {106: {}, 206: {}, 224: {"cluster": "c"}, 304: {}, 311: {}, 312: {}, 313: {}}
+
+CHANGES_TOO_LARGE = {
+    "lines": b"x=1\n" * 100_000,
+    "bytes": b"orderMessageEnable=true\n#" + b"x" * 300_000,
+    "settings": b"".join(b"setting%d=1\n" % each for each in range(1_001)),
+    "name": b"x" * 256 + b"=1",
+    "value": b"otlpEndpoint=" + b"x" * 4_097,
+}
+"""Bodies of requests that change settings of a server (25, 318, 1009)."""

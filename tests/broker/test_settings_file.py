@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.rocketmq_settings import ALIASES, NAMES, PROMISES
+from tiermq.broker.rocketmq_settings import ALIASES, GUARANTEES, NAMES, PROMISES
 from tiermq.broker.settings_file import read_settings_file, settings_in_properties, settings_in_toml
+from tiermq.cli.main import cli
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
 from tiermq.settings import is_false, is_true, settings_of
@@ -115,6 +117,39 @@ def test_a_mistake_is_reported_with_the_file_and_the_key(tmp_path: Path, name: s
         read_settings_file(path)
     assert str(path) in str(refused.value)
     assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "b.conf",
+            "listenPort=many\nflushDiskType=SOME\nmaxMessageSize=big\ntotalReplicas=3x\naclEnable=yes\nnamesrvAddr=x\n",
+            (
+                "listenPort is",
+                "flushDiskType is",
+                "maxMessageSize is",
+                "totalReplicas is",
+                "aclEnable is",
+                "namesrvAddr",
+            ),
+        ),
+        (
+            "b.toml",
+            "listen_prot = 1\nlisten_port = 'many'\n[store]\nfile_reserved_tim = 1\nfile_reserved_time = 'long'",
+            ("listen_prot", "listen_port is", "store.file_reserved_tim", "file_reserved_time is"),
+        ),
+    ],
+)
+def test_all_mistakes_of_a_file_are_listed_each_in_a_line(
+    tmp_path: Path, name: str, text: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_text(text)
+    checked = CliRunner().invoke(cli, ["config", "check", str(tmp_path / name)])
+    lines = checked.output.splitlines()
+    assert (checked.exit_code, len(lines)) == (1, len(words))
+    for word in words:
+        assert [line for line in lines if f"{tmp_path / name}: " in line and word in line], word
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -251,6 +286,55 @@ def test_ordinary_values_of_the_same_settings_ask_for_nothing() -> None:
     assert settings_in_toml('broker_role = "SYNC_MASTER"').unkept() == []
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("aclEnabled=true", "aclEnable"),
+        ("ACLENABLE=true", "aclEnable"),
+        ("acl_enable=yes", "aclEnable"),
+        ("enableAcl=true", "aclEnable"),
+        ("authenticationEnable=true", "authenticationEnabled"),
+        ("authorisationEnabled=true", "authorizationEnabled"),
+        ("useTls=true", "useTLS"),
+        ("tls.server.mod=enforcing", "tls.server.mode"),
+        ("enableDLedgerCommitlog=true", "enableDLegerCommitLog"),
+        ("storetype=defaultRocksDB", "storeType"),
+        ("messageStorePlugin=org.x.Y", "messageStorePlugIn"),
+        ("brokerrole=SYNC_MASTER", "brokerRole"),
+        ("flushDisktype=SYNC_FLUSH", "flushDiskType"),
+        ("inSyncReplica=2", "inSyncReplicas"),
+        ("litePullMessageEnabled=false", "litePullMessageEnable"),
+        ("aclFile=conf/plain_acl.yml", ""),
+        ("sslKeyPassword=secret of the key", ""),
+    ],
+)
+def test_what_may_be_a_misspelled_promise_is_refused_as_the_right_spelling_is(text: str, meant: str) -> None:
+    (found,) = settings_in_properties(f"{text}\n").unkept()
+    key, _, value = text.partition("=")
+    assert found.startswith(f"{key}: there is no such setting")
+    assert f"did you mean {meant}?" in found if meant else "looks like one of security" in found
+    assert value not in found or value in ("true", "yes", "false")
+    assert settings_in_properties(f"{text}\n").unknown == ()
+    if not key.startswith("tls."):
+        with pytest.raises(BadConfig, match=key):
+            settings_in_toml(f'"{key}" = "{value}"')
+
+
+@pytest.mark.parametrize("text", ["aclEnabled=false", "sslEnabled=false", "listenPrt=1", "authorName=x", "custom=true"])
+def test_what_asks_for_nothing_is_only_unknown(text: str) -> None:
+    found = settings_in_properties(f"{text}\n")
+    assert (found.unkept(), len(found.unknown)) == ([], 1)
+
+
+def test_no_setting_of_any_server_looks_misspelled() -> None:
+    for kind in (BrokerConfig, StoreConfig, TierConfig):
+        for setting in settings_of(kind).values():
+            line = f"{setting.property_name}={setting.render(setting.default)}\n"
+            assert settings_in_properties(line).misspelled == (), line
+    for name in NAMES - PROMISES.keys() - {"metricsExporterType"}:
+        assert settings_in_properties(f"{name}=1\n").misspelled == (), name
+
+
 def test_every_setting_of_rocketmq_has_one_meaning() -> None:
     ours = {
         setting.property_name
@@ -259,6 +343,7 @@ def test_every_setting_of_rocketmq_has_one_meaning() -> None:
     }
     assert not ours & NAMES
     assert set(ALIASES.values()) <= ours | NAMES
+    assert set(GUARANTEES) <= ours
     foreign = {name for name in PROMISES if not name.startswith("tls.")}
     assert foreign <= ours | NAMES
     assert len(NAMES | ours) > 530  # RocketMQ 5.5.0 has so many.

@@ -201,6 +201,14 @@ def test_a_file_of_which_it_is_unclear_what_it_protects_is_refused(tmp_path: Pat
     assert words in refused("--port", "0", "--config", str(tmp_path / "ns.conf")).output
 
 
+@pytest.mark.parametrize("line", ["aclEnabled=true", "ACLENABLE=true", "authenticationEnable=true", "useTls=true"])
+def test_a_misspelled_setting_of_security_does_not_start_an_open_name_server(tmp_path: Path, line: str) -> None:
+    (tmp_path / "ns.conf").write_text(f"{line}\n")
+    result = refused("--port", "0", "--config", str(tmp_path / "ns.conf"))
+    assert f"{line.partition('=')[0]}: there is no such setting; did you mean" in result.output
+    assert "To start without it: --accept-weaker" in result.output
+
+
 def test_a_secured_file_starts_with_the_option_that_keeps_it_or_when_less_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "ns.conf").write_text(f"aclEnable=true\nkvConfigPath={tmp_path}/kv.json\n")
     (tmp_path / "accounts.toml").write_text('[[accounts]]\naccessKey = "root"\nsecretKey = "12345678"\nadmin = true\n')

@@ -186,6 +186,10 @@ def test_a_protected_broker_is_not_restored_as_an_open_one(world: World, tmp_pat
     signed = {"credentials": Credentials("ak", "a long secret"), "tls": trusting_client_context()}
     with world.serving(*protected), at(world.address, **signed) as client:
         assert client.request(send_command()).code == ResponseCode.SUCCESS
+        # What a job keeps that copies tables over the wire.
+        reported = bytes(client.request(RemotingCommand(RequestCode.GET_BROKER_CONFIG)).body).decode().splitlines()
+        assert {"aclEnable=true", "tls.server.mode=enforcing"} <= set(reported)
+        assert not [line for line in reported if line.startswith("namesrvAddr=")], "it is part of the broker"
     lost = world.name_server
     world.lose_disk()
     world.restore()

@@ -14,6 +14,9 @@ from servers.serving import ServerProcess
 from tiermq.cli.main import cli
 from tiermq.errors import StoreLocked
 from tiermq.files.store_lock import StoreLock
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
 from waiting import until
 
 FREE = ("--port", "0", "--namesrv-port", "0")
@@ -24,6 +27,11 @@ def run(home: str, *words: str) -> list[str]:
     result = CliRunner().invoke(cli, words, env={"NAMESRV_ADDR": home})
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
+
+
+def address_of(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
 
 
 def is_free(store: Path) -> bool:
@@ -41,6 +49,11 @@ def test_topics_spread_over_brokers_that_are_started_again_when_they_die(tmp_pat
         home = served.ready["nameServer"]
         first, second = served.ready["brokers"]
         assert [first["name"], second["name"]] == ["b-0", "b-1"]
+        for each in (first, second):  # Of a restored settings file it would be a dead name server.
+            with BlockingClient(*address_of(each["address"])) as client:
+                settings = bytes(client.request(RemotingCommand(RequestCode.GET_BROKER_CONFIG)).body)
+            assert b"brokerName=" in settings
+            assert b"namesrvAddr=" not in settings
         run(home, "topic", "create", "T", "--queues", "1")
         (lines := tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(40)))
         run(home, "produce", "T", "--file", str(lines))

@@ -369,6 +369,21 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
             assert client.request(send_command()).code == ResponseCode.SUCCESS
 
 
+def test_misspelled_settings_of_security_start_no_open_broker(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("aclEnabled=true\nACLENABLE=true\nauthenticationEnable=true\nflushDisktype=SYNC_FLUSH\n")
+    line = refusal(tmp_path / "store", "-c", config, *FREE)
+    assert [each.partition(":")[0].strip() for each in line.splitlines()[1:-1]] == [
+        "aclEnabled", "ACLENABLE", "authenticationEnable", "flushDisktype",
+    ]  # fmt: skip
+    assert not (tmp_path / "store").exists()
+    config.write_text(f"aclEnabled=true\n{SMALL_PROPERTIES}")
+    with serving(tmp_path / "store", "-c", config, *FREE, "--accept-weaker") as (process, ready):
+        assert ["did you mean aclEnable?" in each for each in ready["weaker"]] == [True]
+        assert process.stderr is not None
+        assert "accepted although not provided: aclEnabled" in process.stderr.readline()
+
+
 def test_a_file_of_which_it_is_unclear_what_it_protects_starts_no_open_broker(tmp_path: Path) -> None:
     store = tmp_path / "store"
     proxy = tmp_path / "rmq-proxy.json"
@@ -642,8 +657,20 @@ def test_a_master_and_a_slave_are_made_by_their_files_and_the_slave_is_killed_an
                 confirmed(client)
                 status = decode_object(client.request(RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)).body)
                 assert [each["diff"] for each in status["haConnectionInfo"]] == [0]
-    logs = [b"".join(each.read_bytes() for each in sorted(tmp_path.glob(f"{name}/commitlog/0*"))) for name in files]
-    assert logs[0] == logs[1]
+            # The master's tables come into its log again when the slave has gone: the slave has the log before them.
+            waiting.until(lambda: len(log_of(tmp_path / "master")) > len(log_of(tmp_path / "slave")))
+    copied = log_of(tmp_path / "slave")
+    assert copied.count(b"hello") >= 2
+    assert log_of(tmp_path / "master").startswith(copied)
+
+
+def log_of(store: Path) -> bytes:
+    """The records of a commit log."""
+    data = b"".join(each.read_bytes() for each in sorted(store.glob("commitlog/0*")))
+    end = 0
+    while (size := int.from_bytes(data[end : end + 4], "big")) > 0:
+        end += size
+    return data[:end]
 
 
 def started(*words: str | Path) -> tuple[Preloaded, dict[str, Any]]:

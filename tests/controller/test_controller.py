@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.floods import CHANGES_TOO_LARGE
 from simulation.manual_clock import ManualClock
 from tiermq.controller.controller import Controller
 from tiermq.controller.controller_config import ControllerConfig
@@ -333,6 +334,8 @@ def test_settings_are_read_and_changed_by_request_except_where_it_listens(world:
 
         assert change("listenPort=1\n") == ResponseCode.NO_PERMISSION
         assert change("enableElectUncleanMaster=perhaps\n") == ResponseCode.NO_PERMISSION
+        for body in CHANGES_TOO_LARGE.values():
+            assert change(body.decode()) in (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER), body[:20]
         assert change("enableElectUncleanMaster=true\n") == 0
     assert third.elect(designateElect="true").code == 0
     assert second.master() == (3, 2)

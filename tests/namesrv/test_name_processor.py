@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.floods import CHANGES_TOO_LARGE
 from simulation.manual_clock import ManualClock
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -237,6 +238,13 @@ def test_settings_that_cannot_change_are_not_permitted_and_wrong_ones_refused(de
     for bad in (b"orderMessageEnable=7", b"\xff", b"orderMessageEnable=\\u12"):
         with pytest.raises(RequestRefused):
             desk.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=bad)
+
+
+@pytest.mark.parametrize("body", CHANGES_TOO_LARGE.values(), ids=CHANGES_TOO_LARGE)
+def test_a_change_of_settings_is_bounded_before_it_is_read(desk: Desk, body: bytes) -> None:
+    with pytest.raises(RequestRefused, match="at most"):
+        desk.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+    assert desk.processor.config == type(desk.processor.config)()
 
 
 def test_changed_settings_reach_the_route_table(desk: Desk) -> None:

@@ -179,7 +179,6 @@ class Broker:
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
-        self._protection, self._with_name_server = _protection(tls, acl), with_name_server
         self.store = store
         self._credentials, self._name_server_tls, self._listening = credentials, name_server_tls, listening
         self._timers: list[asyncio.TimerHandle] = []
@@ -223,6 +222,8 @@ class Broker:
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             ask_replica=functools.partial(BlockingClient, tls=replica_tls, credentials=credentials),
             settings_file=settings_file,
+            protection=_protection(tls, acl),
+            with_name_server=with_name_server,
         )
         register_broker_metrics(self.parts, self._name_servers)
         topics.listeners.append(self._tell_queue_types)
@@ -335,7 +336,7 @@ class Broker:
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
         `elected`: the role that an election gave, in place of `broker_role`. A slave does not open its tier.
         `master_tls`: how an observer speaks TLS with its master, at both of its ports, in place of the other two.
-        `with_name_server`: `namesrv_addr` is a name server of this process, and gone with it.
+        `with_name_server`: `namesrv_addr` is a name server of this process or its supervisor, and gone with it.
 
         Raises OSError when the port cannot be had, BadConfig when the store has other names in its tier than `config`,
         and what opening the store raises.
@@ -577,9 +578,9 @@ class Broker:
         tiered = self.parts.tiered
         configurations = [self.config, self.parts.local.config, *([] if tiered is None else [tiered.tier.config])]
         changed = {name: text for each in configurations for name, text in each.changed_properties().items()}
-        if self._with_name_server:
+        if self.parts.with_name_server:
             changed.pop("namesrvAddr", None)
-        return changed | self._protection
+        return changed | self.parts.protection
 
     def _flush_tables(self) -> None:
         """On the loop: let the pool write what the journals of topics and groups have."""

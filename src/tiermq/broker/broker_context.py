@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,6 +148,10 @@ class BrokerContext:
     """The same to another replica of this broker, or to its master."""
     settings_file: Path | None = None
     """The file that the broker was started with: changed settings are written there."""
+    protection: Mapping[str, str] = field(default_factory=dict)
+    """Settings of RocketMQ that ask for the protection that this broker has: whoever copies its settings has them."""
+    with_name_server: bool = False
+    """Whether `namesrv_addr` is a name server of this process or its supervisor, and gone with it."""
 
     @property
     def queue_for(self) -> QueueFor:

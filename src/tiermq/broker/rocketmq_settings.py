@@ -104,6 +104,22 @@ PROMISES: Mapping[str, Promise] = {
     ),
 }
 
+GUARANTEES = (
+    "brokerRole",
+    "flushDiskType",
+    "inSyncReplicas",
+    "minInSyncReplicas",
+    "enableControllerMode",
+    "haTlsEnable",
+    "haAllowedAddresses",
+    "bindAddress",
+    "brokerPermission",
+    "readOnly",
+    "tieredStoreFilePath",
+    "fileReservedTime",
+)
+"""Settings that are kept, and whose misspelling would start a broker that is less safe than its file says."""
+
 
 def metrics_settings(entries: Mapping[str, str]) -> dict[str, Any]:
     """Settings of a broker that RocketMQ's `metricsExporterType` and `metricsPromExporterPort` mean."""

@@ -45,9 +45,17 @@ Announce = Callable[[str, dict[str, Any]], None]
 
 
 def broker_commands(
-    options: dict[str, Any], file: FileSettings, directory: Path, name_server: str, passed_on: Sequence[str]
+    options: dict[str, Any],
+    file: FileSettings,
+    directory: Path,
+    name_server: str,
+    passed_on: Sequence[str],
+    *,
+    with_name_server: bool,
 ) -> list[list[str]]:
-    """The command of each broker. Raises BadConfig for settings that several brokers cannot share."""
+    """The command of each broker; `with_name_server`: it is the supervisor's. Raises BadConfig for settings that
+    several brokers cannot share.
+    """
     count: int = options["brokers"]
     for name in _ONE_BROKER:
         if options[name]:
@@ -73,6 +81,8 @@ def broker_commands(
     for number in range(count):
         words = ["serve", str(directory / str(number)), "--name", f"{config.broker_name}-{number}", "--json"]
         words += ["--port", str(port and port + number * PORTS_APART), "--namesrv", name_server, *passed_on]
+        if with_name_server:
+            words.append("--supervised")
         if grpc_port:
             words += ["--grpc-port", str(grpc_port + number)]
         if metrics_port >= 0:

@@ -20,6 +20,7 @@ from tiermq.client.queue_access import (
     SUBSCRIPTION_FLAG,
     SUSPEND_FLAG,
     QueueAccess,
+    require_own,
 )
 from tiermq.console.catalogue import camel
 from tiermq.errors import CorruptRecord, RemotingError
@@ -62,7 +63,9 @@ class Reader:
         at_end = False
         while not self.enough.is_set():
             answer = await self._pull(place, offset)
-            messages = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else ()
+            messages = list(decode_records(bytes(answer.body))) if answer.code == ResponseCode.SUCCESS else []
+            for message in messages:
+                require_own(message, (self._reading.topic,), place.queue_id, place.address)
             for message in messages:
                 if not self._take(message):
                     return

@@ -78,7 +78,7 @@ async def _at_offset(cluster: ClusterClient, topic: str, queue_id: int, offset: 
         pulled = await queue.pull(offset, most=1)
         if pulled.code != ResponseCode.SUCCESS and await queue.end() > offset:  # It may just have been dispatched.
             pulled = await queue.pull(offset, most=1)
-        found += decode_records(pulled.records)
+        found += queue.messages_of(pulled)
     return [message for message in found if message.queue_offset == offset]
 
 

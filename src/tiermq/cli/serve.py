@@ -109,6 +109,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--standby", is_flag=True, help="Run as a replica; a lease in the tier decides which one is the master.")
 @click.option("--lease", metavar="URL", help="Where that lease is [the tier]: file:///shared/dir, s3://….")
 @click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
+@click.option("--supervised", is_flag=True, hidden=True, help="--namesrv is the supervisor's, and gone with it.")
 @ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
@@ -204,7 +205,7 @@ def _start(
         name_server_tls=peers_tls,
         settings_file=options["config_file"],
         accept_weaker=options["accept_weaker"],
-        with_name_server=own is not None,
+        with_name_server=own is not None or options["supervised"],
         **{**(file.tier if tier else {}), **file.store},
     )
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
@@ -298,7 +299,8 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         named_by = f"{LOOPBACK if config.bind_address in ANY else config.bind_address}:{name_server.port}"
     if security.key_password is not None:
         os.environ[KEY_PASSWORD] = security.key_password  # Not on a command line.
-    commands = broker_commands(options, file, directory, named_by, [*_passed_on(options), *security.words])
+    passed_on = [*_passed_on(options), *security.words]
+    commands = broker_commands(options, file, directory, named_by, passed_on, with_name_server=bool(servers))
     supervisor = BrokerSupervisor(commands, lambda words, values: say_event(as_json, words, **values))
     running.callback(supervisor.stop)
     brokers = supervisor.start()

@@ -12,6 +12,7 @@ import functools
 import json
 import logging
 import os
+import re
 import select
 import signal
 import socket
@@ -35,7 +36,7 @@ from tiermq.remoting.permissions import RELOAD_S, AccessFile, Account
 from tiermq.remoting.security_promises import ACL, CERTIFICATE, ENFORCING, TRUSTED
 from tiermq.remoting.server import RemotingServer, ThreadedServer
 from tiermq.remoting.tls import KEY_PASSWORD, TlsMode, TlsSettings, can_make_self_signed
-from tiermq.settings import Promise, ServerConfiguration, unkept_in_file
+from tiermq.settings import Promise, ServerConfiguration, settings_of, unkept_in_file
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 AGAIN_S = 1.0
@@ -390,12 +391,20 @@ def server_settings(
     try:
         config, ignored = (kind(), []) if config_file is None else kind.from_file(config_file)
         given = {name: value for name, value in options.items() if value is not None}
-        weaker = [] if config_file is None else unkept_in_file(config_file, promises, security.kept)
+        weaker = [] if config_file is None else unkept_in_file(config_file, promises, security.kept, _known(kind))
         check_weaker(command, config_file, weaker, accepted=accept_weaker)
-        unkept = {each.partition("=")[0] for each in weaker}
+        unkept = {re.split("[=:]", each)[0] for each in weaker}
         return config.with_settings(**given), [key for key in ignored if key not in promises or key in unkept]
     except (BadConfig, OSError, UnicodeDecodeError) as error:
         give_up(command, error)
+
+
+def _known(kind: type[ServerConfiguration]) -> set[str]:
+    """Settings of a server, and those of a broker: one file may be for both."""
+    from tiermq.broker.rocketmq_settings import ALIASES, NAMES
+    from tiermq.broker.settings_file import PARTS
+
+    return {*NAMES, *ALIASES, *(each.property_name for one in (kind, *PARTS) for each in settings_of(one).values())}
 
 
 def run_server(

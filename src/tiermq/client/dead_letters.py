@@ -26,10 +26,8 @@ from tiermq.errors import CorruptRecord
 from tiermq.message import properties as names
 from tiermq.message.ids import month_start_ms
 from tiermq.message.properties import encode_properties
-from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import dead_letter_topic
-from tiermq.remoting.codes import ResponseCode
 
 PRODUCER_GROUP = "TOOLS_PRODUCER"
 PULL_MESSAGES = 256
@@ -123,7 +121,7 @@ async def dead_letters(client: ClusterClient, group: str, wanted: Wanted | None 
             offset = max(offset, await queue.offset_at(wanted.since_ms))
         while offset < end:
             pulled = await queue.pull(offset, most=PULL_MESSAGES)
-            for message in decode_records(pulled.records) if pulled.code == ResponseCode.SUCCESS else ():
+            for message in queue.messages_of(pulled):
                 letter = DeadLetter(place, message)
                 if message.queue_offset < end and wanted.holds(letter):
                     yield letter

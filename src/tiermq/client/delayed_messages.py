@@ -24,7 +24,6 @@ from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
 from tiermq.delivery.timer.timer_service import CANCEL_BODY, CANCEL_TAG
 from tiermq.errors import BadConfig, CorruptRecord, RemotingError, RequestRefused
 from tiermq.message.properties import TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
-from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC, TIMER_TOPIC
 from tiermq.remoting.codes import RequestCode
@@ -103,7 +102,7 @@ async def _messages(queue: QueueAccess, offset: int) -> AsyncIterator[StoredMess
     _, end = await queue.bounds()
     while offset < end:
         pulled = await queue.pull(offset)
-        for message in decode_records(pulled.records):
+        for message in queue.messages_of(pulled):
             yield message
         if pulled.next_offset <= offset:
             return

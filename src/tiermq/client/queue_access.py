@@ -8,7 +8,7 @@ The index knows hashes, so an answer to a key may hold other messages: they are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from tiermq.client.cluster_client import TIMEOUT_S, ClusterClient, QueuePlace
 from tiermq.clock import EVER_MS
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
-from tiermq.message.properties import UNIQ_KEY, get_property
+from tiermq.message.properties import INNER_MULTI_DISPATCH, UNIQ_KEY, get_property
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import TOOLS_GROUP
+from tiermq.message.topic_name import TOOLS_GROUP, is_light_queue
 from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
@@ -50,6 +50,26 @@ class Pulled:
     code: int
     next_offset: int
     records: bytes
+
+
+class ForeignRecord(RemotingError):
+    """A broker answered with a record of another topic or queue. Nothing of that answer is used."""
+
+
+def require_own(message: StoredMessage, topics: Collection[str], queue_id: int | None, broker: str) -> None:
+    """Raises ForeignRecord, naming the broker, for a message of none of the topics, or of another queue if one is
+    named. A light queue has messages of its topic, which name it.
+    """
+    if message.topic in topics and queue_id in (None, message.queue_id):
+        return
+    light = message.get_property(INNER_MULTI_DISPATCH)
+    if light is not None and any(is_light_queue(each) and each in topics for each in light.split(",")):
+        return
+    where = "" if queue_id is None else f", queue {queue_id}"
+    raise ForeignRecord(
+        f"broker {broker}: expected messages of topic {' or '.join(topics)}{where}, found one "
+        f"of topic {message.topic[:300]!r}, queue {message.queue_id}: none of that answer is taken"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +156,13 @@ class QueueAccess:
             tries,
         )
         return _pulled(answer)
+
+    def messages_of(self, pulled: Pulled) -> list[StoredMessage]:
+        """The messages of an answer. Raises ForeignRecord, CorruptRecord."""
+        found = list(decode_records(pulled.records))
+        for message in found:
+            require_own(message, (self.topic,), self.place.queue_id, self.place.address)
+        return found
 
     def pull_soon(self, offset: int, most: int) -> SentPull | None:
         """The same of all messages, sent with everything that this loop iteration sends, and without a task.

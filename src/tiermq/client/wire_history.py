@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tiermq.client.cluster_client import Access, BlockingCluster
-from tiermq.client.queue_access import Pulled, QueueAccess
+from tiermq.client.queue_access import Pulled, QueueAccess, require_own
 from tiermq.client.queue_pulls import QueuePulls
 from tiermq.clock import EVER_MS, Clock, SystemClock
 from tiermq.errors import BadHistory, CorruptRecord, RemotingError
@@ -46,6 +46,8 @@ from tiermq.history.scan_values import (
 )
 from tiermq.kernel.columns import OWN_PLACES
 from tiermq.message.layout import QUEUE_OFFSET_AT, RECORD_BYTES_MIN
+from tiermq.message.record import decode_record
+from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.topic_name import is_system_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
@@ -305,6 +307,7 @@ class _WireReading:
         began, end = self._at, self._task.to_offset
         records = []
         for record in split_records(pulled.records):
+            self._require_own(record)
             (offset,) = _OFFSET.unpack_from(record, QUEUE_OFFSET_AT)
             if not self._at <= offset < end:
                 continue
@@ -316,6 +319,14 @@ class _WireReading:
         if self._at == began:
             self._stay(pulled)
         return records
+
+    def _require_own(self, record: bytes) -> None:
+        """Raises ForeignRecord for one of another topic or queue."""
+        head, queue = read_head(record), self._task.queue
+        if head.kind is not HeadKind.OK or (head.queue_id, head.topic) == (queue.queue_id, queue.topic.encode()):
+            return
+        with suppress(CorruptRecord):  # A damaged one is reported as such.
+            require_own(decode_record(record), (queue.topic,), queue.queue_id, queue.broker)
 
     def _moved(self, pulled: Pulled) -> None:
         """No records: the broker returns the next offset."""

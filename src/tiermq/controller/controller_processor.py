@@ -34,7 +34,7 @@ from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, in
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import as_int, decode_body, decode_object, encode_body
 from tiermq.remoting.limits import check_count
-from tiermq.settings import INT_MAX, read_properties
+from tiermq.settings import INT_MAX, read_change
 
 _log = logging.getLogger(__name__)
 
@@ -258,14 +258,12 @@ class ControllerProcessor:
     def update_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """In force at once and until the end of this process; other controllers are not changed."""
         try:
-            entries = read_properties(bytes(request.body).decode("utf-8"))
+            entries = read_change(bytes(request.body))
             if fixed := self.config.fixed_properties(entries):
                 raise BadConfig(f"{', '.join(fixed)}: cannot be changed while the controller runs")
             self.config = self.config.with_properties(entries)
         except BadConfig as error:
             return request.respond(ResponseCode.NO_PERMISSION, str(error))
-        except UnicodeDecodeError as error:
-            raise RequestRefused(f"expected settings as a properties file has them: {error}") from error
         _log.warning("settings changed by a request: %s", self.config.changed_properties())
         return request.respond()
 

@@ -45,7 +45,7 @@ from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import decode_object, encode_body
 from tiermq.remoting.limits import check_count
 from tiermq.remoting.server import RemotingServer
-from tiermq.settings import read_properties
+from tiermq.settings import read_change
 
 ROUTE_QUEUES_MAX = 1_000
 """Brokers in the route of one topic that a request names."""
@@ -323,12 +323,12 @@ class NameProcessor:
     def update_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """In force at once and until the end of the process; the file that the settings came from is not touched."""
         try:
-            entries = read_properties(bytes(request.body).decode("utf-8"))
+            entries = read_change(bytes(request.body))
             if fixed := self.config.fixed_properties(entries):
                 remark = f"{', '.join(fixed)}: cannot be changed while the name server runs"
                 return request.respond(ResponseCode.NO_PERMISSION, remark)
             self.config = self.config.with_properties(entries)
-        except (BadConfig, UnicodeDecodeError) as error:
+        except BadConfig as error:
             raise RequestRefused(f"expected settings as a properties file has them: {error}") from error
         self.table.delete_missing_topics = self.config.delete_topic_with_broker_registration
         self.table.support_acting_master = self.config.support_acting_master

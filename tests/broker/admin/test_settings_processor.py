@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from broker.brokers import send_command
 from broker.consuming import Peer, running
+from broker.floods import CHANGES_TOO_LARGE
 from tiermq.broker.admin.settings_processor import Change, change_settings_file, with_changes
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE, BrokerConfig
@@ -56,6 +57,7 @@ def test_a_change_takes_effect_at_once(broker: Broker, peer: Peer) -> None:
     [
         (b"nosuch=1", "nosuch"),
         (b"brokerName=another", "cannot be changed"),
+        *((body, "at most") for body in CHANGES_TOO_LARGE.values()),
         (b"mappedFileSizeCommitLog=4096", "cannot be changed"),
         (b"brokerPermission=abc", "whole number"),
         (b"brokerPermission=9", "must be within"),

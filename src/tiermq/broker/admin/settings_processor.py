@@ -50,6 +50,7 @@ from tiermq.settings import (
     Configuration,
     Setting,
     escaped_property,
+    read_change,
     read_properties,
     settings_of,
 )
@@ -62,8 +63,6 @@ _TOML_KEY = re.compile(
     r"""(?:[^"'#\s]+|"[^"\\]*"|'[^']*')(?P<after>\s*(?:#.*)?)$"""
 )
 
-VALUE_CHARACTERS_MAX = 4_096
-"""Of a value that a request changes."""
 SettingName = tuple[type[Configuration], str]
 _log = logging.getLogger(__name__)
 
@@ -220,6 +219,9 @@ class SettingsProcessor:
     @serves(RequestCode.GET_BROKER_CONFIG, access=ADMINISTRATOR)
     def get(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         lines = {line for config in self._configurations() for line in config.to_properties().splitlines()}
+        if self._parts.with_name_server:  # Jobs keep these settings for a restore, where it is gone.
+            lines = {line for line in lines if not line.startswith("namesrvAddr=")}
+        lines |= {f"{name}={value}" for name, value in self._parts.protection.items()}
         version = encode_body(self._version.to_json()).decode()
         return command.respond(ext={"version": version}, body="".join(f"{line}\n" for line in sorted(lines)).encode())
 
@@ -233,10 +235,10 @@ class SettingsProcessor:
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         with self._changing:
             try:
-                wanted = read_properties(bytes(command.body).decode("utf-8"))
+                wanted = read_change(bytes(command.body))
                 changes = [each for name, text in wanted.items() for each in self._changes(name, text)]
                 _check_together(changes)
-            except (BadConfig, UnicodeDecodeError) as error:
+            except BadConfig as error:
                 raise RequestRefused(str(error)) from error
             if not changes:
                 return command.respond()
@@ -265,8 +267,6 @@ class SettingsProcessor:
 
     def _changes(self, name: str, text: str) -> list[tuple[Configuration, Setting, Any]]:
         """What one line changes, checked. Raises BadConfig."""
-        if len(text) > VALUE_CHARACTERS_MAX:
-            raise BadConfig(f"{name[:80]}: expected at most {VALUE_CHARACTERS_MAX} characters, found {len(text)}")
         changes: list[tuple[Configuration, Setting, Any]] = []
         is_known = False
         for config in self._configurations():

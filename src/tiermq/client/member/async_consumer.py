@@ -42,7 +42,14 @@ from tiermq.client.member.replies import reply_command
 from tiermq.client.member.session import CLOSE_S, Session, not_started
 from tiermq.client.member.start_position import Start, checked_start
 from tiermq.client.member.subscription import Subscription
-from tiermq.client.queue_access import HOLD_MS, PULLED, SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from tiermq.client.queue_access import (
+    HOLD_MS,
+    PULLED,
+    SUBSCRIPTION_FLAG,
+    SUSPEND_FLAG,
+    ForeignRecord,
+    require_own,
+)
 from tiermq.client.send_fields import send_fields
 from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierMQError
 from tiermq.message.client_batch import unwrap_inner_batch
@@ -141,7 +148,7 @@ class AsyncConsumer:
         self._rebalancing = asyncio.Lock()
         self._closed = asyncio.Event()
         self._is_started = self._is_closing = False
-        self._received_count = self._sent_back_count = 0
+        self._received_count = self._sent_back_count = self._refused_count = 0
         self._has_others = False
         self._made_later: set[str] = set()
         """Topics that no broker had when this member joined: all of their messages are new."""
@@ -244,10 +251,13 @@ class AsyncConsumer:
 
     @property
     def metrics(self) -> dict[str, int]:
-        """Messages since the consumer was made, what waits to be given, and this member's queues."""
+        """Messages since the consumer was made, answers with messages of other queues, which were refused, what waits
+        to be given, and this member's queues.
+        """
         return {
             "received": self._received_count,
             "sent_back": self._sent_back_count,
+            "refused": self._refused_count,
             "ready": self._ready_count,
             "open": sum(queue.open_count for queue in self._queues.values()),
             "queues": len(self.queues),
@@ -467,7 +477,11 @@ class AsyncConsumer:
             await self.move(queue, next_position)
             return False
         if answer.code == ResponseCode.SUCCESS:
-            self._take_in(queue, subscription, bytes(answer.body), next_position)
+            try:
+                self._take_in(queue, subscription, bytes(answer.body), next_position)
+            except ForeignRecord:
+                self._refused_count += 1
+                raise
         else:
             queue.position = max(position, next_position)
         return queue.position > position
@@ -476,6 +490,7 @@ class AsyncConsumer:
         position, name = queue.position, queue.name
         messages = []
         for stored in decode_records(data):
+            require_own(stored, (name.topic,), name.queue_id, name.broker_name)
             for each in unwrap_inner_batch(stored) if is_inner_batch(stored.sys_flag) else (stored,):
                 if each.queue_offset < position or (subscription.tags and not subscription.wants(each.tags)):
                     continue

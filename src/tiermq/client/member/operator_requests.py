@@ -18,6 +18,7 @@ from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.message.record import decode_record
+from tiermq.message.topic_name import dead_letter_topic, retry_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import ObjectKeyed, as_int, decode_object, encode_body, object_in
@@ -98,6 +99,11 @@ class OperatorRequests:
             stored = decode_record(bytes(command.body))
         except CorruptRecord as error:
             raise RequestRefused(f"expected one message in the request, found: {error}") from error
+        group = self._consumer.group
+        if stored.topic not in {*self._consumer.topics(), retry_topic(group), dead_letter_topic(group)}:
+            raise RequestRefused(
+                f"expected a message of a topic that group {group} reads, found one of {stored.topic[:300]!r}"
+            )
         queue = MessageQueue(stored.topic, command.ext.get("brokerName", ""), stored.queue_id)
         began_s = time.monotonic()
         problem = await handlers.once(ReceivedMessage(stored, queue))

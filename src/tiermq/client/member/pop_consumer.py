@@ -29,6 +29,7 @@ from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.session import REQUEST_S, Session, not_started
 from tiermq.client.member.subscription import Subscription
+from tiermq.client.queue_access import require_own
 from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefused
 from tiermq.message.properties import POP_CK
 from tiermq.message.record import decode_records
@@ -92,6 +93,9 @@ class AsyncSimpleConsumer:
         self._session = session
         self._subscription = subscription
         self._invisible_ms = round(invisible_s * 1000)
+        topic = subscription.topic
+        self._poppable = (topic, f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}")
+        """What an answer may have: a broker of RocketMQ may give retries under the topic that they are kept in."""
         self._init_mode = 0 if start == "first" else 1
         self._turn = itertools.count()
         self._is_started = self._is_closed = False
@@ -128,7 +132,8 @@ class AsyncSimpleConsumer:
     async def receive(self, max_messages: int = 16, *, wait_s: float = 15.0) -> list[ReceivedMessage]:
         """Up to 32 messages of one broker, which holds the request while it has none; [] after `wait_s`.
 
-        Brokers take turns. Raises RequestRefused, and PeerGone when a broker went away: receive again.
+        Brokers take turns. Raises ForeignRecord for an answer with messages of another topic, RequestRefused, and
+        PeerGone when a broker went away: receive again.
         """
         if self._is_closed:
             raise RemotingError(f"group {self.group}: expected an open consumer, found it closed")
@@ -177,9 +182,12 @@ class AsyncSimpleConsumer:
         if answer.code != ResponseCode.SUCCESS:
             return []
         until_s = now_s + self._invisible_ms / 1000
+        found = popped_in(answer, name, address, until_s)
+        for message in found:
+            require_own(message.stored, self._poppable, None, address)
         return [
             message
-            for message in popped_in(answer, name, address, until_s)
+            for message in found
             if message.stored.get_property(POP_CK) or self._subscription.wants(message.tags)
         ]
 
