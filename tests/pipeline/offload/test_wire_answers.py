@@ -18,7 +18,7 @@ from pipeline.offload.wire_world import Waiting
 from tiermq.cli.pipeline.offload import exit_code
 from tiermq.pipeline.offload.gap_check import GAP_MESSAGES_MAX
 from tiermq.pipeline.offload.job import LOOK_WAIT_S
-from tiermq.pipeline.offload.plan import OffloadTask, Stop, cut
+from tiermq.pipeline.offload.plan import COMMON_TASK_S, OffloadTask, Stop, cut
 from tiermq.pipeline.offload.wire_fleet import FAILED_WAIT_S
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -393,6 +393,46 @@ def test_a_broker_that_ran_out_of_time_has_waves_of_its_own_until_it_is_in_time(
     assert {"b", "slow"} in runner.waves[4:]
     assert report.problems == []
     assert report.done["messages"] == 121
+
+
+def test_a_task_has_less_time_beside_those_of_other_brokers_and_its_broker_returns_when_that_is_enough(
+    tmp_path: Path,
+) -> None:
+    waves: list[dict[str, float]] = []
+    stop = Waiting()
+
+    class Timed(LocalRunner):
+        """The tasks of broker `slow`: the first one runs out of time, the second one needs too long, the third not."""
+
+        def run(self, function: Any, tasks: Sequence[Any], **options: Any) -> list[Any]:
+            if not isinstance(tasks[0], OffloadTask):
+                return super().run(function, tasks, **options)
+            waves.append({task.wire.broker: task.settings.task_s for task in tasks})
+            number = sum("slow" in wave for wave in waves)
+            is_short = number < 3
+            results = []
+            for task in tasks:
+                is_cut = is_short and task.wire is not None and task.wire.broker == "slow"
+                works = tuple(cut(work, 3) for work in task.works) if is_cut else task.works
+                [result] = super().run(function, [replace(task, works=works)], **options)
+                end = Stop.SLOW if is_cut and number == 1 else Stop.TARGET
+                commits = tuple(replace(each, stop=end) for each in result.commits)
+                results.append(replace(result, commits=commits, took_s=COMMON_TASK_S + 1 if is_cut else 0.0))
+            return results
+
+    def look() -> None:
+        if fleet.copied("slow") == (0, 11, 0):
+            stop.set()
+        elif fleet.copied("slow") == (0, 10, 0):
+            for broker in fleet.brokers.values():
+                broker.topics["orders"] = rows(11)
+
+    with scripted_fleet(tmp_path, b=orders(), slow=orders()) as fleet:
+        stop.happens = dict.fromkeys(range(1, 100_000), look)
+        fleet.offload(stop, trigger_s=20.0, task_s=60.0, runner=Timed())
+    assert waves[0] == {"b": COMMON_TASK_S, "slow": COMMON_TASK_S}
+    assert [wave["slow"] for wave in waves if "slow" in wave] == [COMMON_TASK_S, 60.0, 60.0, COMMON_TASK_S]
+    assert waves[1:3] == [{"slow": 60.0}] * 2
 
 
 @pytest.mark.parametrize(("copied", "tasks"), [(1, 1), (90, 4)], ids=["slow", "a backlog"])

@@ -41,7 +41,16 @@ from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
-from tiermq.pipeline.offload.plan import TASK_BYTES, TASK_S, LeaseClaim, QueueCommit, QueueWork, Stop, cut
+from tiermq.pipeline.offload.plan import (
+    COMMON_TASK_S,
+    TASK_BYTES,
+    TASK_S,
+    LeaseClaim,
+    QueueCommit,
+    QueueWork,
+    Stop,
+    cut,
+)
 from tiermq.tier.dispatch.bundle_step import QUIET_BYTES_MAX, is_manifest_behind
 from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
 from tiermq.tier.dispatch.local_source import require_same_history
@@ -121,7 +130,7 @@ class OffloadBroker:
         self.dangers: dict[QueueName, dict[str, Any]] = {}
         self.is_open = False
         self.is_slow = False
-        """Whether a task of the last wave ran out of time, which other brokers of the same wave waited for."""
+        """Whether a task of the last wave ran out of time, or needed more than a common wave gives it."""
         self.is_busy = False
         """Whether the last wave copied much nevertheless: it is a backlog that takes time, not the broker."""
         self.is_cut = False
@@ -619,11 +628,17 @@ class OffloadBroker:
     # Committing
 
     def commit(
-        self, commits: Sequence[QueueCommit], keys: Sequence[StagedKeys] = (), built: Sequence[BuiltIndex] = ()
+        self,
+        commits: Sequence[QueueCommit],
+        keys: Sequence[StagedKeys] = (),
+        built: Sequence[BuiltIndex] = (),
+        *,
+        took_s: float = 0.0,
     ) -> None:
         """Make what tasks did visible, all of it or nothing. Raises StaleWriter when the broker is not ours any more.
 
-        The index files `built` of the staged `keys` follow; if they cannot, the index finds what is missing.
+        The index files `built` of the staged `keys` follow; if they cannot, the index finds what is missing. `took_s`:
+        of the longest task.
         """
         self._step("validate")
         for commit in commits:
@@ -637,7 +652,8 @@ class OffloadBroker:
             for commit in done:
                 self.metadata.record_commit(commit.queue, _known(commit), commit.entries)
         self._step("committed")
-        self.is_slow = any(commit.stop is Stop.SLOW for commit in commits)
+        is_late = self.is_slow and took_s > COMMON_TASK_S
+        self.is_slow = is_late or any(commit.stop is Stop.SLOW for commit in commits)
         self.is_busy = sum(commit.bytes for commit in commits) >= self._busy_bytes
         for commit in commits:
             self._settle(commit)
@@ -732,7 +748,7 @@ class OffloadBroker:
             self._not_started.add(name)
         elif commit.stop is Stop.SLOW and not commit.messages:
             self._paces[name] = max(1, commit.seen // 2)
-            if not commit.seen:
+            if not commit.seen and commit.took_s > self._task_s / 2:  # Else its own wave finds out.
                 self.problems[name] = f"the broker returned nothing within {commit.took_s:.0f} s"
         elif name in self._paces and commit.took_s < self._task_s / 2:
             self._paces[name] *= 2

@@ -11,9 +11,10 @@ tasks. Between waves nothing is under way, so a job may be stopped there at any
 time; killed anywhere else it loses nothing, see `offload_broker`. It is a plain loop and no Structured Streaming: a
 wave that finds nothing costs no job at all, and the tier's own metadata is the checkpoint.
 
-A wave ends when all of its tasks have. In a continuous job a broker whose task ran out of time has waves of its own
-from then on, in a thread of its own beside those of others (`_SlowWave`), until one ends in time: it holds others back
-once. It takes one processor of the executors, or its share of all where it has a backlog that it returns quickly.
+A wave ends when all of its tasks have. In a continuous job a task of a wave of several brokers has COMMON_TASK_S. A
+broker whose task ran out of time has waves of its own from then on, in a thread of its own beside those of others
+(`_SlowWave`), until one ends within that time: it holds others back for so long, once. It takes one processor of the
+executors, or its share of all where it has a backlog that it returns quickly.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from tiermq.pipeline.offload.metrics import OffloadMetrics
 from tiermq.pipeline.offload.offload_index import IndexTasks, OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin, StoreOrigin
 from tiermq.pipeline.offload.plan import (
+    COMMON_TASK_S,
     Backlog,
     OffloadSettings,
     OffloadTask,
@@ -575,15 +577,17 @@ class OffloadJob:
         tasks: list[OffloadTask] = []
         for broker in brokers:
             own = [work for each, work in chosen if each is broker]
-            tasks += self._tasks_of(broker, own, tasks_max)
+            tasks += self._tasks_of(broker, own, tasks_max, is_common=tasks_max is None and len(brokers) > 1)
         options.step("tasks")
         commits: dict[str, list[QueueCommit]] = {}
+        took_s: dict[str, float] = {}
         keys: dict[OffloadIndex, list[StagedKeys]] = {}
         indexes = {broker.place.path: broker.index for broker in brokers}
         try:
             results = self._tasks.run(run_offload_task, tasks)
             for task, result in zip(tasks, results, strict=True):
                 commits.setdefault(task.store, []).extend(result.commits)
+                took_s[task.store] = max(took_s.get(task.store, 0.0), result.took_s)
                 if (index := indexes[task.store]) is not None:
                     keys.setdefault(index, []).extend(result.keys)
             built = self._index.build(keys)
@@ -597,7 +601,7 @@ class OffloadJob:
             if path in commits:
                 found = ((), ()) if broker.index is None else (keys[broker.index], built[broker.index])
                 with edge(broker):
-                    broker.commit(commits[path], *found)
+                    broker.commit(commits[path], *found, took_s=took_s[path])
         self._index.merge(brokers)
         options.step("upkeep")
         written = [broker.directory for broker in brokers if broker.packs and broker.writer.may_write()]
@@ -667,11 +671,15 @@ class OffloadJob:
         most = int(rate * RATE_WAVE_S * brokers) or settings.wave_bytes
         return replace(settings, wave_bytes=max(1, min(settings.wave_bytes, most)))
 
-    def _tasks_of(self, broker: OffloadBroker, works: Sequence[QueueWork], tasks_max: int | None) -> list[OffloadTask]:
+    def _tasks_of(
+        self, broker: OffloadBroker, works: Sequence[QueueWork], tasks_max: int | None, *, is_common: bool
+    ) -> list[OffloadTask]:
         if not works:
             return []
-        config, parallelism = self._config(broker.place), self._tasks.parallelism
-        groups = part(works, parallelism, self._options.settings, tasks_max)
+        config, parallelism, settings = self._config(broker.place), self._tasks.parallelism, self._options.settings
+        if is_common and self._options.trigger_s is not None:
+            settings = replace(settings, task_s=min(settings.task_s, COMMON_TASK_S))
+        groups = part(works, parallelism, settings, tasks_max)
         rate = self._options.rate / min(len(groups), parallelism)
         return [
             OffloadTask(
@@ -682,7 +690,7 @@ class OffloadJob:
                 config.tiered_store_commit_log_max_size,
                 config.tiered_store_consume_queue_max_size,
                 broker.index is not None,
-                self._options.settings,
+                settings,
                 broker.place.wire,
                 rate,
             )

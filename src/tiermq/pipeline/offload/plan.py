@@ -29,6 +29,8 @@ from tiermq.tier.names import QueueKey
 
 MIB = 1 << 20
 TASK_S = 10.0
+COMMON_TASK_S = 2.0
+"""Of a task in a continuous job's wave of several brokers: a broker that needs longer has waves of its own."""
 TASK_BYTES = 32 * MIB
 TASKS_PER_PROCESSOR = 2
 
@@ -138,6 +140,7 @@ class TaskResult:
     commits: tuple[QueueCommit, ...]
     keys: tuple[StagedKeys, ...] = ()
     cpu_s: float = 0.0
+    took_s: float = 0.0
 
 
 # Waves

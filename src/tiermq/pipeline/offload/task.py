@@ -63,7 +63,7 @@ WIRE_THREADS = 4
 
 def run_offload_task(task: OffloadTask) -> TaskResult:
     """Copy what the task names. An error of the tier ends one queue, and is reported; unexpected errors are raised."""
-    began_s = time.process_time()
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
     queue = task.works[0].queue
     guard = LeaseGuard(queue.cluster, queue.broker, task.lease, driver_of(task.tier))
     stage = KeyStage(guard.driver, index_queue(queue.cluster, queue.broker)) if task.with_index else None
@@ -84,7 +84,8 @@ def run_offload_task(task: OffloadTask) -> TaskResult:
                 copies = list(copied)
     pack.end()
     commits = tuple(_packed(copy, pack, stage) for copy in copies)
-    return TaskResult(commits, _staged(stage), time.process_time() - began_s)
+    keys = _staged(stage)
+    return TaskResult(commits, keys, time.process_time() - began_cpu_s, time.monotonic() - began_s)
 
 
 def _packed(copy: _Copied, pack: ChunkPack, stage: KeyStage | None) -> QueueCommit:
