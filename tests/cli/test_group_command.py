@@ -35,6 +35,12 @@ def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
 def test_making_and_deleting_a_group_can_be_reported_to_programs(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         reported = at.json("group", "create", "audit", "--retries", "3", "--orderly")
+        at.run(
+            "group", "create", "lite", "--attribute", "lite.bind.topic=Sessions", "--attribute", "lite.sub.model=Shared"
+        )
+        lite = at.broker.broker.parts.groups.get("lite")
+        assert lite is not None
+        assert lite.attributes == {"lite.bind.topic": "Sessions", "lite.sub.model": "Shared"}
         assert reported == {"group": "audit", "retries": 3, "disabled": False, "orderly": True, "brokers": ["broker-a"]}
         asked = at.run("group", "delete", "audit", "--json", input="y\n")
         assert json.loads(asked.stdout) == {

@@ -23,6 +23,7 @@ from servers.serving import Serving
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import encode_body
 
 pytestmark = pytest.mark.xdist_group("grpc-clients")
 
@@ -91,6 +92,13 @@ def make_topic(broker: Serving, topic: str, attributes: str) -> None:
     host, _, port = broker.address.rpartition(":")
     with BlockingClient(host, int(port), timeout_s=60) as admin:
         assert admin.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields)).code == 0
+
+
+def make_lite_group(broker: Serving, group: str, topic: str) -> None:
+    host, _, port = broker.address.rpartition(":")
+    body = encode_body({"groupName": group, "attributes": {"+lite.bind.topic": topic}})
+    with BlockingClient(host, int(port), timeout_s=60) as admin:
+        assert admin.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
 
 
 def test_a_simple_consumer_receives_what_was_sent_and_the_store_has_it(
@@ -206,6 +214,7 @@ def test_lite_topics_are_sent_to_and_consumed_by_rocketmq_s_client(push: bool, t
     client = available(GRPC_CLIENTS[0])
     with GrpcServing(tmp_path / "store", **SETTINGS, enable_lmq=True, enable_multi_dispatch=True) as broker:
         make_topic(broker, "Sessions", "+message.type=LITE")
+        make_lite_group(broker, "agents", "Sessions")
         place = {"endpoints": broker.endpoints, "topic": "Sessions", "group": "agents"}
         for name in ("ann", "bob", "carl"):
             client.run(tmp_path, **place, bodies=[f"{name} {number}" for number in range(3)], lite=[name])

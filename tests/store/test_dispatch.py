@@ -10,8 +10,11 @@ import pytest
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import (
+    LOG_BYTES,
+    ROOT,
     bodies,
     body,
+    contents,
     killed,
     log_place,
     numbered,
@@ -258,6 +261,75 @@ def test_light_queues_go_on_after_a_restart_and_after_a_kill() -> None:
         store.put(light("%LMQ%a", 2))
         store.dispatch_now()
         assert bodies(store, "%LMQ%a") == numbered(3)
+
+
+LITE_NAME = "%LMQ%$T$ann"
+
+
+def test_a_light_queue_that_is_dropped_begins_again_at_zero() -> None:
+    clock = ManualClock()
+    with on_simulation(clock=clock, **LIGHT) as store:
+        for number in range(3):
+            store.put(light(LITE_NAME, number))
+        store.dispatch_now()
+        assert not store.drop_light_queue(LITE_NAME, clock.now_ms())
+        assert store.drop_light_queue(LITE_NAME, clock.now_ms() + 1)
+        assert LITE_NAME not in store.topics()
+        assert not store.drop_light_queue(LITE_NAME, clock.now_ms() + 1)
+        store.put(light(LITE_NAME, 3))
+        store.dispatch_now()
+        assert bodies(store, LITE_NAME) == numbered(1, first=3)
+        assert bodies(store) == numbered(4)
+        assert store.status()["queue_conflicts"] == store.status()["queue_gaps"] == 0
+
+
+def test_a_light_queue_to_which_something_was_put_meanwhile_is_not_dropped() -> None:
+    clock = ManualClock()
+    with on_simulation(clock=clock, **LIGHT) as store:
+        store.put(light(LITE_NAME, 0))
+        store.dispatch_now()
+        store.put(light(LITE_NAME, 1))
+        assert not store.drop_light_queue(LITE_NAME, clock.now_ms() + 1)
+        store.dispatch_now()
+        assert bodies(store, LITE_NAME) == numbered(2)
+
+
+def test_a_light_queue_all_of_whose_messages_are_deleted_has_no_newest_message() -> None:
+    clock = ManualClock()
+    with on_simulation(clock=clock, **LIGHT) as store:
+        store.put(light(LITE_NAME, 0))
+        put_all(store, 3 * LOG_BYTES // 100, size=80)
+        assert store.newest_time(LITE_NAME, 0) > 0
+        clock.advance_ms(100 * 3_600_000)
+        store.clean_now()
+        assert store.min_physical_offset > 0
+        assert store.newest_time(LITE_NAME, 0) == -1
+        assert store.drop_light_queue(LITE_NAME, 0)
+
+
+@pytest.mark.parametrize("seen", [0, 2])
+def test_a_copy_of_the_log_sees_that_a_light_queue_was_dropped(seen: int) -> None:
+    """A slave that has dispatched some of the queue, or a store whose deletion was not on disk before a crash."""
+    access, clock = SimulatedFileAccess(), ManualClock()
+    with on_simulation(access, clock=clock, **LIGHT) as store, on_simulation(**LIGHT) as copy:
+        ends = []
+        for number in range(3):
+            store.put(light(LITE_NAME, number))
+            ends.append(store.max_physical_offset)
+        store.dispatch_now()
+        store.drop_light_queue(LITE_NAME, clock.now_ms() + 1)
+        for number in range(3, 5):
+            store.put(light(LITE_NAME, number))
+        log = contents(access, "commitlog")[f"{ROOT}/commitlog/{0:020}"]
+        end = store.max_physical_offset
+        at = ends[seen]
+        copy.append_data(0, memoryview(log)[:at])
+        copy.dispatch_now()
+        assert bodies(copy, LITE_NAME) == numbered(seen + 1)
+        copy.append_data(at, memoryview(log)[at:end])
+        copy.dispatch_now()
+        assert bodies(copy, LITE_NAME) == numbered(2, first=3)
+        assert copy.status()["queue_conflicts"] == 0
 
 
 def test_retry_and_system_topics_are_not_multi_dispatched() -> None:

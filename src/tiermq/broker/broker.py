@@ -57,9 +57,10 @@ from tiermq.broker.replication.replication import (
 from tiermq.broker.replication.table_log import NOTE_S, SETTLED, TableLog
 from tiermq.broker.replication.table_replay import TableReplay
 from tiermq.broker.rpc_latency import NODE, RpcLatency
+from tiermq.broker.topic.attributes import with_retention
 from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
 from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
-from tiermq.broker.topic.topic_table import TopicTable, with_retention
+from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType

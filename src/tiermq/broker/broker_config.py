@@ -94,6 +94,10 @@ class BrokerConfig(Configuration):
     """The shortest invisible time that a gRPC client may ask for, as `rmq-proxy.json` names it."""
     grpc_client_consumer_min_long_polling_timeout_millis: int = whole(5_000, high=20_000)
     """The shortest time that a receive by gRPC waits, as `rmq-proxy.json` names it."""
+    max_lite_subscription_count: int = whole(100_000)
+    """Lite topics that all gRPC clients together may subscribe to."""
+    lite_ttl_check_interval: int = whole(120_000, low=1)
+    """How often lite topics are looked at for those that have expired."""
     namesrv_addr: str = ""
     register_name_server_period: int = whole(30_000, low=1)
     region_id: str = "DefaultRegion"

@@ -102,10 +102,20 @@ def show(access: Access, name: str, as_json: bool) -> None:
 )
 @click.option("--disabled", is_flag=True, help="Do not allow it to consume.")
 @click.option("--orderly", is_flag=True, help="Consume in order.")
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Attribute, such as lite.bind.topic=Sessions.",
+)
 @_JSON
-def create(access: Access, name: str, cluster: str | None, as_json: bool, **options: Any) -> None:
-    """Create or update the group NAME at every broker."""
-    brokers = as_visitor(access, "group.create", group=name, cluster=cluster, **options)["brokers"]
+def create(
+    access: Access, name: str, cluster: str | None, as_json: bool, attributes: tuple[str, ...], **options: Any
+) -> None:
+    """Create or update the group NAME at every broker. Attributes that are not named stay."""
+    changes = ",".join(f"+{each}" for each in attributes) or None
+    brokers = as_visitor(access, "group.create", group=name, cluster=cluster, attributes=changes, **options)["brokers"]
     if as_json:
         click.echo(json.dumps({"group": name, **options, "brokers": brokers}))
     else:

@@ -240,6 +240,8 @@ class CommitLog:
             handle = self.appender.handle(message.topic, message.queue_id)
             expected = handle.next_offset if handle is not None else 0
             with self._light_lock:  # Light queue offsets change only under it: valid until the record is stored.
+                # One may have begun again since it was looked up.
+                light = [(name, None if handle is None else self.queue(name, 0)) for name, handle in light]
                 properties = message.encoded_properties
                 if batch:
                     properties = with_inner_base(properties, expected)
@@ -278,6 +280,18 @@ class CommitLog:
                 return PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
             found.append((name, self.queue(name, 0) if is_light else None))
         return found
+
+    def begin_again(self, name: str, end: int, drop: Callable[[], None]) -> bool:
+        """Number a light queue from 0 on again, after `drop()` has deleted it. False, and nothing done, when more was
+        put to it than the messages before `end`.
+        """
+        with self._light_lock:
+            handle = self.appender.handle(name, 0)
+            if handle is not None and handle.next_offset != end:
+                return False
+            drop()
+            self.appender.unbind(name)
+        return True
 
     # A slave's log
 

@@ -30,7 +30,7 @@ from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
-from tiermq.message.topic_name import TABLE_LOG_TOPIC, QueueName, is_light_queue, may_multi_dispatch
+from tiermq.message.topic_name import TABLE_LOG_TOPIC, QueueName, is_light_queue, lite_parent, may_multi_dispatch
 
 _log = logging.getLogger(__name__)
 
@@ -282,9 +282,20 @@ class Dispatch:
             if not (is_light_queue(name) and offset.isascii() and offset.isdigit()):
                 continue
             light = replace(request, topic=name, queue_id=0, queue_offset=int(offset), batch_size=1)
+            if light.queue_offset == 0:
+                self._end_earlier(name, request.physical_offset)
             self._note(self._queues.find_or_create(name, 0).append(light), light)
             for listener in self.listeners:
                 listener(name, 0, int(offset) + 1, request)
+
+    def _end_earlier(self, name: str, physical_offset: int) -> None:
+        """A light queue of a lite topic that begins at 0 behind its own end was deleted in between, where the record
+        was put (`LocalStore.drop_light_queue`): this slave, or this store before a crash, did not see it.
+        """
+        queue = self._queues.find(name, 0)
+        if queue is not None and 0 < queue.max_physical_offset <= physical_offset and lite_parent(name) is not None:
+            self.forget_topic(name)
+            self._queues.delete_topic(name)
 
     def _note(self, outcome: AppendOutcome, request: DispatchRequest) -> None:
         if outcome is AppendOutcome.GAP:

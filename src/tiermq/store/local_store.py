@@ -316,6 +316,20 @@ class LocalStore(StoreLifecycle):
         """Store time of the oldest message of a queue; -1 when there is none."""
         return self.store_time_of(topic, queue_id, self.min_offset(topic, queue_id))
 
+    def newest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the newest message of a queue; -1 when it has none, or its record is deleted. The first look
+        after a start reads the record.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.max_physical_offset <= max(0, self.min_physical_offset):
+            return -1
+        if not queue.queue_tail.last_store_timestamp_ms:
+            with self._parts.dispatch.lock:
+                time_ms = self.store_time_of(topic, queue_id, queue.max_offset - 1)
+                queue.queue_tail.last_store_timestamp_ms = max(0, time_ms)
+            return time_ms
+        return queue.queue_tail.last_store_timestamp_ms
+
     def _place_of(self, topic: str, queue_id: int, offset: int) -> tuple[int, int]:
         queue = self._queue(topic, queue_id)
         unit = None if queue is None or offset < 0 else queue.unit_at(offset)
@@ -382,6 +396,23 @@ class LocalStore(StoreLifecycle):
                 if handle.topic in gone:
                     handle.next_offset = 0  # The handle stays: a producer may have it.
         return count
+
+    def drop_light_queue(self, name: str, before_ms: int) -> bool:
+        """Delete a light queue to which nothing was put since `before_ms`, also while others put to it. What is put
+        afterwards begins at offset 0 again: dispatch, here and on slaves, sees by that that the queue was deleted.
+        """
+        self._ensure_running()
+        parts = self._parts
+
+        def drop() -> None:
+            parts.dispatch.forget_topic(name)
+            parts.queues.delete_topic(name)
+
+        with parts.dispatch.lock:
+            queue = parts.queues.find(name, 0)
+            if queue is None or self.newest_time(name, 0) >= before_ms:
+                return False
+            return parts.log.begin_again(name, queue.max_offset, drop)
 
     def between_dispatches(self, call: Callable[[], None]) -> None:
         """Call it while no record is dispatched, as arrival listeners are."""

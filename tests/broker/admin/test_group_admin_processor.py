@@ -41,6 +41,36 @@ def test_a_group_that_cannot_be_is_refused(peer: Peer, broker: Broker, body: byt
     assert broker.parts.groups.table == before
 
 
+def test_attributes_of_a_group_change_one_by_one(broker: Broker, peer: Peer) -> None:
+    def change(**attributes: str) -> int:
+        signed = {name.replace("_", "."): value for name, value in attributes.items()}
+        body = {"groupName": "CG", "attributes": signed}
+        return peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code
+
+    def found() -> dict[str, str]:
+        group = broker.parts.groups.get("CG")
+        assert group is not None
+        return dict(group.attributes)
+
+    assert change(**{"+lite_bind_topic": "Sessions"}) == 0
+    assert change(**{"+lite_sub_model": "Exclusive", "+lite_sub_client_quota": "5"}) == 0
+    expected = {"lite.bind.topic": "Sessions", "lite.sub.model": "Exclusive", "lite.sub.client.quota": "5"}
+    assert found() == expected
+    assert change() == 0  # A change of other settings.
+    for refused in (
+        {"lite_sub_model": "Shared"},  # Without a sign.
+        {"+lite_sub_model": "Both"},
+        {"+lite_sub_client_quota": "0"},
+        {"+lite_bind_topic": "no good"},
+        {"+priority_factor": "0"},
+        {"-lite_sub_reset_offset_exclusive": ""},
+    ):
+        assert change(**refused) == ResponseCode.SYSTEM_ERROR
+    assert found() == expected
+    assert change(**{"-lite_sub_model": ""}) == 0
+    assert "lite.sub.model" not in found()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_deleted_group_keeps_its_offsets_unless_asked(broker: Broker, peer: Peer, clean: bool) -> None:
     broker.parts.groups.find_or_make("CG")

@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from broker.brokers import broker_config, running
+from broker.consuming import Peer
 from broker.grpc.grpc_peer import GrpcPeer
 from servers.loopback import free_ports
 from simulation.manual_clock import ManualClock
@@ -18,8 +20,9 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.grpc import grpc_service
 from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
 from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class
-from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX
+from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX, lite_parent
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode
 from waiting import until
 
 PARENT = "Sessions"
@@ -35,9 +38,20 @@ def clock() -> ManualClock:
 @pytest.fixture
 def broker(tmp_path: Path, clock: ManualClock) -> Iterator[Broker]:
     [port] = free_ports(1)
-    with running(tmp_path, config=broker_config(grpc_server_port=port), clock=clock, **LITE) as made:
+    config = broker_config(grpc_server_port=port, lite_ttl_check_interval=10)
+    with running(tmp_path, config=config, clock=clock, **LITE) as made:
         made.parts.topics.put(TopicConfig(PARENT, 4, 4, attributes={"message.type": "LITE"}))
+        bind(made, "G")
         yield made
+
+
+def bind(broker: Broker, group: str, **attributes: str) -> None:
+    """Make a group of lite consumers, as mqadmin's updateSubGroup does; `attributes` in place of dots with _."""
+    changes = {"lite_bind_topic": PARENT, **attributes}
+    with Peer(broker) as peer:
+        signed = {f"+{name.replace('_', '.')}": value for name, value in changes.items()}
+        body = {"groupName": group, "attributes": signed}
+        assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
 
 
 class LitePeer(GrpcPeer):
@@ -315,3 +329,199 @@ def test_a_message_of_a_lite_topic_that_arrives_behind_a_look_at_it_is_got(
         broker.parts.local.dispatch_now()  # Behind it, arrivals are known.
         server.call_threadsafe(give_way, resumes[-1])
         assert sorted(bodies(receive.result())) == names
+
+
+# Groups.
+
+
+def test_a_lite_consumer_needs_a_group_that_is_bound_to_its_topic(broker: Broker) -> None:
+    broker.parts.topics.put(TopicConfig("Other", 4, 4, attributes={"message.type": "LITE"}))
+    bind(broker, "elsewhere", lite_bind_topic="Other")
+    for group, words in (
+        ("unbound", "regular group cannot use LITE mode: unbound"),
+        ("elsewhere", "is expected to bind topic Other, but actual is Sessions"),
+    ):
+        with pytest.raises(grpc.RpcError) as refused, LitePeer(broker, group=group):
+            pass
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert words in str(refused.value.details())
+
+
+def test_a_lite_group_has_no_other_consumers(broker: Broker) -> None:
+    entry = {"topic": {"name": PARENT}, "expression": {"expression": "*"}}
+    with GrpcPeer(broker.config.grpc_server_port) as peer, pytest.raises(grpc.RpcError, match="must use LITE mode"):
+        peer.settle(client_type=3, subscription={"group": {"name": "G"}, "subscriptions": [entry]})
+
+
+def test_a_group_that_is_bound_elsewhere_meanwhile_gets_nothing_more(broker: Broker, consumer: LitePeer) -> None:
+    bind(broker, "G", lite_bind_topic="Other")
+    assert consumer.want("ann") == Code.ILLEGAL_TOPIC
+    answers = consumer.call(
+        "ReceiveMessage",
+        group={"name": "G"},
+        message_queue={"topic": {"name": PARENT}, "id": -1},
+        batch_size=1,
+        invisible_duration={"seconds": 60},
+    )
+    assert [each.status.code for each in answers if each.HasField("status")] == [Code.ILLEGAL_TOPIC]
+
+
+def test_a_group_says_how_many_lite_topics_a_client_may_want(broker: Broker) -> None:
+    bind(broker, "few", lite_sub_client_quota="2")
+    with LitePeer(broker, group="few") as peer:
+        assert peer.settings.subscription.lite_subscription_quota == 2
+        assert peer.want("ann", "bob") == Code.OK
+        assert peer.want("carl") == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        assert peer.want("carl", action=LiteAction.COMPLETE_ADD) == Code.OK
+
+
+def test_subscriptions_of_all_clients_have_a_bound(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    config = broker_config(grpc_server_port=port, max_lite_subscription_count=3)
+    with running(tmp_path, config=config, **LITE) as made:
+        made.parts.topics.put(TopicConfig(PARENT, 4, 4, attributes={"message.type": "LITE"}))
+        bind(made, "G")
+        with LitePeer(made) as one, LitePeer(made) as two:
+            assert one.want("ann", "bob") == Code.OK
+            assert two.want("ann", "bob") == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+            one.call("NotifyClientTermination", group={"name": "G"})
+            assert two.want("ann", "bob", "carl") == Code.OK
+
+
+# Exclusive subscriptions.
+
+
+def lost(peer: LitePeer) -> str:
+    """The lite topic that a client is told to drop; it waits for the command."""
+    command = next(peer.telemetry)
+    assert command.WhichOneof("command") == "notify_unsubscribe_lite_command"
+    return str(command.notify_unsubscribe_lite_command.lite_topic)
+
+
+def test_an_exclusive_lite_topic_goes_to_the_client_that_asks_for_it_last(broker: Broker, consumer: LitePeer) -> None:
+    bind(broker, "G", lite_sub_model="Exclusive")
+    consumer.want("ann", "bob")
+    with LitePeer(broker) as other:
+        assert other.want("ann") == Code.OK
+        assert lost(consumer) == "ann"
+        send(other, "ann", "a1")
+        send(other, "bob", "b1")
+        assert bodies(consumer.got()) == ["b1"]
+        assert bodies(other.got()) == ["a1"]
+
+
+def test_a_client_that_has_not_heard_that_it_lost_a_lite_topic_hears_it_again(
+    broker: Broker, consumer: LitePeer
+) -> None:
+    bind(broker, "G", lite_sub_model="Exclusive")
+    consumer.want("ann", "bob")
+    with LitePeer(broker) as other:
+        other.want("ann")
+        assert lost(consumer) == "ann"
+        assert (
+            consumer.want("ann", "bob", action=LiteAction.COMPLETE_ADD) == Code.OK
+        )  # All that it wants, as each minute.
+        assert lost(consumer) == "ann"
+        send(other, "ann", "a1")
+        assert bodies(other.got()) == ["a1"]
+        other.call("NotifyClientTermination", group={"name": "G"})
+    assert consumer.want("ann", "bob", action=LiteAction.COMPLETE_ADD) == Code.OK  # Nobody has it now.
+    send(consumer, "bob", "b1")
+    assert bodies(consumer.got()) == ["b1"]
+
+
+def test_groups_take_no_exclusive_lite_topics_from_each_other(broker: Broker, consumer: LitePeer) -> None:
+    bind(broker, "G", lite_sub_model="Exclusive")
+    bind(broker, "H", lite_sub_model="Exclusive")
+    consumer.want("ann")
+    with LitePeer(broker, group="H") as other:
+        other.want("ann")
+        send(other, "ann", "a1")
+        assert bodies(other.got()) == bodies(consumer.got()) == ["a1"]
+
+
+@pytest.mark.parametrize(("value", "expected"), [("true", ["a1", "a2"]), ("false", ["a2"])])
+def test_a_lite_topic_that_is_taken_over_may_begin_again(
+    broker: Broker, consumer: LitePeer, value: str, expected: list[str]
+) -> None:
+    bind(broker, "G", lite_sub_model="Exclusive", lite_sub_reset_offset_exclusive=value)
+    consumer.want("ann")
+    send(consumer, "ann", "a1")
+    consumer.done(*consumer.got())
+    send(consumer, "ann", "a2")
+    with LitePeer(broker) as other:
+        other.want("ann")
+        assert bodies(other.got()) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [("true", ["a1", "a2"]), ("false", ["a2"])])
+def test_a_lite_topic_that_was_left_may_begin_again(
+    broker: Broker, consumer: LitePeer, value: str, expected: list[str]
+) -> None:
+    bind(broker, "G", lite_sub_reset_offset_unsubscribe=value)
+    consumer.want("ann")
+    send(consumer, "ann", "a1")
+    consumer.done(*consumer.got())
+    consumer.want("ann", action=LiteAction.PARTIAL_REMOVE)
+    send(consumer, "ann", "a2")
+    consumer.want("ann")
+    assert bodies(consumer.got()) == expected
+
+
+# Expiration.
+
+
+def expire_after(broker: Broker, minutes: int) -> None:
+    attributes = {"message.type": "LITE", "lite.topic.expiration": str(minutes)}
+    broker.parts.topics.put(TopicConfig(PARENT, 4, 4, attributes=attributes))
+
+
+def light_queues(broker: Broker, parent: str = PARENT) -> set[str]:
+    return {name.rpartition("$")[2] for name in broker.parts.local.topics() if lite_parent(name) == parent}
+
+
+def test_a_lite_topic_expires_when_nothing_was_sent_to_it_for_as_long_as_its_parent_says(
+    broker: Broker, clock: ManualClock, consumer: LitePeer
+) -> None:
+    expire_after(broker, 20)
+    consumer.want("ann", "bob")
+    send(consumer, "ann", "a1")
+    consumer.done(*consumer.got())
+    clock.advance_ms(19 * 60_000)
+    send(consumer, "bob", "b1")
+    broker.parts.local.dispatch_now()
+    assert light_queues(broker) == {"ann", "bob"}
+    clock.advance_ms(2 * 60_000)
+    until(lambda: light_queues(broker) == {"bob"})
+    until(lambda: broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == -1)
+    assert bodies(consumer.got()) == ["b1"]
+    send(consumer, "ann", "a2")  # It begins again, and the client that wants it gets what is sent.
+    assert bodies(consumer.got()) == ["a2"]
+    [message] = broker.parts.local.get("%LMQ%$Sessions$ann", 0, 0).messages
+    assert message.body == b"a2"
+
+
+def test_lite_topics_of_late_messages_stay_and_those_of_a_parent_without_expiration(
+    broker: Broker, clock: ManualClock, consumer: LitePeer
+) -> None:
+    broker.parts.topics.put(TopicConfig("Kept", 4, 4, attributes={"message.type": "LITE"}))
+    assert consumer.send(consumer.message("Kept", b"k", lite_topic="kept")).status.code == Code.OK
+    send(consumer, "old", "o1")
+    broker.parts.local.dispatch_now()
+    clock.advance_ms(16 * 60_000)
+    send(consumer, "ann", "a1")
+    broker.parts.local.dispatch_now()
+    clock.advance_ms(14 * 60_000)
+    expire_after(broker, 1)
+    until(lambda: light_queues(broker) == {"ann"})  # Within 15 minutes of a message nothing expires.
+    assert light_queues(broker, "Kept") == {"kept"}
+
+
+def test_lite_topics_go_with_their_parent(broker: Broker, consumer: LitePeer) -> None:
+    consumer.want("ann")
+    send(consumer, "ann", "a1")
+    consumer.done(*consumer.got())
+    with Peer(broker) as peer:
+        assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=PARENT).code == 0
+    assert light_queues(broker) == set()
+    assert broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == -1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.topic.topic_table import altered_attributes, parse_attributes
+from tiermq.broker.topic.attributes import altered_attributes, parse_attributes
 from tiermq.errors import RequestRefused
 from tiermq.remoting.codes import ResponseCode
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from small_store import on_disk
+from tiermq import Message
+from tiermq.clock import EVER_MS
 from tiermq.consumequeue import batch_unit, unit
 from tiermq.errors import StoreError
 from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER_BYTES
@@ -221,6 +224,20 @@ def test_a_message_that_lost_its_place_in_a_light_queue_is_found(tmp_path: Path)
     units = sum(1 for row in dump(light) if row["kind"] == "unit")
     shutil.rmtree(light)
     assert kinds(check_store(store)) == {"unit_missing": units}
+
+
+def test_a_lite_topic_that_has_expired_and_begun_again_is_no_damage(tmp_path: Path) -> None:
+    name = "%LMQ%$T$ann"
+    for puts_again in (False, True):
+        with on_disk(tmp_path, enable_lmq=True, enable_multi_dispatch=True) as store:
+            store.put(Message("T", b"x", properties={"INNER_MULTI_DISPATCH": name}))
+            store.dispatch_now()
+            assert store.drop_light_queue(name, EVER_MS)
+            if puts_again:
+                store.put(Message("T", b"x", properties={"INNER_MULTI_DISPATCH": name}))
+                store.dispatch_now()
+            assert store.max_offset(name, 0) == puts_again
+        assert kinds(check_store(tmp_path)) == {}
 
 
 def test_a_unit_of_a_light_queue_that_leads_to_a_message_of_others_is_found(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ A change is on disk before it is answered. A deleted group keeps its offsets unl
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_table import Client
 from tiermq.broker.group.group_table import SubscriptionGroup, check_group_name, encode_groups
 from tiermq.broker.group.offset_processor import require_client_group
+from tiermq.broker.topic.attributes import GROUP_ATTRIBUTES, altered_attributes, signed_changes
 from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX, page_of
 from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RequestRefused
@@ -49,12 +51,18 @@ class GroupAdminProcessor:
         return command.respond()
 
     def _put(self, bodies: list[Any]) -> None:
-        wanted = [SubscriptionGroup.from_json(each) for each in bodies]
-        for each in wanted:
-            check_group_name(each.name)
+        wanted = [self._wanted(SubscriptionGroup.from_json(each)) for each in bodies]
         changed = [each for each in wanted if each != self._parts.groups.get(each.name)]
         if changed:
             self._parts.groups.put_all(changed)
+
+    def _wanted(self, asked: SubscriptionGroup) -> SubscriptionGroup:
+        """The group after the change: its attributes change as a topic's do. Raises RequestRefused."""
+        check_group_name(asked.name)
+        known = self._parts.groups.get(asked.name)
+        current = None if known is None else known.attributes
+        changes = signed_changes(asked.attributes)
+        return replace(asked, attributes=altered_attributes(current, changes, rules=GROUP_ATTRIBUTES, fixed=()))
 
     @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, access=ADMINISTRATOR, in_pool=True)
     def forbidden(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

@@ -22,14 +22,11 @@ from typing import Any
 from tiermq.broker.admin.rates import NOTE_PERIOD_S
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.pop.pop_topics import pop_retry_topics
+from tiermq.broker.topic.attributes import altered_attributes, parse_attributes
 from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX, page_of
-from tiermq.broker.topic.topic_table import (
-    altered_attributes,
-    check_topic_name,
-    parse_attributes,
-)
+from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RequestRefused, StoreError, TierError
-from tiermq.message.topic_name import TOPIC_QUEUES_MAX
+from tiermq.message.topic_name import TOPIC_QUEUES_MAX, lite_parent
 from tiermq.namesrv.topic_config import (
     FILTER_MULTI_TAG,
     FILTER_SINGLE_TAG,
@@ -165,8 +162,8 @@ class TopicAdminProcessor:
             gone += [each for each in pop_retry_topics(group, name) if parts.topics.get(each) is not None]
         parts.topics.delete(gone)
         self._wait_registered(name)
-        for each in gone:
-            parts.offsets.remove_topic(each)
+        gone += [each for each in parts.local.topics() if lite_parent(each) == name]
+        parts.offsets.remove_topics(gone)
         parts.offsets.flush()
         try:
             parts.store.delete_topics(gone)

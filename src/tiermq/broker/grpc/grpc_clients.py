@@ -24,6 +24,7 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_processor import ACCOUNT
 from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, are_long, given_message
 from tiermq.broker.grpc.local_request import Caller, Pending
+from tiermq.broker.topic.attributes import LITE_BIND_TOPIC, LITE_CLIENT_QUOTA
 from tiermq.errors import CorruptRecord, PeerGone, RequestTimedOut
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import (
@@ -66,7 +67,7 @@ POLL_S = 20
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SWEEP_S = 10.0
 LITE_QUOTA = 2_000
-"""Lite topics of one client, as in RocketMQ."""
+"""Lite topics of one client, unless its group has another number; as in RocketMQ."""
 _LANGUAGES = {
     "JAVA": Language.JAVA, "CPP": Language.CPP, "DOT_NET": Language.DOTNET, "GOLANG": Language.GO,
     "RUST": Language.RUST, "PYTHON": Language.PYTHON, "PHP": Language.PHP, "NODE_JS": Language.NODE_JS,
@@ -317,13 +318,41 @@ class GrpcClients:
                 check_topic(topic.name)
                 require_topic(caller, topic.name, Permission.PUB)
         elif settings.HasField("subscription"):
-            check_group(settings.subscription.group.name)
-            require_group(caller, settings.subscription.group.name)
+            group = settings.subscription.group.name
+            check_group(group)
+            require_group(caller, group)
+            is_lite = settings.client_type in LITE_CONSUMERS
+            if not is_lite and self._bound_topic(group) is not None:
+                raise Refused(Code.ILLEGAL_CONSUMER_GROUP, f"lite group must use LITE mode: {group}")
             for entry in settings.subscription.subscriptions:
                 check_topic(entry.topic.name)
                 require_topic(caller, entry.topic.name, Permission.SUB)
+                if is_lite:
+                    self.require_bound(group, entry.topic.name)
         else:
             raise Refused(Code.BAD_REQUEST, "expected settings of a producer or a consumer, found neither")
+
+    def _bound_topic(self, group: str) -> str | None:
+        found = self._parts.groups.get(group)
+        return None if found is None else found.attributes.get(LITE_BIND_TOPIC)
+
+    def require_bound(self, group: str, topic: str) -> None:
+        """Raises Refused unless the group is one for lite topics below `topic`."""
+        bound = self._bound_topic(group)
+        if bound is None:
+            raise Refused(
+                Code.ILLEGAL_CONSUMER_GROUP,
+                f"regular group cannot use LITE mode: {group}: create it with the attribute {LITE_BIND_TOPIC}={topic}",
+            )
+        if bound != topic:
+            raise Refused(
+                Code.ILLEGAL_TOPIC, f"lite group {group} is expected to bind topic {bound}, but actual is {topic}"
+            )
+
+    def lite_quota(self, group: str) -> int:
+        """How many lite topics a client of a group may subscribe to."""
+        found = self._parts.groups.get(group)
+        return LITE_QUOTA if found is None else int(found.attributes.get(LITE_CLIENT_QUOTA, LITE_QUOTA))
 
     def take(self, caller: Caller, settings: Any, stream: Call) -> GrpcClient:
         """A client has sent settings that were checked. Raises Refused when there are too many clients."""
@@ -373,7 +402,7 @@ class GrpcClients:
         backoff.Clear()
         backoff.max_attempts = 1 + (16 if group is None else group.retry_max_times)
         if settings.client_type in LITE_CONSUMERS:
-            subscription.lite_subscription_quota = LITE_QUOTA
+            subscription.lite_subscription_quota = self.lite_quota(subscription.group.name)
             subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
         for seconds in BACKOFF_S:
             backoff.customized_backoff.next.add().seconds = seconds
@@ -473,6 +502,14 @@ def check_group(name: str) -> None:
         problem = f"the group {name!r} is the system's"
     if problem is not None:
         raise Refused(Code.ILLEGAL_CONSUMER_GROUP, problem)
+
+
+def check_consumer(caller: Caller, group: str, topic: str) -> None:
+    """Raises Refused for names that are not legal, and RequestRefused for what the caller may not consume."""
+    check_group(group)
+    check_topic(topic)
+    require_group(caller, group)
+    require_topic(caller, topic, Permission.SUB)
 
 
 def require_topic(caller: Caller, topic: str, wanted: Permission) -> None:

@@ -24,6 +24,7 @@ from tiermq.broker.grpc.grpc_clients import GrpcClients, code_of
 from tiermq.broker.grpc.grpc_leases import GrpcLeases
 from tiermq.broker.grpc.grpc_message import Refused, check_length
 from tiermq.broker.grpc.lite_calls import LiteCalls
+from tiermq.broker.grpc.lite_expiration import LiteExpiration
 from tiermq.broker.grpc.local_request import Asking, Caller, Conversation, LocalRequest, Pending
 from tiermq.broker.grpc.offset_calls import OffsetCalls
 from tiermq.broker.grpc.receive_calls import ReceiveCalls
@@ -122,6 +123,7 @@ class GrpcService:
         self.leases = GrpcLeases(parts, clients, pops)
         routes = RouteCalls(parts, clients)
         lite = LiteCalls(parts, clients, pops)
+        self.expiration = LiteExpiration(parts, pops.orders)
         sends = SendCalls(parts, clients, lite)
         receives, offsets = ReceiveCalls(parts, clients, pops, lite), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {

@@ -7,6 +7,10 @@
 A client looks at queues in which something has happened, not at all that it has subscribed to. Subscriptions are in
 memory: clients send all of theirs every half minute. What was consumed is the group's offset in the light queue.
 
+    Shared      clients of a group share the lite topics that several of them want
+    Exclusive   a lite topic belongs to the client of the group that asked for it last; the one that had it is notified,
+                and again each time when it sends all that it wants: no record of who lost what is needed
+
 Invariants: a queue in `blocked` has a time at which it is looked at again; nothing of a queue is given while messages
 of it are held back (`OrderInfos`); what clients subscribe to is bounded. All state but the board belongs to the loop.
 """
@@ -17,15 +21,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
-from tiermq.broker.grpc.grpc_clients import (
-    LITE_QUOTA,
-    GrpcClient,
-    GrpcClients,
-    check_group,
-    check_topic,
-    require_group,
-    require_topic,
-)
+from tiermq.broker.grpc.grpc_clients import GrpcClient, GrpcClients, check_consumer
 from tiermq.broker.grpc.grpc_leases import RELEASE_MS
 from tiermq.broker.grpc.grpc_message import Refused
 from tiermq.broker.grpc.local_request import Caller, LocalRequest, Pending
@@ -35,23 +31,27 @@ from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pop.pop_reader import PopResult, whole
 from tiermq.broker.pop.pop_topics import MARK_NORMAL
 from tiermq.broker.pop.pop_waiting import LEASE_OF, LOOK_MS, Pop
-from tiermq.broker.topic.topic_table import MESSAGE_TYPE
+from tiermq.broker.topic.attributes import (
+    LITE,
+    LITE_EXCLUSIVE,
+    LITE_MODEL,
+    LITE_RESET_LEFT,
+    LITE_RESET_TAKEN,
+    MESSAGE_TYPE,
+)
 from tiermq.commitlog.dispatch_request import DispatchRequest
-from tiermq.grpc.messages import Code, LiteAction, OffsetRule, message_class, status
+from tiermq.grpc.messages import Code, LiteAction, OffsetRule, TelemetryCommand, message_class, status
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import lite_queue, lite_topic_problem
+from tiermq.message.topic_name import LITE_SEPARATOR, lite_queue, lite_topic_problem
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.permissions import Permission
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
 
 SyncLiteSubscriptionResponse = message_class("SyncLiteSubscriptionResponse")
-SUBSCRIPTIONS_MAX = 100_000
-"""Of all clients."""
 COLD_MS = 1_000
 """After this time a queue is looked at again that could not be read now."""
 
@@ -67,10 +67,11 @@ class LiteMessage(NamedTuple):
 class LiteClient:
     """What one client has subscribed to, by names of light queues. See the module."""
 
-    __slots__ = ("blocked", "group", "queues", "ready", "waits")
+    __slots__ = ("blocked", "group", "owner", "queues", "ready", "waits")
 
-    def __init__(self, group: str) -> None:
-        self.group = group
+    def __init__(self, owner: GrpcClient) -> None:
+        self.owner = owner
+        self.group = owner.group
         self.queues: set[str] = set()
         self.ready: dict[str, None] = {}
         self.blocked: dict[str, int] = {}
@@ -80,6 +81,12 @@ class LiteClient:
     def wake(self) -> None:
         for pending in tuple(self.waits):
             pending.answer(RemotingCommand(0))
+
+    def lost(self, name: str) -> None:
+        """Another client of its group has this lite topic. Without a stream it is notified when it asks again."""
+        command = TelemetryCommand()
+        command.notify_unsubscribe_lite_command.lite_topic = name.rpartition(LITE_SEPARATOR)[2]
+        self.owner.tell(command)
 
     def due_ms(self) -> int | None:
         """When something has to be looked at."""
@@ -121,7 +128,7 @@ class LiteCalls:
         found = self._parts.topics.get(topic)
         if found is None:
             raise Refused(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist: create it with message.type=LITE")
-        if found.attributes.get(MESSAGE_TYPE) != "LITE":
+        if found.attributes.get(MESSAGE_TYPE) != LITE:
             raise Refused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"expected a topic with message.type=LITE, found {topic}"
             )
@@ -132,48 +139,86 @@ class LiteCalls:
         """What a client wants of lite topics: more, less, exactly these, or none."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        check_group(group)
-        check_topic(topic)
-        require_group(ask.caller, group)
-        require_topic(ask.caller, topic, Permission.SUB)
+        check_consumer(ask.caller, group, topic)
         known = self._clients.find(ask.caller)
         if known is None or not known.is_lite or known.group != group:
             raise Refused(
                 Code.UNRECOGNIZED_CLIENT_TYPE, f"expected a client with settings of a lite consumer of {group}"
             )
         self.require_parent(topic)
-        if len(request.lite_topic_set) > LITE_QUOTA:
-            raise _over_quota()
+        self._clients.require_bound(group, topic)
+        if len(request.lite_topic_set) > self._clients.lite_quota(group):
+            raise self._over_quota(group)
         named = {light_queue(topic, each) for each in request.lite_topic_set}
         client = self._lite.get(ask.caller.key)
         if client is None:
-            client = self._lite[ask.caller.key] = LiteClient(group)
+            client = self._lite[ask.caller.key] = LiteClient(known)
         if request.action == LiteAction.COMPLETE_ADD:
             self._remove(client, client.queues - named)
         if request.action in (LiteAction.PARTIAL_ADD, LiteAction.COMPLETE_ADD):
-            await self._add(ask, client, named - client.queues, request.offset_option)
-        else:
-            self._remove(
-                client, client.queues & named if request.action == LiteAction.PARTIAL_REMOVE else client.queues
-            )
+            await self._add(ask, client, named - client.queues)
+            return SyncLiteSubscriptionResponse(status=status(Code.OK))
+        gone = client.queues & named if request.action == LiteAction.PARTIAL_REMOVE else set(client.queues)
+        self._remove(client, gone)
+        if request.action == LiteAction.PARTIAL_REMOVE and self._has(group, LITE_RESET_LEFT, "true"):
+            for name in gone:
+                self._move(group, name, 0)
         return SyncLiteSubscriptionResponse(status=status(Code.OK))
 
-    async def _add(self, ask: Ask, client: LiteClient, queues: set[str], start: Any) -> None:
+    def _over_quota(self, group: str) -> Refused:
+        return Refused(
+            Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+            f"expected at most {self._clients.lite_quota(group)} lite topics of a client of {group}, and "
+            f"{self._parts.config.max_lite_subscription_count} of all clients",
+        )
+
+    def _has(self, group: str, attribute: str, value: str) -> bool:
+        found = self._parts.groups.get(group)
+        return found is not None and found.attributes.get(attribute) == value
+
+    async def _add(self, ask: Ask, client: LiteClient, queues: set[str]) -> None:
+        quota, all_most = self._clients.lite_quota(client.group), self._parts.config.max_lite_subscription_count
+        is_exclusive = self._has(client.group, LITE_MODEL, LITE_EXCLUSIVE)
         for left in range(len(queues), 0, -1):
-            if len(client.queues) + left > LITE_QUOTA or self._count + left > SUBSCRIPTIONS_MAX:
-                raise _over_quota()
+            if len(client.queues) + left > quota or self._count + left > all_most:
+                raise self._over_quota(client.group)
             name = queues.pop()
             if name in client.queues:  # By another call, which was served in between.
+                continue
+            if is_exclusive and not self._claim(client, name, takes=ask.request.action == LiteAction.PARTIAL_ADD):
                 continue
             client.queues.add(name)
             self._count += 1
             self._subscribers.setdefault(name, {})[client] = None
-            self._start_at(client.group, name, start)
+            self._start_at(client.group, name, ask.request.offset_option)
             client.ready[name] = None
             client.wake()
             await ask.give_way()
             if self._lite.get(ask.caller.key) is not client:
                 raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has ended")
+
+    def _claim(self, client: LiteClient, name: str, *, takes: bool) -> bool:
+        """Whether a lite topic is the client's, in a group that gives each to one client. `takes`: it asks for this
+        one; otherwise it has sent all that it wants, and may have lost this one meanwhile.
+        """
+        others = [each for each in self._subscribers.get(name, ()) if each.group == client.group]
+        if others and not takes:
+            client.lost(name)
+            return False
+        for other in others:
+            self._remove(other, {name})
+            other.lost(name)
+        if others and self._has(client.group, LITE_RESET_TAKEN, "true"):
+            self._move(client.group, name, 0)
+        return True
+
+    def _move(self, group: str, name: str, offset: int) -> None:
+        """Where a group goes on in a lite topic; messages that it has now do not hold others back."""
+        if self._parts.offsets.query(group, name, 0) < 0:
+            self._parts.offsets.commit(group, name, 0, offset)
+        else:
+            self._parts.offsets.reset(group, name, 0, offset)
+            self._is_ready(name)
 
     def _start_at(self, group: str, name: str, start: Any) -> None:
         """Move a group's offset in a lite topic, if the subscription says where to begin."""
@@ -189,7 +234,7 @@ class LiteCalls:
             wanted = end - start.tail_n
         else:
             wanted = store.offset_at(name, 0, start.timestamp) if end > low else end
-        self._parts.offsets.commit(group, name, 0, min(max(low, wanted), end))
+        self._move(group, name, min(max(low, wanted), end))
 
     def _remove(self, client: LiteClient, queues: set[str]) -> None:
         for name in tuple(queues):
@@ -249,9 +294,11 @@ class LiteCalls:
     async def pop(self, ask: Ask, topic: str, fields: dict[str, str], poll_s: float) -> list[LiteMessage]:
         """Messages of a client's lite topics; it waits for some. `fields` are those of a pop."""
         self.require_parent(topic)
-        client = self._lite.get(ask.caller.key)
+        self._clients.require_bound(fields["consumerGroup"], topic)
+        client, known = self._lite.get(ask.caller.key), self._clients.find(ask.caller)
+        assert known is not None  # Since `is_lite`.
         if client is None:  # It has subscribed to nothing yet, and will.
-            client = self._lite[ask.caller.key] = LiteClient(fields["consumerGroup"])
+            client = self._lite[ask.caller.key] = LiteClient(known)
         over_ms = self._parts.clock.now_ms() + int(poll_s * 1000)
         while True:
             found = await self._take(ask, client, fields)
@@ -348,13 +395,6 @@ class LiteCalls:
         for client in self._subscribers.get(name, ()):
             if client.group == group:
                 client.blocked[name] = until_ms
-
-
-def _over_quota() -> Refused:
-    return Refused(
-        Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
-        f"expected at most {LITE_QUOTA} lite topics of a client, and {SUBSCRIPTIONS_MAX} of all",
-    )
 
 
 def light_queue(topic: str, lite_topic: str) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
+    check_consumer,
     check_group,
     check_topic,
     code_of,
-    require_group,
     require_topic,
     status_of,
 )
@@ -26,7 +26,7 @@ from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.permissions import EITHER, Permission
+from tiermq.remoting.permissions import EITHER
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -121,10 +121,7 @@ class OffsetCalls:
         return GetOffsetResponse(status=status_of(answer), offset=int(answer.ext.get("offset", "0")))
 
     def _place(self, ask: Ask, group: str, queue: Any) -> dict[str, str]:
-        check_group(group)
-        check_topic(queue.topic.name)
-        require_group(ask.caller, group)
-        require_topic(ask.caller, queue.topic.name, Permission.SUB)
+        check_consumer(ask.caller, group, queue.topic.name)
         return {"consumerGroup": group, "topic": queue.topic.name, "queueId": str(queue.id)}
 
     async def query(self, ask: Ask) -> Any:

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
     GrpcClients,
-    check_group,
-    check_topic,
+    check_consumer,
     code_of,
-    require_group,
-    require_topic,
     status_of,
 )
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS
@@ -42,7 +39,6 @@ from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.permissions import Permission
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -98,9 +94,8 @@ class ReceiveCalls:
         """Pop messages, and wait for some."""
         request, call = ask.request, ask.call
         group, topic = request.group.name, request.message_queue.topic.name
-        check_group(group)
-        check_topic(topic)
         try:
+            check_consumer(ask.caller, group, topic)
             if self._lite.is_lite(ask.caller):
                 await self._receive_lite(ask, group, topic)
                 return None
@@ -119,8 +114,6 @@ class ReceiveCalls:
 
     async def _receive_lite(self, ask: Ask, group: str, topic: str) -> None:
         """The same of what a client has subscribed to below a topic."""
-        require_group(ask.caller, group)
-        require_topic(ask.caller, topic, Permission.SUB)
         found = self._parts.groups.get(group)
         if found is None or not found.consume_enable:
             raise Refused(Code.FORBIDDEN, f"group {group} may not consume")
@@ -133,8 +126,6 @@ class ReceiveCalls:
 
     async def _pop(self, ask: Ask, group: str, topic: str) -> RemotingCommand | None:
         request = ask.request
-        require_group(ask.caller, group)
-        require_topic(ask.caller, topic, Permission.SUB)
         poll_s = self._poll_s(ask)
         self._invisible_ms(request)
         if self._parts.topics.get(topic) is None:
@@ -280,7 +271,7 @@ class ReceiveCalls:
         """Acknowledge messages, each with a status."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        self._check(ask, group, topic)
+        check_consumer(ask.caller, group, topic)
         if not request.entries or len(request.entries) > ACKS_MAX:
             raise Refused(
                 Code.BAD_REQUEST, f"expected 1 to {ACKS_MAX} entries to acknowledge, found {len(request.entries)}"
@@ -323,7 +314,7 @@ class ReceiveCalls:
         """Another invisible time for a message, and its new handle."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        self._check(ask, group, topic)
+        check_consumer(ask.caller, group, topic)
         handle = Handle.decode(request.receipt_handle)
         wanted = request.invisible_duration
         invisible_ms = wanted.seconds * 1000 + wanted.nanos // 1_000_000
@@ -368,7 +359,7 @@ class ReceiveCalls:
         """Make a message a dead letter."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        self._check(ask, group, topic)
+        check_consumer(ask.caller, group, topic)
         handle = Handle.decode(request.receipt_handle)
         self._require_open(group, topic, handle)
         lite = request.lite_topic or None
@@ -390,13 +381,6 @@ class ReceiveCalls:
         if answer.code == ResponseCode.SUCCESS:
             answer = await self._acknowledge(ask, group, topic, handle, lite)
         return status_of(answer)
-
-    def _check(self, ask: Ask, group: str, topic: str) -> None:
-        """Raises Refused and RequestRefused."""
-        check_group(group)
-        check_topic(topic)
-        require_group(ask.caller, group)
-        require_topic(ask.caller, topic, Permission.SUB)
 
     def _require_open(self, group: str, topic: str, handle: Handle) -> None:
         """Raises Refused for a receipt whose time is over: its message is delivered again."""

@@ -12,18 +12,17 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
     MESSAGE_TYPES,
     GrpcClients,
-    check_group,
+    check_consumer,
     check_topic,
-    require_group,
     require_topic,
 )
 from tiermq.broker.grpc.grpc_message import Refused
-from tiermq.broker.topic.topic_table import MESSAGE_TYPE
+from tiermq.broker.topic.attributes import MESSAGE_TYPE
 from tiermq.grpc.messages import IPV4, IPV6, Code, QueuePermission, message_class, status
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.namesrv.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from tiermq.remoting.codes import ANY_QUEUE
-from tiermq.remoting.permissions import EITHER, Permission
+from tiermq.remoting.permissions import EITHER
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -73,10 +72,8 @@ class RouteCalls:
     async def query_assignment(self, ask: Ask) -> Any:
         """What a member of a group consumes: everything, or each queue of a group that consumes in order."""
         request = ask.request
-        check_group(request.group.name)
-        require_group(ask.caller, request.group.name)
+        check_consumer(ask.caller, request.group.name, request.topic.name)
         topic = self._topic(request.topic.name)
-        require_topic(ask.caller, topic.name, Permission.SUB)
         answer = QueryAssignmentResponse(status=status(Code.OK))
         if not topic.perm & self._parts.config.broker_permission & PERM_READ or not topic.read_queues:
             raise Refused(Code.FORBIDDEN, "no readable queue")

@@ -40,7 +40,7 @@ from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.grpc.route_calls import SEND_QUEUES
 from tiermq.broker.send.send_checks import SYS_FLAG_TRANSACTION
 from tiermq.broker.send.send_processor import PLACE_CHARACTERS
-from tiermq.broker.topic.topic_table import MESSAGE_TYPE
+from tiermq.broker.topic.attributes import MESSAGE_TYPE
 from tiermq.grpc.messages import ANSWER_TO_CHECK, Code, MessageType, Resolution, message_class, status
 from tiermq.kernel import SendRequest
 from tiermq.message.system_flag import TransactionType

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from tiermq.broker.pop.pop_checkpoints import LEASE, Lease, lease_in
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import lite_parent
 from tiermq.remoting.json_dialect import as_int, decode_object, int64_in, object_in, text_in
 
 FILE = "consumerOrderInfo.json"
@@ -188,9 +189,15 @@ class OrderInfos:
         with self._lock:
             self._changed = self._table.pop(queue, None) is not None or self._changed
 
-    def forget_topic(self, topic: str) -> None:
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Topics are deleted, and with them their lite topics."""
+        gone = frozenset(topics)
         with self._lock:
-            kept = {queue: info for queue, info in self._table.items() if queue[0] != topic}
+            kept = {
+                queue: info
+                for queue, info in self._table.items()
+                if queue[0] not in gone and lite_parent(queue[0]) not in gone
+            }
             self._changed = self._changed or len(kept) != len(self._table)
             self._table = kept
 

@@ -265,10 +265,11 @@ class PopProcessor:
 
     def _topics_changed(self, names: Collection[str]) -> None:
         """In the thread of the change: messages of a deleted topic are not delivered again."""
-        for name in names:
-            if self._parts.topics.get(name) is None:
-                self.log.points.forget_topic(name)
-                self.orders.forget_topic(name)
+        gone = [name for name in names if self._parts.topics.get(name) is None]
+        for name in gone:
+            self.log.points.forget_topic(name)
+        if gone:
+            self.orders.forget_topics(gone)
 
     def _end_overdue(self) -> None:
         self.waiting.end_overdue()

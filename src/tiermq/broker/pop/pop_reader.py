@@ -43,7 +43,7 @@ from tiermq.broker.pop.pop_topics import (
 )
 from tiermq.broker.pop.pop_waiting import Pop
 from tiermq.broker.pull.pull_admission import ReadFailures
-from tiermq.broker.topic.topic_table import BY_PRIORITY, MESSAGE_TYPE
+from tiermq.broker.topic.attributes import BY_PRIORITY, MESSAGE_TYPE
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage
 from tiermq.message.message_filter import MessageFilter

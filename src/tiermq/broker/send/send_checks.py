@@ -26,7 +26,8 @@ from typing import NamedTuple
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.broker.send.put_answers import code_of
-from tiermq.broker.topic.topic_table import BY_PRIORITY, MESSAGE_TYPE, check_topic_name
+from tiermq.broker.topic.attributes import BY_PRIORITY, MESSAGE_TYPE
+from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.delivery.timer.timer_destination import DELETE_SEPARATOR, asks_for_a_time, without_timer
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half

@@ -7,9 +7,6 @@ How a change reaches the disk is in `table_file`: its cost does not grow with th
 
 Invariants: a topic that a change returned from is on disk; readers need no lock; each change makes a new data version
 and notifies every listener of the names that changed, in the thread of the change.
-Attributes change as mqadmin writes them: `+message.type=FIFO,-reserve.time` sets the first and removes the second. A
-new topic can only be given attributes; those that decide how messages are stored (`queue.type`, `cleanup.policy`) never
-change. A refused change changes nothing; its remark is RocketMQ's, which tools show.
 System topics always exist and are never deleted; those named after the cluster and the broker belong to them.
 """
 
@@ -48,7 +45,6 @@ from tiermq.namesrv.topic_config import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
-    RETENTION,
     SYS_FLAG_UNIT,
     SYS_FLAG_UNIT_SUBSCRIBED,
     DataVersion,
@@ -56,72 +52,6 @@ from tiermq.namesrv.topic_config import (
 )
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import decode_object, encode_body, in_order, object_in, quoted
-from tiermq.settings import LONG_MAX
-
-MESSAGE_TYPE = "message.type"
-BY_PRIORITY = "PRIORITY"
-"""A type of messages: the number of a message's queue is its priority."""
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "queue.type": ("SimpleCQ", "BatchCQ"),
-    "cleanup.policy": ("DELETE", "COMPACTION"),
-    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", BY_PRIORITY),
-}
-_FIXED = frozenset({"queue.type", "cleanup.policy"})
-
-
-def parse_attributes(text: str) -> dict[str, str | None]:
-    """Name → value, or None to take it away. Raises RequestRefused."""
-    found: dict[str, str | None] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        sign, name = name[:1], name[1:]
-        if not name or sign not in ("+", "-") or (sign == "+") != bool(equals):
-            what = "add/alter" if equals else "delete"
-            raise RequestRefused(f"{what} attribute format is wrong: {part.partition('=')[0]}")
-        if name in found:
-            raise RequestRefused(f"key duplication: {name}")
-        found[name] = value if sign == "+" else None
-    return found
-
-
-def altered_attributes(
-    current: Mapping[str, str] | None, changes: Mapping[str, str | None], *, mixed_allowed: bool = False
-) -> dict[str, str]:
-    """The attributes after a change; `current` is None for a new topic. Raises RequestRefused."""
-    result = dict(current or {})
-    for name, value in changes.items():
-        if name not in RETENTION and name not in _CHOICES:
-            raise RequestRefused(f"unsupported key: {name}")
-        if current is None and value is None:
-            raise RequestRefused(f"only add attribute is supported while creating topic. key: {name}")
-        if current is not None and name in _FIXED:
-            raise RequestRefused(f"attempt to update an unchangeable attribute. key: {name}")
-        if value is None:
-            if name not in result:
-                raise RequestRefused(f"attempt to delete a nonexistent key: {name}")
-            del result[name]
-            continue
-        _check_value(name, value)
-        result[name] = value
-    if result.get(MESSAGE_TYPE) == "MIXED" and not mixed_allowed:
-        raise RequestRefused("MIXED message type is not supported.", ResponseCode.INVALID_PARAMETER)
-    return result
-
-
-def _check_value(name: str, value: str) -> None:
-    if name in RETENTION:
-        digits = value.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and -1 <= int(value) <= LONG_MAX):
-            raise RequestRefused(f"value is not in range(-1, {LONG_MAX}): {value[:40]}")
-    elif value not in _CHOICES[name]:
-        raise RequestRefused(f"value is not in set: [{', '.join(_CHOICES[name])}]")
-
-
-def with_retention(attributes: Mapping[str, str], hours: int, max_bytes: int) -> dict[str, str]:
-    """The attributes for that retention; none for -1."""
-    found = {name: value for name, value in attributes.items() if name not in RETENTION}
-    return found | {name: str(value) for name, value in zip(RETENTION, (hours, max_bytes), strict=True) if value > 0}
-
 
 _log = logging.getLogger(__name__)
 

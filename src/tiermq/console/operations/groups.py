@@ -404,14 +404,27 @@ def reset_group(visit: Visit, *, group: str, topic: str, to: str) -> Result:
     Parameter("retries", "Retries before a message is a dead letter.", Kind.WHOLE, default=16),
     Parameter("disabled", "Do not allow it to consume.", Kind.FLAG, default=False),
     Parameter("orderly", "Consume in order.", Kind.FLAG, default=False),
+    Parameter("attributes", "Changes of attributes: +name=value,-name."),
     OF_CLUSTER,
     changes=True,
 )
 def create_group(
-    visit: Visit, *, group: str, retries: int, disabled: bool, orderly: bool, cluster: str | None
+    visit: Visit,
+    *,
+    group: str,
+    retries: int,
+    disabled: bool,
+    orderly: bool,
+    attributes: str | None,
+    cluster: str | None,
 ) -> Result:
+    changes = (each.partition("=") for each in (attributes or "").split(",") if each)
     wanted = SubscriptionGroup(
-        group, consume_enable=not disabled, consume_message_orderly=orderly, retry_max_times=retries
+        group,
+        consume_enable=not disabled,
+        consume_message_orderly=orderly,
+        retry_max_times=retries,
+        attributes={name: value for name, _, value in changes},
     )
 
     async def made(client: ClusterClient) -> list[str]:

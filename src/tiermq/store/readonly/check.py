@@ -32,7 +32,7 @@ from tiermq.message.properties import (
 from tiermq.message.record_head import RecordHead
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType, enters_consume_queue
-from tiermq.message.topic_name import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, QueueName
+from tiermq.message.topic_name import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, QueueName, lite_parent
 from tiermq.store.readonly.index import IndexEntry
 from tiermq.store.readonly.log import ReadOnlyLog, walk_log_file
 from tiermq.store.readonly.mapped_run import MappedRun, ReadOnlyMap, RunFile
@@ -281,8 +281,16 @@ class _Check:
             if name.startswith(LIGHT_QUEUE_PREFIX) and offset.isdigit():
                 queue = self._queues.get((name, 0))
                 found = queue.written_unit_at(int(offset)) if queue else None
-                if found is None or found.physical_offset != message.physical_offset:
+                has_unit = found is not None and found.physical_offset == message.physical_offset
+                if not has_unit and not self._was_dropped(name, queue, message.physical_offset):
                     self._repairable("unit_missing", where, f"has no unit: queue {name}/0 offset {offset}")
+
+    def _was_dropped(self, name: str, queue: ReadOnlyQueue | None, physical_offset: int) -> bool:
+        """Whether a lite topic's light queue may have been deleted, as expired, after the record was stored."""
+        if lite_parent(name) is None:
+            return False
+        first = None if queue is None else next(queue.written_units(), None)
+        return first is None or physical_offset < first[1].physical_offset
 
     def _all_index_entries(self) -> Iterator[IndexEntry]:
         """Entries of all index files by physical offset; an entry out of order is reported and skipped."""
