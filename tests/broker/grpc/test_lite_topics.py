@@ -312,6 +312,7 @@ def test_a_message_of_a_lite_topic_that_arrives_behind_a_look_at_it_is_got(
     monkeypatch.setattr(grpc_service, "SLICE_S", 0.0)
     server, resumes = broker.parts.server, list[Callable[[], None]]()
     give_way = server.give_way
+    bind(broker, "other")
 
     def held(resume: Callable[[], None]) -> None:
         resumes.append(resume)
