@@ -476,7 +476,7 @@ def read_yaml(text: str) -> dict[str, Any]:
 
 CHANGE_BYTES_MAX = 256 * 1024
 CHANGED_MAX = 1_000
-NAME_CHARACTERS_MAX = 255
+CHANGED_NAME_CHARACTERS_MAX = 255
 VALUE_CHARACTERS_MAX = 4_096
 """Of one value that a request changes."""
 
@@ -496,10 +496,10 @@ def read_change(data: bytes) -> dict[str, str]:
     if len(entries) > CHANGED_MAX:
         raise BadConfig(f"expected at most {CHANGED_MAX} settings, found {len(entries)}: split the request")
     for name, text in entries.items():
-        if len(name) > NAME_CHARACTERS_MAX or len(text) > VALUE_CHARACTERS_MAX:
+        if len(name) > CHANGED_NAME_CHARACTERS_MAX or len(text) > VALUE_CHARACTERS_MAX:
             raise BadConfig(
-                f"{name[:80]}: expected a name of at most {NAME_CHARACTERS_MAX} characters and a value of at most "
-                f"{VALUE_CHARACTERS_MAX} characters, found {len(name)} and {len(text)}"
+                f"{name[:80]}: expected a name of at most {CHANGED_NAME_CHARACTERS_MAX} characters and a value of at "
+                f"most {VALUE_CHARACTERS_MAX} characters, found {len(name)} and {len(text)}"
             )
     return entries
 

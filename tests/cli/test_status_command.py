@@ -162,13 +162,14 @@ def test_a_console_without_a_source_or_open_to_others_does_not_start(tmp_path: P
 
 def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("fileReservedTime=48\nfileReservdTime=1\nsendMessageThreadPoolNums=4\n")
+    file.write_text("fileReservedTime=48\nfileReservdTime=1\nmaxMesageSize=1\nsendMessageThreadPoolNums=4\n")
     checked = CliRunner().invoke(cli, ["config", "check", str(file), "--json"])
     reported = json.loads(checked.stdout)
     assert (checked.exit_code, reported["settings"], reported["ignored"]) == (
         1, {"file_reserved_time": "48"}, ["sendMessageThreadPoolNums"],
     )  # fmt: skip
-    assert "fileReservedTime" in reported["unknown"][0]
+    assert ["fileReservedTime" in each for each in reported["misspelled"]] == [True]
+    assert ["maxMessageSize" in each for each in reported["unknown"]] == [True]
     file.write_text("fileReservedTime=soon\n")
     assert "fileReservedTime" in CliRunner().invoke(cli, ["config", "check", str(file)]).stderr
     with shell(tmp_path) as at:

@@ -581,7 +581,7 @@ class Broker:
         changed = {name: text for each in configurations for name, text in each.changed_properties().items()}
         if self.parts.with_name_server:
             changed.pop("namesrvAddr", None)
-        return changed | self.parts.protection
+        return {**changed, **self.parts.protection}
 
     def _flush_tables(self) -> None:
         """On the loop: let the pool write what the journals of topics and groups have."""

@@ -78,12 +78,13 @@ def check(file: Path, as_json: bool) -> None:
         found = read_settings_file(file)
     except BadConfig as error:
         raise click.ClickException(str(error)) from error
-    weaker = found.unkept()
+    weaker = [text for text in found.unkept() if text not in found.misspelled]
     values = {
         "file": str(file),
         "settings": {**found.broker, **found.store, **found.tier},
         "ignored": list(found.ignored),
         "unknown": list(found.unknown),
+        "misspelled": list(found.misspelled),
         "needOptions": weaker,
     }
     if as_json:
@@ -93,7 +94,9 @@ def check(file: Path, as_json: bool) -> None:
         for words, names in (("without effect here", found.ignored), ("unknown", found.unknown)):
             if names:
                 click.echo(f"{words}: {', '.join(names)}")
+        for text in found.misspelled:
+            click.echo(f"misspelled, refused without --accept-weaker: {text}")
         for text in weaker:
             click.echo(f"needs an option of serve, or --accept-weaker: {text}")
-    if found.unknown or weaker:
+    if found.unknown or found.misspelled or weaker:
         raise SystemExit(EXIT_PROBLEMS)
