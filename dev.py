@@ -161,7 +161,7 @@ def pure_steps() -> list[tuple[str, bool]]:
 
 
 def whole_suite() -> tuple[str, bool]:
-    """The suite, and once more alone whatever failed in it: see "A test that fails once" in CONTRIBUTING.md."""
+    """The suite, and once more alone whatever failed in it: see "Unstable tests" in CONTRIBUTING.md."""
     name, passed = step("pytest", ["-m", "pytest", "--cache-clear", "-n", str(WORKERS), "--dist", "loadgroup"])
     kept = HERE / ".pytest_cache" / "v" / "tiermq" / "failed"  # Written by tests/conftest.py.
     failed = {} if passed or not kept.exists() else json.loads(kept.read_text())
