@@ -32,6 +32,10 @@ from benchmarks.report import Report, Round, cpu_rate
 from interop.proxy import fetch_proxy
 from interop.rocketmq import CLUSTER_NAME, JAVA_OPENINGS, Server, fetch_servers
 from servers.loopback import free_ports
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 NAME = "grpc"
 OURS, PROXY = "tiermq", "proxy"
@@ -131,6 +135,10 @@ def their_proxy(directory: Path) -> Iterator[Served]:
         server = Server(command, home / "proxy.out", "startup successfully")
         stack.callback(server.kill)
         server.await_boot()
+        # It boots before its broker has registered.
+        with BlockingClient(HOST, int(address.rpartition(":")[2])) as client:
+            asked = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            until(lambda: f":{broker_port}".encode() in bytes(client.request(asked).body))
         yield Served(PROXY, server.process.pid, f"{HOST}:{grpc_port}", address)
 
 

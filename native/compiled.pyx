@@ -83,6 +83,7 @@ from cython.cimports.framing import (
     wire_number,
     wire_number32,
 )
+from cython.cimports.grpc_sends import grpc_read_send, grpc_send_t, part_t
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
@@ -143,6 +144,7 @@ __all__ = [
     "TIME_MIN_MS",
     "AckRequest",
     "Appender",
+    "BadBlock",
     "Builder",
     "Check",
     "Collected",
@@ -153,6 +155,9 @@ __all__ = [
     "Frame",
     "FrameReader",
     "GetPage",
+    "GrpcSendReader",
+    "HeaderCodes",
+    "HeaderDecoder",
     "IndexReader",
     "IndexTail",
     "Message",
@@ -180,6 +185,7 @@ __all__ = [
     "crc32",
     "decode_columns",
     "first_zero_page",
+    "grpc_send_answer",
     "key_hashes",
     "message_of_send",
     "messages_of_batch",
@@ -212,6 +218,12 @@ from tiermq.kernel.frame_reader import FRAME_BYTES_MAX, escaped_text, refusal  #
 from tiermq.kernel.frame_reader import ack_answers as general_ack_answers  # noqa: E402
 from tiermq.kernel.frame_reader import pull_answer as general_pull_answer  # noqa: E402
 from tiermq.kernel.frame_reader import send_answer as general_send_answer  # noqa: E402
+from tiermq.kernel.grpc_sends import GRPC_SEND_CODE as SEND_CODE_OF_GRPC  # noqa: E402
+from tiermq.kernel.grpc_sends import GRPC_STATUS_OK as STATUS_OK_OF_GRPC  # noqa: E402
+from tiermq.kernel.header_blocks import ENTRY_BYTES as HEADER_ENTRY_BYTES  # noqa: E402
+from tiermq.kernel.header_blocks import NUMBER_MAX as HEADER_NUMBER_MAX  # noqa: E402
+from tiermq.kernel.header_blocks import TABLE_BYTES as HEADER_TABLE_BYTES  # noqa: E402
+from tiermq.kernel.header_blocks import BadBlock, HeaderCodes  # noqa: E402
 from tiermq.kernel.stop_reasons import Disagreement, Refusal, Stop  # noqa: E402
 from tiermq.kernel.fast_send_path import (  # noqa: E402
     HANDLE_TEXT_BYTES_MAX,
@@ -288,6 +300,14 @@ TRANSACTION_BITS = cython.declare(int32_t, TRANSACTION_FLAGS)
 LATER_BYTES_MAX = cython.declare(int64_t, 96)  # Of the properties that defer a message, without its topic and key.
 HANDLE_BYTES_MAX = cython.declare(int64_t, HANDLE_TEXT_BYTES_MAX)
 BATCH_MOST = cython.declare(int64_t, BATCH_ELEMENTS_MAX)
+TABLE_BYTES = cython.declare(int64_t, HEADER_TABLE_BYTES)
+ENTRY_BYTES = cython.declare(int64_t, HEADER_ENTRY_BYTES)
+NUMBER_MAX = cython.declare(int64_t, HEADER_NUMBER_MAX)
+HUFFMAN_COMPLETE = cython.declare(cython.int, 1)
+HUFFMAN_EMITS = cython.declare(cython.int, 2)
+HUFFMAN_FAILS = cython.declare(cython.int, 4)
+GRPC_SEND_CODE = cython.declare(int32_t, SEND_CODE_OF_GRPC)
+GRPC_STATUS_OK = cython.declare(bytes, STATUS_OK_OF_GRPC)
 
 include "write_cursor.pxi"
 include "message.pxi"
@@ -300,4 +320,6 @@ include "tier_pages.pxi"
 include "columns.pxi"
 include "frame_reader.pxi"
 include "fast_send_path.pxi"
+include "header_blocks.pxi"
+include "grpc_sends.pxi"
 include "deferred_record.pxi"

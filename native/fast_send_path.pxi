@@ -23,6 +23,7 @@ class FastSendPath:
     precision_ms: int64_t
     timer_delay_max_ms: int64_t
     broker_name: bytes
+    offset: int64_t
 
     def __cinit__(self):
         self.out = cython.NULL
@@ -91,7 +92,8 @@ class FastSendPath:
     @cython.cfunc
     def answer_to(self, request: SendRequest, born_host: bytes, place: cython.pointer(u8)) -> int64_t:
         """Store a send and write its response to `place`, which has ANSWER_BYTES_MAX bytes: its length, or 0 with
-        nothing stored for a send that needs the general path."""
+        nothing stored for a send that needs the general path. Without a place only what nothing defers is stored, and
+        its offset is in `offset`."""
         a: Appender = self.appender
         key: cython.pointer(cython.const[u8]) = cython.NULL
         key_length: int64_t
@@ -109,6 +111,8 @@ class FastSendPath:
         if key_length == 0 or h is None or (host_length != 8 and host_length != 20):
             return 0
         if later.kind != LATER_NOT:
+            if place == cython.NULL:
+                return 0
             return self.answer_later(request, born_host, place, entry, h, key, key_length, cython.address(later))
         done: int64_t = a.write_joined(
             h, request.body, request.properties, self.added, request.flag, request.sys_flag, request.born_ms, born_host,
@@ -122,6 +126,9 @@ class FastSendPath:
         if a.reput_idle:
             a.reput_idle = False
             a.wake()
+        if place == cython.NULL:
+            self.offset = h.next_offset - 1
+            return 1
         return self.write_answer(request, done, h.next_offset - 1, key, key_length, place, cython.NULL, 0)
 
     @cython.cfunc
@@ -357,6 +364,11 @@ class FastSendPath:
             return None
         length: int64_t = self.answer_to(request, born_host, self.out)
         return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.out), length) if length > 0 else None
+
+    def take_offset(self, request: SendRequest, born_host: bytes) -> int64_t:
+        if request.batch or self.answer_to(request, born_host, cython.NULL) <= 0:
+            return -1
+        return self.offset
 
     def take_all(self, frames: list, born_host: bytes) -> tuple:
         used: int64_t = 0

@@ -115,9 +115,9 @@ class Call:
         """Send the one answer of a unary call, and end it."""
         self.connection.send_answer(self, message, Outcome.OK, "")
 
-    def send(self, message: bytes) -> None:
-        """Send one of several answers."""
-        self.connection.send_message(self, message)
+    def send(self, *messages: bytes) -> None:
+        """Send some of several answers."""
+        self.connection.send_messages(self, messages)
 
     def end(self, outcome: Outcome = Outcome.OK, text: str = "") -> None:
         """No more answers come."""

@@ -22,13 +22,14 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tiermq.errors import BadFrame, RemotingError
-from tiermq.grpc.call import KEPT_METADATA, Call, CallFailed, Outcome, framed
-from tiermq.grpc.header_blocks import BadBlock, HeaderDecoder
+from tiermq.grpc.call import Call, CallFailed, Outcome, framed
+from tiermq.grpc.header_codes import CODES
+from tiermq.kernel import BadBlock, HeaderDecoder
 from tiermq.remoting.connection import ACTIVE_BYTES, Connection, ConnectionOwner
 from tiermq.remoting.limits import SLICE_S
 
@@ -133,6 +134,7 @@ class Http2Connection(Connection):
         "_received_bytes",
         "_waiting_bytes",
         "_window",
+        "caller",
     )
 
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, handle: Handle) -> None:
@@ -140,7 +142,7 @@ class Http2Connection(Connection):
         self._handle = handle
         self._input = b""
         self._opened = False
-        self._decoder = HeaderDecoder(HEADER_BLOCK_BYTES_MAX)
+        self._decoder = HeaderDecoder(HEADER_BLOCK_BYTES_MAX, CODES)
         self._calls: dict[int, Call] = {}
         self._blocked: dict[int, Call] = {}
         self._block: tuple[int, int, bytearray] | None = None
@@ -153,6 +155,8 @@ class Http2Connection(Connection):
         self._buffered_bytes = 0
         self._control_frames = 0
         self._control_since_s = 0.0
+        self.caller: object = None
+        """Who made the last call, as whoever serves calls knows it."""
 
     # Reading.
 
@@ -304,7 +308,7 @@ class Http2Connection(Connection):
 
     def _open(self, stream: int, flags: int, block: bytes) -> None:
         try:
-            fields = self._decoder.decode(block)
+            metadata = self._decoder.metadata(block)
         except BadBlock as error:
             raise _Broken(COMPRESSION_ERROR, str(error)) from error
         known = self._calls.get(stream)
@@ -318,9 +322,6 @@ class Http2Connection(Connection):
             self._count_control()
             self._write_frame(_frame(RST_STREAM, 0, stream, REFUSED_STREAM.to_bytes(4, "big")))
             return
-        metadata = {
-            name: value.decode("latin-1") for raw, value in fields if (name := raw.decode("latin-1")) in KEPT_METADATA
-        }
         self._calls[stream] = call = Call(self, stream, metadata, self._peer_window)
         self._buffered_bytes += call.held_bytes
         if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
@@ -456,14 +457,14 @@ class Http2Connection(Connection):
 
     # Sending.
 
-    def send_message(self, call: Call, message: bytes) -> None:
-        """One answer of a call. A call that is over takes it and drops it."""
+    def send_messages(self, call: Call, messages: Sequence[bytes]) -> None:
+        """Answers of a call, in frames that they share. A call that is over takes them and drops them."""
         if call.ended or self.closing:
             return
         if not call.started:
             call.started = True
             self._write_frame(_frame(HEADERS, END_HEADERS, call.id, _ANSWER_BLOCK))
-        self._add(call, framed(message))
+        self._add(call, b"".join(map(framed, messages)))
         self._send_out(call)
 
     def send_answer(self, call: Call, message: bytes | None, outcome: Outcome, text: str) -> None:

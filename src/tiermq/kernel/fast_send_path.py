@@ -226,6 +226,23 @@ class FastSendPath:
             usual.key.decode(), self._region, self._trace_on, recall_handle=handle,
         )  # fmt: skip
 
+    def take_offset(self, request: SendRequest, born_host: bytes) -> int:
+        """Store one message that nothing defers, and return its queue offset; -1, with nothing stored, for any other
+        send."""
+        found = self._topics.get(request.topic)
+        if found is None or request.queue_id >= found[0] or len(born_host) not in (8, 20) or request.batch:
+            return -1
+        usual = self._usual(request)
+        if usual is None or usual.deferring or self._appender.handle(request.topic, request.queue_id) is None:
+            return -1
+        message = message_of_send(request, request.queue_id, request.properties + self._added, born_host)
+        result = self._appender.try_put_fast(message)
+        if result is None:
+            return -1
+        found[1][0] += 1
+        found[1][1] += result.size
+        return result.queue_offset
+
     def _deferred(self, request: SendRequest, message: Message, usual: UsualSend) -> tuple[Message, str] | None:
         """The message as it is stored first, and its recall handle."""
         later, properties, handle, sys_flag = self._later, message.encoded_properties, "", message.sys_flag

@@ -30,6 +30,8 @@ from tiermq.kernel.frame_reader import (
     send_answer,
 )
 from tiermq.kernel.get_page import GetPage, TransferLimits, read_page
+from tiermq.kernel.grpc_sends import GrpcSendReader, grpc_send_answer
+from tiermq.kernel.header_blocks import BadBlock, HeaderCodes, HeaderDecoder
 from tiermq.kernel.index_reader import IndexReader, QueryOffsets, query_index
 from tiermq.kernel.message import Message, PutResult, PutResults
 from tiermq.kernel.stop_reasons import Disagreement, Refusal, Stop
@@ -56,6 +58,7 @@ __all__ = [
     "TIME_MIN_MS",
     "AckRequest",
     "Appender",
+    "BadBlock",
     "Builder",
     "Check",
     "Collected",
@@ -67,6 +70,9 @@ __all__ = [
     "Frame",
     "FrameReader",
     "GetPage",
+    "GrpcSendReader",
+    "HeaderCodes",
+    "HeaderDecoder",
     "IndexReader",
     "IndexTail",
     "Message",
@@ -93,6 +99,7 @@ __all__ = [
     "crc32",
     "decode_columns",
     "first_zero_page",
+    "grpc_send_answer",
     "key_hashes",
     "message_of_send",
     "messages_of_batch",

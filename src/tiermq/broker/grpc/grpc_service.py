@@ -124,7 +124,7 @@ class GrpcService:
         routes = RouteCalls(parts, clients)
         lite = LiteCalls(parts, clients, pops)
         self.expiration = LiteExpiration(parts, pops.orders)
-        sends = SendCalls(parts, clients, lite)
+        self._sends = sends = SendCalls(parts, clients, lite)
         receives, offsets = ReceiveCalls(parts, clients, pops, lite), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {
             "QueryRoute": routes.query_route,
@@ -184,6 +184,12 @@ class GrpcService:
         call.on_half_close = None
         try:
             caller = self._caller(call)
+            if (known := self.clients.find(caller)) is not None:
+                known.seen_ms = self._parts.clock.now_ms()
+            if method == "SendMessage" and (answer := self._sends.take_plain(caller, data)) is not None:
+                self._count(method, Code.OK)
+                call.reply(answer)
+                return
             check_length(method, data)
         except (RequestRefused, Refused) as error:
             self._failed(method, call, error)
@@ -193,8 +199,6 @@ class GrpcService:
         except Exception as error:  # noqa: BLE001 - protobuf's own kind differs by its implementation
             call.end(Outcome.INTERNAL, f"expected a {method} request, found other bytes: {error}"[:300])
             return
-        if (known := self.clients.find(caller)) is not None:
-            known.seen_ms = self._parts.clock.now_ms()
         ask = Ask(call, caller, request, self._asking)
         conversation = Conversation(self._handlers[method](ask), partial(self._finish, method, call))
         call.on_cancel = partial(_cancel, conversation, ask)
@@ -215,7 +219,13 @@ class GrpcService:
                 )
             except RequestRefused as error:
                 raise Refused(Code.UNAUTHORIZED, str(error)) from error
-        return Caller(client_id, account, connection.peer, connection.local, born_host_of(connection), connection.loop)
+        elif isinstance(before := connection.caller, Caller) and before.client_id == client_id:
+            return before
+        address = "{}:{}".format(*connection.peer).encode()
+        born_host = born_host_of(connection)
+        caller = Caller(client_id, account, connection.peer, connection.local, born_host, connection.loop, address)
+        connection.caller = caller
+        return caller
 
     def _finish(self, method: str, call: Call, answer: Any, error: Exception | None) -> None:
         call.on_cancel = None

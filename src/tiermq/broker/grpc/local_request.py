@@ -37,6 +37,8 @@ class Caller:
     local: tuple[str, int]
     born_host: bytes
     loop: asyncio.AbstractEventLoop
+    address: bytes
+    """Where messages were made that do not say so."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -229,17 +229,12 @@ class ReceiveCalls:
             return
         encode = partial(_encoded, topic, given)
         answers = await ask.in_pool(encode) if are_long(each for each, _, _ in given) else encode()
-        call.send(ReceiveMessageResponse(status=status(Code.OK)).SerializeToString())
-        for answer in answers:
-            call.send(answer)
-        self._end(call, None)
+        self._end(call, status(Code.OK), *answers)
 
-    def _end(self, call: Call, found: Any) -> None:
-        if found is not None:
-            call.send(ReceiveMessageResponse(status=found).SerializeToString())
+    def _end(self, call: Call, found: Any, *answers: bytes) -> None:
         last = ReceiveMessageResponse()
         set_timestamp(last.delivery_timestamp, self._parts.clock.now_ms())
-        call.send(last.SerializeToString())
+        call.send(ReceiveMessageResponse(status=found).SerializeToString(), *answers, last.SerializeToString())
 
     def _popped(self, command: RemotingCommand) -> list[tuple[StoredMessage, Handle, int]]:
         """The messages of a pop's answer, each with its handle and the number of its delivery."""

@@ -26,6 +26,9 @@ from tiermq.broker.grpc.grpc_clients import (
     transaction_place,
 )
 from tiermq.broker.grpc.grpc_message import (
+    RESERVED,
+    SENT_BODY_BYTES_MAX,
+    USER_BYTES_MAX,
     Refused,
     check_message,
     consistent_queue,
@@ -36,15 +39,16 @@ from tiermq.broker.grpc.grpc_message import (
     type_of,
 )
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
-from tiermq.broker.grpc.local_request import Pending
+from tiermq.broker.grpc.local_request import Caller, Pending
 from tiermq.broker.grpc.route_calls import SEND_QUEUES
 from tiermq.broker.send.send_checks import SYS_FLAG_TRANSACTION
 from tiermq.broker.send.send_processor import PLACE_CHARACTERS
 from tiermq.broker.topic.attributes import MESSAGE_TYPE
 from tiermq.grpc.messages import ANSWER_TO_CHECK, Code, MessageType, Resolution, message_class, status
-from tiermq.kernel import SendRequest
+from tiermq.kernel import GrpcSendReader, SendRequest, grpc_send_answer
 from tiermq.message.system_flag import TransactionType
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.permissions import Permission
@@ -57,6 +61,9 @@ EndTransactionResponse = message_class("EndTransactionResponse")
 RecallMessageResponse = message_class("RecallMessageResponse")
 SENDS_MAX = 1_024
 """Messages of one call."""
+TOPICS_MAX = 10_000
+"""That are remembered to take plain messages."""
+RESERVED_BYTES = frozenset(name.encode() for name in RESERVED)
 _OUTCOMES = {Resolution.COMMIT: TransactionType.COMMIT, Resolution.ROLLBACK: TransactionType.ROLLBACK}
 _STORED = frozenset((Code.OK, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT, Code.HA_NOT_AVAILABLE))
 assert SYS_FLAG_TRANSACTION & TransactionType.PREPARED
@@ -67,9 +74,44 @@ class SendCalls:
 
     def __init__(self, parts: BrokerContext, clients: GrpcClients, lite: LiteCalls) -> None:
         self._parts = parts
+        self._reader = GrpcSendReader(RESERVED_BYTES, USER_BYTES_MAX, SENT_BODY_BYTES_MAX)
+        self._plain_topics: dict[str, TopicConfig] = {}
         self._clients = clients
         self._lite = lite
         self._turn = itertools.count()
+
+    def take_plain(self, caller: Caller, data: bytes) -> bytes | None:
+        """The answer to a call with one plain message for a topic that is sent to; None: the general path."""
+        server, topics = self._parts.server, self._parts.topics
+        fast_path = server.fast_path
+        if fast_path is None or server.may_answer is not None or caller.account is not None:
+            return None
+        read = self._reader.read(data, caller.address, self._parts.clock.now_ms())
+        if read is None:
+            return None
+        send, key = read
+        config = topics.get(send.topic)
+        if config is None or not self._takes_plain(config):
+            return None
+        send.queue_id = next(self._turn) % max(1, config.write_queues)
+        offset = fast_path.take_offset(send, caller.born_host)
+        return None if offset < 0 else grpc_send_answer(key, offset)
+
+    def _takes_plain(self, config: TopicConfig) -> bool:
+        """Whether a topic takes plain messages of clients; looked up once until it is changed."""
+        if self._plain_topics.get(config.name) is config:
+            return True
+        wanted = config.attributes.get(MESSAGE_TYPE)
+        if wanted is not None and MessageType.NORMAL not in MESSAGE_TYPES.get(wanted, tuple(MessageType)):
+            return False
+        try:
+            check_topic(config.name)
+        except Refused:
+            return False
+        if len(self._plain_topics) >= TOPICS_MAX:
+            self._plain_topics.clear()
+        self._plain_topics[config.name] = config
+        return True
 
     async def send(self, ask: Ask) -> Any:
         """Store one message, or several of a topic."""

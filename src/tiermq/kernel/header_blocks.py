@@ -4,8 +4,7 @@
     001xxxxx   size of the table                     000xxxxx   new field, not kept; its value follows both
     text: bit 7 Huffman, 7 bits length, bytes        numbers end in following bytes when their prefix is all ones
 
-The Huffman code and the fixed part of the table are those of the library `hpack`, whose own decoder takes twice as
-long: it makes an object for each field, and decodes texts that it has just seen.
+The Huffman code and the fixed part of the table are the owner's (`HeaderCodes`).
 
 Invariants: the table holds at most `TABLE_BYTES`, counted as the RFC says; a block has at most so many bytes of fields
 as its owner says, however small it is; what is no block raises BadBlock, and the connection ends.
@@ -13,11 +12,7 @@ as its owner says, however small it is; what is no block raises BadBlock, and th
 
 from __future__ import annotations
 
-from collections import deque
-
-from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import decode_huffman
-from hpack.table import HeaderTable
+from typing import NamedTuple
 
 from tiermq.errors import RemotingError
 
@@ -26,32 +21,38 @@ TABLE_BYTES = 4_096
 ENTRY_BYTES = 32
 """Added to the length of each field."""
 NUMBER_MAX = 1 << 24
-TEXTS_MAX = 4_096
-"""Decoded texts that are remembered."""
-TEXT_BYTES_MAX = 256
-"""Of one that is."""
+HUFFMAN_COMPLETE, HUFFMAN_EMITS, HUFFMAN_FAILS = 1, 2, 4
 Field = tuple[bytes, bytes]
-_STATIC: tuple[Field, ...] = tuple(HeaderTable.STATIC_TABLE)
-STATIC_LAST = 0x80 + len(_STATIC)
-"""The byte that stands for the last field of the static table."""
-assert _STATIC[7] == (b":status", b"200")
 
 
 class BadBlock(RemotingError):
     """Bytes that are no header block."""
 
 
+class HeaderCodes(NamedTuple):
+    """What all decoders of a protocol share."""
+
+    static: tuple[Field, ...]
+    """The fixed part of the table, from index 1 on."""
+    huffman: bytes
+    """For 256 states and each half byte: the next state, flags (complete, emits, fails), the byte that is emitted."""
+    kept: dict[bytes, str]
+    """The fields that `metadata` returns, with the names that it returns them by."""
+
+
 class HeaderDecoder:
     """See the module. One for each connection."""
 
-    __slots__ = ("_fields_bytes_max", "_size", "_table", "_table_bytes", "_texts")
+    __slots__ = ("_codes", "_fields_bytes_max", "_size", "_table", "_table_bytes")
 
-    def __init__(self, fields_bytes_max: int) -> None:
+    def __init__(self, fields_bytes_max: int, codes: HeaderCodes) -> None:
+        assert len(codes.huffman) == 3 * 16 * 256
         self._fields_bytes_max = fields_bytes_max
-        self._table: deque[Field] = deque()
+        self._codes = codes
+        self._table: list[Field] = []
+        """The newest last."""
         self._size = 0
         self._table_bytes = TABLE_BYTES
-        self._texts: dict[bytes, bytes] = {}
 
     def decode(self, block: bytes) -> list[Field]:
         """The fields of a block. Raises BadBlock."""
@@ -60,13 +61,7 @@ class HeaderDecoder:
         try:
             while at < len(block):
                 first = block[at]
-                if 0x80 < first <= STATIC_LAST:  # Most fields are of a table, and have one byte.
-                    field = _STATIC[first - 0x81]
-                    at += 1
-                elif STATIC_LAST < first < 0xFF and first - STATIC_LAST <= len(self._table):
-                    field = self._table[first - STATIC_LAST - 1]
-                    at += 1
-                elif first & 0x80:
+                if first & 0x80:
                     index, at = _number(block, at, 0x7F)
                     field = self._field(index)
                 elif first & 0x40:
@@ -89,17 +84,21 @@ class HeaderDecoder:
                 found.append(field)
         except IndexError as error:
             raise BadBlock("expected a whole header block, found a part of one") from error
-        except HPACKDecodingError as error:
-            raise BadBlock(f"expected a Huffman code, found none: {error}") from error
         return found
 
+    def metadata(self, block: bytes) -> dict[str, str]:
+        """The kept fields of a block, as text; the last one of a name counts. Raises BadBlock."""
+        kept = self._codes.kept
+        return {kept[name]: value.decode("latin-1") for name, value in self.decode(block) if name in kept}
+
     def _field(self, index: int) -> Field:
-        if 0 < index <= len(_STATIC):
-            return _STATIC[index - 1]
-        place = index - len(_STATIC) - 1
+        static = self._codes.static
+        if 0 < index <= len(static):
+            return static[index - 1]
+        place = index - len(static) - 1
         if not 0 <= place < len(self._table):
             raise BadBlock(f"expected an index of the table, found {index}")
-        return self._table[place]
+        return self._table[len(self._table) - 1 - place]
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index, at = _number(block, at, mask)
@@ -117,28 +116,34 @@ class HeaderDecoder:
         if end > len(block):
             raise BadBlock(f"expected a text of {length} bytes, found {len(block) - at}")
         raw = block[at:end]
-        if not is_coded:
-            return raw, end
-        text = self._texts.get(raw)
-        if text is None:
-            text = bytes(decode_huffman(raw))
-            if len(raw) <= TEXT_BYTES_MAX:
-                if len(self._texts) >= TEXTS_MAX:
-                    self._texts.clear()
-                self._texts[raw] = text
-        return text, end
+        return (self._decompressed(raw) if is_coded else raw), end
+
+    def _decompressed(self, raw: bytes) -> bytes:
+        codes, state, flags = self._codes.huffman, 0, HUFFMAN_COMPLETE
+        found = bytearray()
+        for byte in raw:
+            for half in (byte >> 4, byte & 0x0F):
+                at = 3 * (16 * state + half)
+                state, flags = codes[at], codes[at + 1]
+                if flags & HUFFMAN_FAILS:
+                    raise BadBlock("expected a Huffman code, found none")
+                if flags & HUFFMAN_EMITS:
+                    found.append(codes[at + 2])
+        if not flags & HUFFMAN_COMPLETE:
+            raise BadBlock("expected a Huffman code, found a part of one")
+        return bytes(found)
 
     def _keep(self, field: Field) -> None:
         size = len(field[0]) + len(field[1]) + ENTRY_BYTES
         self._evict(size)
         if size <= self._table_bytes:
-            self._table.appendleft(field)
+            self._table.append(field)
             self._size += size
 
     def _evict(self, coming_bytes: int) -> None:
         """Make room; a field that is larger than the table empties it."""
         while self._table and self._size + coming_bytes > self._table_bytes:
-            name, value = self._table.pop()
+            name, value = self._table.pop(0)
             self._size -= len(name) + len(value) + ENTRY_BYTES
 
 
