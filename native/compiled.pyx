@@ -84,7 +84,7 @@ from cython.cimports.framing import (
     wire_number32,
 )
 from cython.cimports.grpc_sends import grpc_read_send, grpc_send_t, part_t
-from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.native import (
@@ -155,6 +155,7 @@ __all__ = [
     "Frame",
     "FrameReader",
     "GetPage",
+    "GrpcMessageWriter",
     "GrpcSendReader",
     "HeaderCodes",
     "HeaderDecoder",
@@ -218,6 +219,7 @@ from tiermq.kernel.frame_reader import FRAME_BYTES_MAX, escaped_text, refusal  #
 from tiermq.kernel.frame_reader import ack_answers as general_ack_answers  # noqa: E402
 from tiermq.kernel.frame_reader import pull_answer as general_pull_answer  # noqa: E402
 from tiermq.kernel.frame_reader import send_answer as general_send_answer  # noqa: E402
+from tiermq.kernel.grpc_messages import COMPRESSED_FLAGS  # noqa: E402
 from tiermq.kernel.grpc_sends import GRPC_SEND_CODE as SEND_CODE_OF_GRPC  # noqa: E402
 from tiermq.kernel.grpc_sends import GRPC_STATUS_OK as STATUS_OK_OF_GRPC  # noqa: E402
 from tiermq.kernel.header_blocks import ENTRY_BYTES as HEADER_ENTRY_BYTES  # noqa: E402
@@ -306,6 +308,7 @@ NUMBER_MAX = cython.declare(int64_t, HEADER_NUMBER_MAX)
 HUFFMAN_COMPLETE = cython.declare(cython.int, 1)
 HUFFMAN_EMITS = cython.declare(cython.int, 2)
 HUFFMAN_FAILS = cython.declare(cython.int, 4)
+COMPRESSED_BITS = cython.declare(int64_t, COMPRESSED_FLAGS)
 GRPC_SEND_CODE = cython.declare(int32_t, SEND_CODE_OF_GRPC)
 GRPC_STATUS_OK = cython.declare(bytes, STATUS_OK_OF_GRPC)
 
@@ -322,4 +325,5 @@ include "frame_reader.pxi"
 include "fast_send_path.pxi"
 include "header_blocks.pxi"
 include "grpc_sends.pxi"
+include "grpc_messages.pxi"
 include "deferred_record.pxi"

@@ -30,6 +30,7 @@ from tiermq.kernel.frame_reader import (
     send_answer,
 )
 from tiermq.kernel.get_page import GetPage, TransferLimits, read_page
+from tiermq.kernel.grpc_messages import GrpcMessageWriter
 from tiermq.kernel.grpc_sends import GrpcSendReader, grpc_send_answer
 from tiermq.kernel.header_blocks import BadBlock, HeaderCodes, HeaderDecoder
 from tiermq.kernel.index_reader import IndexReader, QueryOffsets, query_index
@@ -70,6 +71,7 @@ __all__ = [
     "Frame",
     "FrameReader",
     "GetPage",
+    "GrpcMessageWriter",
     "GrpcSendReader",
     "HeaderCodes",
     "HeaderDecoder",

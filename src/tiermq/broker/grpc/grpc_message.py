@@ -27,7 +27,9 @@ from tiermq.grpc.messages import (
     Message,
     MessageType,
     bytes_beside,
+    message_class,
 )
+from tiermq.kernel import GrpcMessageWriter
 from tiermq.message import properties as names
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import encode_properties
@@ -48,6 +50,7 @@ RECOVERY_S_MAX = 3600
 LITE_NAME = "__LITE_TOPIC"
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
+ReceiveMessageResponse = message_class("ReceiveMessageResponse")
 GZIP_MAGIC = b"\x1f\x8b"
 ZLIB_FLAG = 0x300
 """Of a record's system flag: the body is by zlib."""
@@ -64,6 +67,16 @@ RESERVED = frozenset(
         "PROPERTY_CORRELATION_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", "__MSG_TYPE",
     }
 )  # fmt: skip
+
+
+APART = frozenset(
+    (
+        names.SHARDING_KEY, LITE_NAME, names.MESSAGE_PRIORITY, TRACE_CONTEXT, names.TIMER_DELIVER_MS,
+        names.TIMER_OUT_MS, names.DLQ_ORIGIN_TOPIC, names.TRAN_MSG, names.DELAY, names.TIMER_DELAY_SEC,
+        names.TIMER_DELAY_MS,
+    )
+)  # fmt: skip
+"""What makes a consumer's message another than a plain one."""
 
 
 class Refused(TierMQError):
@@ -301,6 +314,21 @@ def are_long(messages: Iterable[StoredMessage]) -> bool:
         if is_compressed(message.sys_flag) or total > SHORT_BYTES_MAX:
             return True
     return False
+
+
+_WRITER = GrpcMessageWriter(frozenset(name.encode() for name in RESERVED), frozenset(name.encode() for name in APART))
+
+
+def given_answer(message: StoredMessage, topic: bytes, handle: str, attempt: int) -> bytes:
+    """A record as the answer of a receive: ReceiveMessageResponse."""
+    digest = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper().encode()
+    plain = _WRITER.write(topic, message, digest, handle.encode(), attempt)
+    if plain is not None:
+        return plain
+    answer = ReceiveMessageResponse()
+    fill_message(answer.message, message, topic.decode(), handle=handle, attempt=attempt)
+    made: bytes = answer.SerializeToString()
+    return made
 
 
 def given_message(message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> Any:

@@ -21,7 +21,7 @@ from tiermq.broker.grpc.grpc_clients import (
     status_of,
 )
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS
-from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, are_long, fill_message, set_timestamp
+from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, are_long, given_answer, set_timestamp
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
 from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
@@ -390,12 +390,8 @@ class ReceiveCalls:
 
 
 def _encoded(topic: str, given: list[tuple[StoredMessage, str, int]]) -> list[bytes]:
-    found: list[bytes] = []
-    for message, handle, attempt in given:
-        answer = ReceiveMessageResponse()
-        fill_message(answer.message, message, topic, handle=handle, attempt=attempt)
-        found.append(answer.SerializeToString())
-    return found
+    name = topic.encode()
+    return [given_answer(message, name, handle, attempt) for message, handle, attempt in given]
 
 
 def _ack_of(number: int, group: str, topic: str, receipt: Receipt) -> AckRequest:
