@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.brokers import broker_config
 from broker.consuming import Peer, running
 from interop.mqadmin_commands import BROKER, SILENT, outcome
 from tiermq.broker.admin.unserved_processor import REASONS
@@ -18,7 +17,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 def test_each_is_refused_with_its_sentence(tmp_path: Path, is_slave: bool) -> None:
     nowhere: dict[str, Any] = {"broker_id": 1, "ha_master_address": "127.0.0.1:1"} if is_slave else {}
     role = "SLAVE" if is_slave else "ASYNC_MASTER"
-    with running(tmp_path, config=broker_config(**nowhere), broker_role=role) as broker, Peer(broker) as peer:
+    with running(tmp_path, store={"broker_role": role}, **nowhere) as broker, Peer(broker) as peer:
         assert broker.replication.is_slave is is_slave
         for code, reason in REASONS.items():
             answer = peer.ask(code)
