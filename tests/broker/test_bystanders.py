@@ -417,7 +417,7 @@ CONTROLLER_FLOODS: dict[str, tuple[int, dict[str, str], Callable[[int], Any], in
         SETS_AT_ONCE,
     ),
     "replicas": (
-        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, {"brokerName": "b", "clusterName": "C", "masterBrokerId": "1"},
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, {"brokerName": "b", "masterBrokerId": "1", "masterEpoch": "1"},
         lambda count: {"syncStateSet": list(range(count)), "syncStateSetEpoch": 1}, MEMBERS_MAX,
     ),
 }  # fmt: skip
