@@ -185,7 +185,7 @@ GRPC_JAVA = ForeignClient(
 )
 """The same in Java."""
 GRPC_JAVA_OLDER = replace(
-    GRPC_JAVA, name="rocketmq-client-java-5.0", packages=("org.apache.rocketmq:rocketmq-client-java:5.0.8",)
+    GRPC_JAVA, name="rocketmq-client-java-older", packages=("org.apache.rocketmq:rocketmq-client-java:5.0.8",)
 )
 """Its last version before lite topics."""
 GRPC_GO = ForeignClient(
