@@ -8,6 +8,7 @@
            the disk, on one core; and of files in memory, on all cores.
 `export`   A topic's history into Parquet by the job, against `df.write.parquet` of the same scan.
 `idle`     A micro-batch that has one message to carry, against half a second.
+`query`    A rare topic by a condition, a view and `attach`, against the option; a hot key against a scan of its queue.
 `memory`   The most that driver and workers hold at 1, 4 and 16 times the size: 1 is flat.
 
 scan, offload and export run in one session `local[1]` whose driver, JVM and workers share one core (`--core`);
@@ -32,6 +33,7 @@ from benchmarks import (
     spark_key_side,
     spark_memory_side,
     spark_offload_side,
+    spark_query_side,
     spark_scan_side,
     spark_verify_side,
     store_side,
@@ -96,6 +98,11 @@ def idle(work: Work, place: Path) -> None:
     spark_idle_side.add_to(work.made, *found)
 
 
+def query(work: Work, place: Path) -> None:
+    taken = spark_query_side.measure_in_child(place, work.size, rounds=work.rounds, warmup=work.warmup)
+    spark_query_side.add_to(work.made, taken)
+
+
 def scaling(work: Work, place: Path) -> None:
     size = SCALING_FACTOR * work.size
     measured = spark_offload_side.measure_scaling(place, size, rounds=work.rounds, warmup=work.warmup)
@@ -120,6 +127,7 @@ IN_CHILDREN: dict[str, Callable[[Work, Path], None]] = {
     "scaling": scaling,
     "verify": verify,
     "idle": idle,
+    "query": query,
     "memory": memory,
 }
 ON_ONE_CORE: dict[str, Callable[[Work, SparkSession, Path], None]] = {

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import skips
 from examples import DEFAULT
 from simulation.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from servers.asked import Asked
     from servers.seaweedfs import SeaweedFS
 
 # No deadlines: a shared machine may stop for longer than any honest limit. In CI examples are derived from the test's
@@ -34,6 +36,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 def manual_clock() -> ManualClock:
     """A clock at a fixed hour that moves only when the test moves it."""
     return ManualClock()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    """No credentials, and a server in the place of every metadata address."""
+    from servers.asked import Asked
+
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "")  # So that it is unset again, should the test's subject set it.
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    with Asked() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
 def _log_levels() -> dict[str, int]:
@@ -192,17 +208,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(WaitingEarly(), "waiting-early")
     if not hasattr(config, "workerinput"):  # Under xdist the workers' reports reach the process that started them.
         config.pluginmanager.register(FailureList(config), "failure-list")
+        if os.environ.get(skips.VARIABLE):
+            config.pluginmanager.register(skips.SkipsFail(), "skips-fail")
     if os.environ.get("TIERMQ_STALLS"):
         config.pluginmanager.register(importlib.import_module("stalls").asked_for(os.environ), "stalls")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count what did not run, by reason, so that a green line never hides a lane."""
-    reasons: dict[str, int] = {}
-    for report in terminalreporter.stats.get("skipped", []):
-        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reason = text.removeprefix("Skipped: ")
-        reasons[reason] = reasons.get(reason, 0) + 1
+    reasons = dict(skips.skipped(terminalreporter))
     counter = terminalreporter.config.pluginmanager.get_plugin("lane-counter")
     assert counter is not None
     left_out = counter.count

@@ -258,6 +258,8 @@ CALLED_BY_OTHERS = {
     "resume_writing",
     # click calls a group and a type.
     "convert", "format_commands", "get_command", "invoke", "resolve_command",
+    # pyiceberg calls the files of a catalogue.
+    "_initialize_fs",
     # PyYAML calls a loader; Spark's worker calls `traceback`.
     "construct_mapping", "print_exc",
     # The demo's child process, by the text of its program; its process id is for its tests.

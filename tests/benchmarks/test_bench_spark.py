@@ -19,6 +19,7 @@ from benchmarks import (
     spark_key_side,
     spark_memory_side,
     spark_offload_side,
+    spark_query_side,
     spark_scan_side,
     spark_verify_side,
 )
@@ -103,6 +104,16 @@ def test_an_idle_batch_of_half_a_second_is_one() -> None:
     assert made.rates == {"idle_batch_seconds": 0.5}
 
 
+def test_a_query_that_takes_twice_as_long_as_its_option_is_a_half() -> None:
+    made = Report("query")
+    taken = {way: [2.0] for way in spark_query_side.WAYS} | {
+        spark_query_side.OPTION: [1.0],
+        spark_query_side.SCAN: [3.0],
+    }
+    spark_query_side.add_to(made, taken)
+    assert made.ratios == dict(zip(spark_query_side.RATIOS, [0.5, 0.5, 0.5, 1.5], strict=True))
+
+
 def test_every_row_of_the_table_has_a_ratio_with_a_target() -> None:
     wanted = [
         spark_scan_side.RATIO,
@@ -114,8 +125,8 @@ def test_every_row_of_the_table_has_a_ratio_with_a_target() -> None:
         spark_idle_side.RATIO,
         spark_memory_side.RATIO,
     ]
-    assert len(wanted) == len(PARTS)
-    assert all(TARGETS[name].required for name in wanted)
+    assert len(wanted) == len(PARTS) - 1
+    assert all(TARGETS[name].required for name in (*wanted, *spark_query_side.RATIOS))
     assert set(PARTS) == {*ON_ONE_CORE, *IN_CHILDREN}
 
 
@@ -157,6 +168,7 @@ def run_tiny(directory: Path, *more: str) -> dict[str, Any]:
         ),
         ("export", {"export_vs_write_parquet", "export_vs_write_parquet_zstd"}),
         ("idle", {"idle_batch_half_second_vs_taken"}),
+        ("query", set(spark_query_side.RATIOS)),
         ("memory", {"memory_1x_vs_16x"}),
     ],
 )

@@ -6,7 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from tiermq.broker.group.client_processor import LOCKED_QUEUES_MAX
+from tiermq.broker.group.subscription import HEARTBEAT_GROUPS_MAX, HEARTBEAT_SUBSCRIPTIONS_MAX, HEARTBEAT_TAGS_MAX
+from tiermq.broker.pop.pop_acks import ACKS_MAX
 from tiermq.broker.pull.cold_flow import THRESHOLDS_MAX
+from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig, encode_register_body
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -57,11 +61,23 @@ FLOODS: list[tuple[int, Body]] = [
     (200, lambda count: {"groupName": "G", "attributes": {f"a{each}": "v" for each in range(count)}}),
 ]
 LISTS: list[tuple[int, Body, int]] = [
-    (18, lambda count: {"topicConfigList": [{"topicName": f"t{each}"} for each in range(count)]}, 5_000),
-    (225, lambda count: {"groupConfigList": [{"groupName": f"g{each}"} for each in range(count)]}, 5_000),
+    (18, lambda count: {"topicConfigList": [{"topicName": f"t{each}"} for each in range(count)]}, TABLE_ENTRIES_MAX),
+    (225, lambda count: {"groupConfigList": [{"groupName": f"g{each}"} for each in range(count)]}, TABLE_ENTRIES_MAX),
     (2001, lambda count: "".join(f"g{each}=1\n" for each in range(count)), THRESHOLDS_MAX),
 ]
 FLOODS += [(code, body) for code, body, _ in LISTS]
+TAKEN: list[tuple[int, Body, int]] = [
+    (34, consumers, HEARTBEAT_GROUPS_MAX),
+    (34, producers, HEARTBEAT_GROUPS_MAX),
+    (34, subscriptions, HEARTBEAT_SUBSCRIPTIONS_MAX),
+    (34, tags, HEARTBEAT_TAGS_MAX),
+    (41, queues, LOCKED_QUEUES_MAX),
+    (42, queues, LOCKED_QUEUES_MAX),
+    (200151, acks, ACKS_MAX),
+    *LISTS,
+]
+"""The longest lists that are not refused."""
+TAKEN_NAMES = [f"{code}-{number}" for number, (code, _, _) in enumerate(TAKEN)]
 FLOODS += [(25, lambda count: "".join(f"flushDiskType{each}=1\n" for each in range(count)))]
 NAMES = [f"{code}-{body(1) and number}" for number, (code, body) in enumerate(FLOODS)]
 

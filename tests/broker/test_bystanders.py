@@ -15,28 +15,56 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from string import ascii_letters
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
 
 from broker.brokers import send_command
 from broker.consuming import running
-from broker.floods import FLOODS, MANY, NAME_LISTS, NAMES, Body, data_of, filter_servers, register, route
+from broker.floods import (
+    FLOODS,
+    MANY,
+    NAME_LISTS,
+    NAMES,
+    TAKEN,
+    TAKEN_NAMES,
+    Body,
+    data_of,
+    filter_servers,
+    register,
+    route,
+)
 from broker.grpc.grpc_peer import GrpcPeer
 from broker.pop.pop_peer import pop_fields
 from servers.bystander import PAUSE_S, Bystander, Window
 from servers.loopback import free_ports
+from servers.preloaded import Preloaded
 from servers.serving import Serving
+from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
 from tiermq.broker.grpc.grpc_message import PLAIN_BYTES_MAX
-from tiermq.grpc.messages import SERVICE, Encoding, request_class
+from tiermq.broker.topic.attributes import LITE_CLIENT_QUOTA_MAX
+from tiermq.controller.broker_set import MEMBERS_MAX
+from tiermq.controller.controller_processor import SETS_AT_ONCE
+from tiermq.grpc.messages import (
+    LITE_PUSH_CONSUMER,
+    PUSH_CONSUMER,
+    SERVICE,
+    Code,
+    Encoding,
+    LiteAction,
+    TelemetryCommand,
+    request_class,
+)
 from tiermq.message.client_batch import BATCH_ELEMENTS_MAX, BatchElement, encode_client_batch
 from tiermq.message.topic_name import TOPIC_QUEUES_MAX
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.client import BlockingClient
-from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import BODY_BYTES_MAX
 
 pytestmark = pytest.mark.slow
 
@@ -52,10 +80,11 @@ MAX_OFFSET = RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "que
 
 
 class Cost(NamedTuple):
-    """How long a bystander waits, p99."""
+    """How long a bystander waits, p99, and what the floods were answered."""
 
     beside_s: float
     alone_s: float
+    codes: frozenset[int] = frozenset()
 
     @property
     def ratio(self) -> float:
@@ -70,8 +99,12 @@ def cost_to_a_bystander(port: int, asked: RemotingCommand, flood: RemotingComman
 
     Floods and pauses alternate, so that a loaded machine makes both slower.
     """
+    codes: set[int] = set()
     with BlockingClient("127.0.0.1", port, timeout_s=PATIENCE_S) as client:
-        return cost_of(lambda: client.request(flood), port, asked, f"{flood.code}, {len(flood.body)} bytes")
+        name = f"{flood.code}, {len(flood.body)} bytes"
+        cost = cost_of(lambda: codes.add(client.request(flood).code), port, asked, name)
+    print(f"answered {sorted(codes)}")
+    return cost._replace(codes=frozenset(codes))
 
 
 def cost_of(flood: Callable[[], object], port: int, asked: RemotingCommand, name: str) -> Cost:
@@ -125,6 +158,17 @@ def test_a_bystander_hardly_notices_a_flood(broker_port: int, code: int, body: B
     flood = RemotingCommand(code, body=data_of(body(count)))
     cost = cost_to_a_bystander(broker_port, MAX_OFFSET, flood)
     assert cost.ratio < RATIO_MAX, cost
+    if len(flood.body) > BODY_BYTES_MAX:  # Refused unread: what is read is measured at the limits.
+        assert cost.codes == {ResponseCode.INVALID_PARAMETER}
+
+
+@pytest.mark.parametrize(("code", "body", "most"), TAKEN, ids=TAKEN_NAMES)
+def test_a_bystander_hardly_notices_the_longest_list_that_is_taken(
+    broker_port: int, code: int, body: Body, most: int
+) -> None:
+    cost = cost_to_a_bystander(broker_port, MAX_OFFSET, RemotingCommand(code, body=data_of(body(most))))
+    assert cost.ratio < RATIO_MAX, cost
+    assert cost.codes == {0}
 
 
 @pytest.mark.parametrize("code", [21, 43, 201, 328])
@@ -167,12 +211,17 @@ def test_a_bystander_notices_a_loop_that_stands_still(tmp_path: Path, code: int,
 def grpc_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of a broker that serves both protocols, with a topic of many queues."""
     [port] = free_ports(1)
-    with Serving(tmp_path_factory.mktemp("grpc") / "store", grpc_server_port=port) as served:
+    lite = {"enable_lmq": True, "enable_multi_dispatch": True}
+    with Serving(tmp_path_factory.mktemp("grpc") / "store", grpc_server_port=port, **lite) as served:
         with BlockingClient("127.0.0.1", served.port, timeout_s=PATIENCE_S) as client:
             queues = {"readQueueNums": TOPIC_QUEUES_MAX, "writeQueueNums": TOPIC_QUEUES_MAX}
             wide = {"topicName": "wide", **queues}
             ranked = {"topicName": "ranked", **queues, "attributes": {"+message.type": "PRIORITY"}}
-            _done(client, 18, {"topicConfigList": [wide, ranked, {"topicName": "T"}]})
+            lites = {"topicName": "lite", "attributes": {"+message.type": "LITE"}}
+            _done(client, 18, {"topicConfigList": [wide, ranked, lites, {"topicName": "T"}]})
+            bound = {"+lite.bind.topic": "lite"}
+            many = {"groupName": "many", "attributes": {**bound, "+lite.sub.client.quota": str(LITE_CLIENT_QUOTA_MAX)}}
+            _done(client, 225, {"groupConfigList": [many, {"groupName": "few", "attributes": bound}]})
         yield served.port, port
 
 
@@ -219,6 +268,60 @@ def test_a_bystander_hardly_notices_a_call_of_grpc(grpc_ports: tuple[int, int], 
                 stub(data, metadata=peer.metadata, timeout=PATIENCE_S)
 
         cost = cost_of(flood, port, MAX_OFFSET, f"{method} {name}, {len(data)} bytes")
+    assert cost.ratio < RATIO_MAX, cost
+
+
+LITE_LISTS: dict[str, tuple[str, list[str], Code]] = {
+    "most": ("many", ["".join(each) for each in itertools.product(ascii_letters[:36], repeat=3)], Code.OK),
+    "repeated": ("many", ["a"] * 85_000, Code.OK),
+    "quota": ("few", [f"l{each}" for each in range(LITE_QUOTA)], Code.OK),
+    "over-quota": ("few", ["a"] * 85_000, Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED),
+}
+"""What a client wants of lite topics: the group, the names (a call has 256 KiB), and the answer."""
+
+
+@pytest.mark.parametrize("name", LITE_LISTS)
+def test_a_bystander_hardly_notices_a_list_of_lite_topics(grpc_ports: tuple[int, int], name: str) -> None:
+    """All of the list, and then the first of it alone: both long steps, to take and to drop."""
+    group, names, code = LITE_LISTS[name]
+    subscription = {"group": {"name": group}, "subscriptions": [{"topic": {"name": "lite"}}]}
+    asked = {"action": LiteAction.COMPLETE_ADD, "topic": {"name": "lite"}, "group": {"name": group}}
+    with GrpcPeer(grpc_ports[1]) as peer:
+        assert peer.settle(client_type=LITE_PUSH_CONSUMER, subscription=subscription).status.code == Code.OK
+        requests = [request_class("SyncLiteSubscription")(**asked, lite_topic_set=each) for each in (names, names[:1])]
+
+        def flood() -> None:
+            found = [peer.call("SyncLiteSubscription", each, timeout_s=PATIENCE_S).status.code for each in requests]
+            assert found == [code, Code.OK]
+
+        cost = cost_of(flood, grpc_ports[0], MAX_OFFSET, f"SyncLiteSubscription {name}, {len(names)} names")
+    assert cost.ratio < RATIO_MAX, cost
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "subscriptions": {
+        "client_type": PUSH_CONSUMER,
+        "subscription": {
+            "group": {"name": "settled"},
+            "subscriptions": [{"topic": {"name": f"{each:x}"}} for each in range(3_400)],
+        },
+    },
+    "topics": {"client_type": 1, "publishing": {"topics": [{"name": f"{each:x}"} for each in range(2_000)]}},
+}
+"""Settings of a client have at most 32 KiB."""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_bystander_hardly_notices_long_settings(grpc_ports: tuple[int, int], name: str) -> None:
+    with GrpcPeer(grpc_ports[1]) as peer:
+        assert peer.settle(**SETTINGS[name]).status.code == Code.OK
+        command = TelemetryCommand(settings=SETTINGS[name])
+
+        def flood() -> None:
+            peer.tell(command)
+            assert next(peer.telemetry).status.code == Code.OK
+
+        cost = cost_of(flood, grpc_ports[0], MAX_OFFSET, f"Telemetry {name}, {command.ByteSize()} bytes")
     assert cost.ratio < RATIO_MAX, cost
 
 
@@ -303,3 +406,42 @@ def test_a_bystander_of_a_name_server_hardly_notices_a_long_list(names_process: 
     asked = RemotingCommand(105, ext={"topic": "none"})
     cost = cost_to_a_bystander(names_process, asked, RemotingCommand(code, ext=NAME_LISTS[code]))
     assert cost.ratio < RATIO_MAX, cost
+
+
+# Controllers
+
+
+CONTROLLER_FLOODS: dict[str, tuple[int, dict[str, str], Callable[[int], Any], int]] = {
+    "sets": (
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, lambda count: [f"b{each}" for each in range(count)],
+        SETS_AT_ONCE,
+    ),
+    "replicas": (
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, {"brokerName": "b", "masterBrokerId": "1", "masterEpoch": "1"},
+        lambda count: {"syncStateSet": list(range(count)), "syncStateSetEpoch": 1}, MEMBERS_MAX,
+    ),
+}  # fmt: skip
+"""Requests of a controller with lists, and how long these may be."""
+
+
+@pytest.fixture(scope="module")
+def controller_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a controller in a process of its own."""
+    state = f"file://{tmp_path_factory.mktemp('controller')}"
+    process = Preloaded(["controller", "--port", "0", "--json", "--state", state])
+    with process:
+        try:
+            yield int(json.loads(process.stdout.readline())["port"])
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", CONTROLLER_FLOODS)
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_bystander_of_a_controller_hardly_notices_a_list(controller_port: int, name: str, is_taken: bool) -> None:
+    code, ext, body, most = CONTROLLER_FLOODS[name]
+    flood = RemotingCommand(code, ext=ext, body=data_of(body(most if is_taken else MANY)))
+    asked = RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    cost = cost_to_a_bystander(controller_port, asked, flood)
+    assert cost.ratio < RATIO_MAX, cost
+    assert (ResponseCode.INVALID_PARAMETER in cost.codes) != is_taken

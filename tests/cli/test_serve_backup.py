@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.store.local_store import LocalStore
+from waiting import until
 
 
 def sent(served: Serving, bodies: range) -> list[int]:
@@ -65,7 +69,7 @@ def forked(tmp_path: Path, count: int) -> Serving:
     backup.rename(store)
     with LocalStore.open(store, **SIZES) as local:
         assert [local.put(Message("T", b"forked", 0)).queue_offset for _ in range(count)] == [*range(20, 20 + count)]
-    return Serving(store, "--tier", tier)
+    return Serving(store, "--tier", tier, "--metrics-port", "0")
 
 
 def objects(tmp_path: Path) -> dict[Path, bytes]:
@@ -84,13 +88,22 @@ def test_a_disk_that_wrote_other_messages_than_its_tier_has_is_not_started(tmp_p
     assert objects(tmp_path) == before
 
 
-def test_a_disk_that_went_past_its_tier_with_other_messages_is_served_and_not_uploaded(tmp_path: Path) -> None:
+def ready_page(served: Serving) -> tuple[int, dict[str, Any]]:
+    with urllib.request.urlopen(f"http://{served.ready['metrics']}/ready") as page:
+        return page.status, json.load(page)
+
+
+def test_a_forked_queue_is_served_and_reported_and_not_uploaded(tmp_path: Path) -> None:
     before: dict[Path, bytes] = {}
     with forked(tmp_path, 40) as served:
         before = objects(tmp_path)
         assert end_of(served) == 60
         assert sent(served, range(1)) == [60]
-        assert _body(served, 30) == "forked"
+        assert _body(served, 30) == "forked"  # The tier has another message of that number.
+        until(lambda: "warnings" in ready_page(served)[1])
+        status, page = ready_page(served)
+        assert (status, list(page["warnings"])) == (200, ["forked queues"])
+        assert "other messages under the numbers of T-0 from offset 20:" in page["warnings"]["forked queues"]
     assert before
     assert objects(tmp_path) == before
     assert "closed with 41 messages that only" in served.log()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,10 @@ GRPC_JAVA = ForeignClient(
     "rocketmq-client-java", ("org.apache.rocketmq:rocketmq-client-java:5.1.0",), "GrpcRocketmq.java", _by_maven
 )
 """The same in Java."""
+GRPC_JAVA_OLDER = replace(
+    GRPC_JAVA, name="rocketmq-client-java-older", packages=("org.apache.rocketmq:rocketmq-client-java:5.0.8",)
+)
+"""Its last version before lite topics."""
 GRPC_GO = ForeignClient(
     "rocketmq-clients-go",
     ("github.com/apache/rocketmq-clients/golang/v5@v5.1.3",),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from clients.environments import GRPC_CLIENTS
-from clients.environments import Unavailable as NoClient
+from clients.conftest import available
+from clients.environments import GRPC_CLIENTS, GRPC_JAVA, GRPC_JAVA_OLDER, ForeignClient
 from interop.proxy import Proxy, fetch_proxy
 from interop.rocketmq import Unavailable
 from servers.serving import Serving
@@ -25,9 +25,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 BODIES = [f"order {number}" for number in range(10)]
 
 
-CLIENT = GRPC_CLIENTS[0]
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with Serving(tmp_path_factory.mktemp("behind-a-proxy") / "store") as served:
@@ -38,11 +35,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def endpoints(broker: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         distribution = fetch_proxy()
-        CLIENT.prepare()
-    except (Unavailable, NoClient) as reason:
-        pytest.skip(f"no proxy or no gRPC client here: {reason}")
+    except Unavailable as reason:
+        pytest.skip(f"no proxy here: {reason}")
     with Proxy(distribution, broker.name_server, tmp_path_factory.mktemp("proxy")) as proxy:
         yield proxy.endpoints
+
+
+@pytest.fixture(params=[GRPC_CLIENTS[0], GRPC_JAVA_OLDER, GRPC_JAVA], ids=lambda each: each.name)
+def client(request: pytest.FixtureRequest) -> ForeignClient:
+    return available(request.param)
 
 
 def make(broker: Serving, topic: str, group: str, *, is_ordered: bool) -> None:
@@ -63,18 +64,20 @@ def received(events: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def test_a_simple_consumer_acknowledges_and_asks_for_another_time(
-    broker: Serving, endpoints: str, tmp_path: Path
+    broker: Serving, endpoints: str, client: ForeignClient, tmp_path: Path
 ) -> None:
-    make(broker, "normal", "simple", is_ordered=False)
-    place = {"endpoints": endpoints, "topic": "normal", "group": "simple"}
-    assert len(CLIENT.run(tmp_path, **place, bodies=BODIES)) == len(BODIES)
-    got = received(CLIENT.run(tmp_path, **place, receive=len(BODIES), again=[BODIES[3]]))
+    place = {"endpoints": endpoints, "topic": f"normal-{client.name}", "group": f"simple-{client.name}"}
+    make(broker, place["topic"], place["group"], is_ordered=False)
+    assert len(client.run(tmp_path, **place, bodies=BODIES)) == len(BODIES)
+    got = received(client.run(tmp_path, **place, receive=len(BODIES), again=[BODIES[3]]))
     assert sorted(got) == sorted([*((body, 1) for body in BODIES), (BODIES[3], 2)])
 
 
-def test_a_simple_consumer_keeps_the_order_of_a_message_group(broker: Serving, endpoints: str, tmp_path: Path) -> None:
-    make(broker, "fifo", "ordered", is_ordered=True)
-    place = {"endpoints": endpoints, "topic": "fifo", "group": "ordered"}
-    assert len(CLIENT.run(tmp_path, **place, bodies=BODIES, messageGroup="one")) == len(BODIES)
-    got = received(CLIENT.run(tmp_path, **place, receive=len(BODIES)))
+def test_a_simple_consumer_keeps_the_order_of_a_message_group(
+    broker: Serving, endpoints: str, client: ForeignClient, tmp_path: Path
+) -> None:
+    place = {"endpoints": endpoints, "topic": f"fifo-{client.name}", "group": f"ordered-{client.name}"}
+    make(broker, place["topic"], place["group"], is_ordered=True)
+    assert len(client.run(tmp_path, **place, bodies=BODIES, messageGroup="one")) == len(BODIES)
+    got = received(client.run(tmp_path, **place, receive=len(BODIES)))
     assert got == [(body, 1) for body in BODIES]

@@ -657,7 +657,7 @@ class Broker:
 
     def warnings(self) -> dict[str, str]:
         """What is wrong and keeps clients from nothing: a tier that does not answer, or that a job has, whose uploads
-        wait; tables of a master that a slave cannot copy.
+        wait; queues whose history in the tier is another one; tables of a master that a slave cannot copy.
         """
         found = {}
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
@@ -665,6 +665,14 @@ class Broker:
             found["tier"] = str(trouble)
         elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
+        if self.parts.tiered is not None and (forked := self.parts.tiered.tier.engine.forked()):
+            named = ", ".join(f"{topic}-{queue} from offset {at}" for (topic, queue), at in sorted(forked.items())[:3])
+            found["forked queues"] = (
+                f"the tier has other messages under the numbers of {named}"
+                f"{f' and {len(forked) - 3} more queues' if len(forked) > 3 else ''}: they are not uploaded, and reads "
+                "return this disk's. Keep the directory, restore into an empty one, and put the messages again that "
+                "only the old one has"
+            )
         if self.replication.keeper is not None and (tails := self.replication.keeper.cut_tails()):
             found["cut tails"] = (
                 f"unacknowledged bytes of replaced masters are kept in {', '.join(tails[-3:])}"

@@ -204,6 +204,7 @@ class CommitJournal:
     """The documents of one table. Belongs to one thread; close it."""
 
     def __init__(self, place: DataPlace, driver: TierDriver | None = None) -> None:
+        place.require_credentials()
         self.place = place
         self._driver = driver or open_driver(f"{place.url}/{FOLDER}")
 

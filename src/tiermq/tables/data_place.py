@@ -2,6 +2,8 @@
 
     file:///lake/orders      /lake/orders      s3://bucket/prefix (AWS_* variables, AWS_ENDPOINT_URL)      gs://…
 
+Credentials come from the environment. Without any, a location in an object store is refused before a request is sent,
+and no client of tables uses the cloud's metadata address, neither for credentials nor for a region.
 A file that `create` has closed is durable. `move` gives a file its last name; it may be repeated after a crash.
 Clients of object stores are created on first use, in the process that uses them.
 """
@@ -19,9 +21,16 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from tiermq.errors import BadOption, StagingLost
+from tiermq.errors import BadOption, StagingLost, TierCredentials
+from tiermq.tier.driver.tier_url import CREDENTIALS, missing_credentials
 
 SCHEMES = ("file", "s3", "gs")
+_CREDENTIALS = {
+    "s3": tuple(names for names in CREDENTIALS["s3"] if names != ("AWS_SKIP_SIGNATURE",)),
+    "gs": (("GOOGLE_APPLICATION_CREDENTIALS",),),
+}
+"""Variables that pyarrow, deltalake and pyiceberg all read: fewer than those of tiers."""
+NO_METADATA = "AWS_EC2_METADATA_DISABLED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,10 @@ class DataPlace:
             return cls(f"file://{os.path.abspath(os.path.expanduser(text))}")
         parts = urlsplit(text)
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise BadOption("expected a plain URL without a user, password or settings; credentials are in AWS_* and …")
+            raise BadOption(
+                "expected a plain URL without a user, password or settings: the credentials of tables come from the "
+                f"environment, found more in {parts.scheme}://{parts.hostname or ''}{parts.path}"
+            )
         if parts.scheme not in SCHEMES or (parts.scheme != "file" and not parts.netloc):
             raise BadOption(f"expected a path, file:///dir, s3://bucket/prefix or gs://bucket/prefix, found {text!r}")
         if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
@@ -62,6 +74,19 @@ class DataPlace:
     def path(self) -> str:
         """The path as the file system knows it: of a disk, or bucket and key."""
         return self.url.split("://", 1)[1]
+
+    def require_credentials(self) -> None:
+        """Raises TierCredentials, which lists the variables, before any request is sent."""
+        scheme = urlsplit(self.url).scheme
+        if scheme == "s3":
+            # Otherwise pyarrow asks there for a region that is not in the environment, also with credentials. The
+            # variable is how its client, and that of deltalake, are switched; an operator's own value stays.
+            os.environ.setdefault(NO_METADATA, "true")
+        if ways := missing_credentials(_CREDENTIALS.get(scheme, ((),)), os.environ):
+            raise TierCredentials(
+                f"{self.url}: expected credentials in the environment, found none. Set {ways}. Tables are not written "
+                "with the identity of the machine"
+            )
 
     def child(self, name: str) -> DataPlace:
         return DataPlace(f"{self.url}/{name}")
@@ -134,6 +159,7 @@ class DataPlace:
             return
 
     def _system(self) -> Any:
+        self.require_credentials()
         endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         return _file_system(os.getpid(), urlsplit(self.url).scheme, endpoint, region)

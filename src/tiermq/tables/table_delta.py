@@ -139,6 +139,7 @@ class DeltaLakeTable:
 
     @property
     def _uri(self) -> str:
+        self.place.require_credentials()
         return self.place.path if self.place.is_local else self.place.url
 
     def _open(self) -> DeltaTable | None:

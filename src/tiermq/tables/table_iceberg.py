@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import _parquet_files_to_data_files
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import IdentityTransform
@@ -41,6 +43,15 @@ NAME_MAPPING = "schema.name-mapping.default"
 SQLITE = "sqlite:///"
 SORTED_BY = ("brokerName", "topic", "queueId", "queueOffset")
 """As tasks write rows: queues in their order, each by its offsets."""
+
+
+class CheckedFiles(PyArrowFileIO):
+    """Metadata files of a table in the catalogue in a file. Without credentials a bucket is refused, as for data."""
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> Any:
+        kind = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}.get(scheme, scheme)
+        DataPlace(f"{kind}://{netloc or ''}").require_credentials()
+        return super()._initialize_fs(scheme, netloc)
 
 
 class IcebergTable:
@@ -246,7 +257,8 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
     with own_errors(f"catalogue {path}", SQLAlchemyError, OSError):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         place = str(warehouse_of(catalog, warehouse))
-        return load_catalog("tiermq", type="sql", uri=catalog, warehouse=place, **s3_properties())
+        files = {PY_IO_IMPL: f"{CheckedFiles.__module__}.{CheckedFiles.__qualname__}"}
+        return load_catalog("tiermq", type="sql", uri=catalog, warehouse=place, **files, **s3_properties())
 
 
 def s3_properties() -> dict[str, str]:

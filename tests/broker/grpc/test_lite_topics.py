@@ -17,7 +17,7 @@ from broker.grpc.grpc_peer import GrpcPeer
 from servers.loopback import free_ports
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.grpc import grpc_service
+from tiermq.broker.grpc import grpc_service, lite_calls
 from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
 from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class
 from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX, lite_parent
@@ -387,6 +387,36 @@ def test_subscriptions_of_all_clients_have_a_bound(tmp_path: Path) -> None:
             assert two.want("ann", "bob") == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
             one.call("NotifyClientTermination", group={"name": "G"})
             assert two.want("ann", "bob", "carl") == Code.OK
+
+
+def test_long_lists_of_lite_topics_are_taken_and_dropped_while_others_are_served(
+    broker: Broker, given_way: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lite_calls, "SLICE_S", 0.0)
+    names = [f"l{each}" for each in range(200)]
+
+    def count() -> str:
+        return next(
+            each for each in broker.render_metrics().splitlines() if each.startswith("tiermq_lite_subscriptions ")
+        )
+
+    with LitePeer(broker) as peer:
+        given_way.clear()
+        assert peer.want(*names) == Code.OK
+        assert len(given_way) >= 2 * len(names)  # Each is checked, and each is subscribed to.
+        given_way.clear()
+        assert peer.want("l0", action=LiteAction.COMPLETE_ADD) == Code.OK
+        assert len(given_way) >= len(names)
+        assert count().endswith(" 1")
+        assert peer.want(*names) == Code.OK
+        given_way.clear()
+        assert peer.want(*names, action=LiteAction.PARTIAL_REMOVE) == Code.OK
+        assert len(given_way) >= 2 * len(names)
+        assert peer.want(*names) == Code.OK
+        given_way.clear()
+        peer.call("NotifyClientTermination", group={"name": "G"})
+        until(lambda: count().endswith(" 0"))
+        assert len(given_way) >= len(names) - 1
 
 
 # Exclusive subscriptions.

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.brokers import broker_config
@@ -31,7 +31,16 @@ from tiermq.broker.send.send_checks import (
 )
 from tiermq.errors import RequestRefused
 from tiermq.kernel import SendRequest
-from tiermq.message.properties import decode_properties, encode_properties
+from tiermq.message.properties import (
+    CLUSTER,
+    GIVEN_BACK,
+    INNER_MULTI_QUEUE_OFFSET,
+    MSG_REGION,
+    POP_CK,
+    TRACE_ON,
+    decode_properties,
+    encode_properties,
+)
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import ResponseCode
 
@@ -56,15 +65,27 @@ def request(**values: Any) -> SendRequest:
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=6)
 
 
-@given(st.dictionaries(TEXT, TEXT, max_size=4), st.booleans())
-def test_a_client_s_properties_stay_and_the_broker_s_come_once(found: dict[str, str], has_key: bool) -> None:
-    if has_key:
-        found["UNIQ_KEY"] = "K"
-    encoded = encode_properties({**found, "POP_CK": "x", "TRACE_ON": "false", "CLUSTER": "other"})
-    properties, key = completed(encoded, ADDED, lambda: "made")
-    assert key == ("K" if has_key else "made")
+BROKER_S = dict.fromkeys((POP_CK, GIVEN_BACK, MSG_REGION, TRACE_ON, CLUSTER, INNER_MULTI_QUEUE_OFFSET), "forged")
+"""Properties that only a broker sets: of a client's message they are dropped, as RocketMQ drops POP_CK."""
+
+
+@example(found={POP_CK: "0"}, key=None, forged={})
+@example(found={}, key="K", forged=BROKER_S)
+@given(
+    st.dictionaries(TEXT | st.sampled_from(sorted(BROKER_S)), TEXT, max_size=4),
+    st.none() | TEXT,
+    st.dictionaries(st.sampled_from(sorted(BROKER_S)), TEXT),
+)
+def test_a_client_s_properties_stay_and_the_broker_s_come_once(
+    found: dict[str, str], key: str | None, forged: dict[str, str]
+) -> None:
+    kept = {name: value for name, value in found.items() if name not in {*BROKER_S, "UNIQ_KEY"}}
+    sent = {**found, **forged} if key is None else {**found, "UNIQ_KEY": key, **forged}
+    expected_key = sent.get("UNIQ_KEY", "made")
+    properties, key = completed(encode_properties(sent), ADDED, lambda: "made")
+    assert key == expected_key
     assert decode_properties(properties) == {
-        **found,
+        **kept,
         "UNIQ_KEY": key,
         "MSG_REGION": "R",
         "TRACE_ON": "true",

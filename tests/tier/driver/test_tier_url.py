@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
-import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from servers.asked import Asked
 from tier.driver.conformance import fresh_segment
 from tiermq.errors import BadTierUrl, TierCredentials, TierError
 from tiermq.metrics import Registry
@@ -109,45 +106,6 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     with pytest.raises(BadTierUrl, match="come from the environment") as caught:
         open_driver(f"s3://key:{SECRET}@bucket/prefix", environment=AWS)
     assert SECRET not in str(caught.value)
-
-
-class Asked(http.server.ThreadingHTTPServer):
-    """A server on this machine that keeps the requests it was sent, and answers none of them well."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.requests: list[str] = []
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def answer(handler) -> None:  # noqa: N805
-                self.requests.append(f"{handler.command} {handler.path}")
-                handler.send_error(404)
-
-            do_GET = do_PUT = do_HEAD = do_POST = answer  # noqa: N815
-
-            def log_message(self, *_words: object) -> None:
-                """Not printed."""
-
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    """Stands for every metadata address and for the endpoint, so that no test can reach the real ones."""
-    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
-        monkeypatch.delenv(name)
-    with Asked() as server:
-        monkeypatch.setenv("AWS_METADATA_ENDPOINT", server.address)
-        monkeypatch.setenv("GCE_METADATA_HOST", server.address.removeprefix("http://"))
-        monkeypatch.setenv("HOME", "/nonexistent")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

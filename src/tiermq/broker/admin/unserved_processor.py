@@ -28,7 +28,9 @@ REASONS: Mapping[int, str] = {
     ),
     RequestCode.ADD_BROKER: _CONTAINER,
     RequestCode.REMOVE_BROKER: _CONTAINER,
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: "This broker is a master: it follows no other broker's flush offset.",
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: (
+        "No request sets a master's flush offset: a slave copies its master's log, and has a flush offset of its own."
+    ),
     RequestCode.SET_COMMITLOG_READ_MODE: "Read-ahead of commit-log files is left to the operating system.",
     **{RequestCode(code): _ACCOUNTS for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)},
     **dict.fromkeys(

@@ -18,6 +18,8 @@ of it are held back (`OrderInfos`); what clients subscribe to is bounded. All st
 from __future__ import annotations
 
 import threading
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
@@ -47,6 +49,7 @@ from tiermq.message.topic_name import LITE_SEPARATOR, lite_queue, lite_topic_pro
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.limits import SLICE_S
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -149,20 +152,23 @@ class LiteCalls:
         self._clients.require_bound(group, topic)
         if len(request.lite_topic_set) > self._clients.lite_quota(group):
             raise self._over_quota(group)
-        named = {light_queue(topic, each) for each in request.lite_topic_set}
+        named = set()
+        for each in request.lite_topic_set:
+            named.add(light_queue(topic, each))
+            await ask.give_way()
+        if self._clients.find(ask.caller) is not known:
+            raise self._has_ended()
         client = self._lite.get(ask.caller.key)
         if client is None:
             client = self._lite[ask.caller.key] = LiteClient(known)
         if request.action == LiteAction.COMPLETE_ADD:
-            self._remove(client, client.queues - named)
+            await self._drop(ask, client, client.queues - named)
         if request.action in (LiteAction.PARTIAL_ADD, LiteAction.COMPLETE_ADD):
             await self._add(ask, client, named - client.queues)
             return SyncLiteSubscriptionResponse(status=status(Code.OK))
-        gone = client.queues & named if request.action == LiteAction.PARTIAL_REMOVE else set(client.queues)
-        self._remove(client, gone)
-        if request.action == LiteAction.PARTIAL_REMOVE and self._has(group, LITE_RESET_LEFT, "true"):
-            for name in gone:
-                self._move(group, name, 0)
+        is_partial = request.action == LiteAction.PARTIAL_REMOVE
+        gone = client.queues & named if is_partial else set(client.queues)
+        await self._drop(ask, client, gone, resets=is_partial and self._has(group, LITE_RESET_LEFT, "true"))
         return SyncLiteSubscriptionResponse(status=status(Code.OK))
 
     def _over_quota(self, group: str) -> Refused:
@@ -193,15 +199,34 @@ class LiteCalls:
             self._start_at(client.group, name, ask.request.offset_option)
             client.ready[name] = None
             client.wake()
-            await ask.give_way()
-            if self._lite.get(ask.caller.key) is not client:
-                raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has ended")
+            await self._give_way(ask, client)
+
+    async def _drop(self, ask: Ask, client: LiteClient, queues: set[str], *, resets: bool = False) -> None:
+        for name in queues:
+            if name in client.queues:  # Otherwise another call has dropped it in between.
+                self._remove(client, {name})
+                if resets:
+                    self._move(client.group, name, 0)
+            await self._give_way(ask, client)
+
+    async def _give_way(self, ask: Ask, client: LiteClient) -> None:
+        """Let others be served. Raises Refused when the client is gone afterwards."""
+        await ask.give_way()
+        if self._lite.get(ask.caller.key) is not client:
+            raise self._has_ended()
+
+    def _has_ended(self) -> Refused:
+        return Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has ended")
 
     def _claim(self, client: LiteClient, name: str, *, takes: bool) -> bool:
         """Whether a lite topic is the client's, in a group that gives each to one client. `takes`: it asks for this
         one; otherwise it has sent all that it wants, and may have lost this one meanwhile.
         """
-        others = [each for each in self._subscribers.get(name, ()) if each.group == client.group]
+        others = [
+            each
+            for each in self._subscribers.get(name, ())
+            if each.group == client.group and self._lite.get(each.owner.caller.key) is each  # One that ended has none.
+        ]
         if others and not takes:
             client.lost(name)
             return False
@@ -252,13 +277,21 @@ class LiteCalls:
         client = self._lite.pop(gone.caller.key, None)
         if client is None:
             return
-        due_ms = self._parts.clock.now_ms() + RELEASE_MS
-        for name in client.queues:
+        client.wake()
+        self._leave(client, self._parts.clock.now_ms() + RELEASE_MS)
+
+    def _leave(self, client: LiteClient, due_ms: int) -> None:
+        """Give what an ended client had to others, in slices: it may be very much."""
+        until_s = monotonic() + SLICE_S
+        while client.queues:
+            name = client.queues.pop()
             for other in self._subscribers[name]:
                 if other.group == client.group and name in other.blocked:
                     other.blocked[name] = min(other.blocked[name], due_ms)
-        self._remove(client, client.queues)
-        client.wake()
+            self._remove(client, {name})
+            if monotonic() >= until_s:
+                self._parts.server.give_way(partial(self._leave, client, due_ms))
+                return
 
     # Events.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -34,7 +34,7 @@ from tiermq.tier.names import OBJECT_SUFFIX
 
 SCHEMES = ("file", "s3", "gs", "az", "memory")
 REQUEST_TIMEOUT_S = 60  # For a whole request: no write should be much larger than 100 MiB.
-_CREDENTIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+CREDENTIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "s3": (
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
         ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
@@ -123,11 +123,11 @@ def bare_driver(url: str, environment: Mapping[str, str], request_timeout_s: flo
     root = _directory(parts, url) if parts.scheme == "file" else None
     if root is not None and not over_objects:
         return PosixDriver(root)
-    if parts.scheme in _CREDENTIALS and not parts.netloc:
+    if parts.scheme in CREDENTIALS and not parts.netloc:
         raise BadTierUrl(f"expected {parts.scheme}://<bucket>/<prefix>, found no bucket in {url!r}")
     prefix = unquote(parts.path).strip("/")
     shown = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
-    if parts.scheme in _CREDENTIALS and setting != _INSTANCE:
+    if parts.scheme in CREDENTIALS and setting != _INSTANCE:
         _require_credentials(parts.scheme, shown, environment)
     _require_client(shown)
     from tiermq.tier.driver import object_stores
@@ -186,17 +186,21 @@ def _setting(parts: SplitResult) -> tuple[str, str] | None:
 
 def _require_credentials(scheme: str, shown: str, environment: Mapping[str, str]) -> None:
     """Raises TierCredentials, which lists the variables, before any request is sent."""
+    if ways := missing_credentials(CREDENTIALS[scheme], environment):
+        raise TierCredentials(
+            f"{shown}: expected credentials in the environment, found none. Set {ways}; or use the identity "
+            f"of the machine with {shown}?identity=instance"
+        )
+
+
+def missing_credentials(lines: Sequence[Sequence[str]], environment: Mapping[str, str]) -> str:
+    """The variables to set, in words; empty when those of one line are set."""
 
     def is_set(name: str) -> bool:
         value = environment.get(name, "").strip()
         return value.lower() in ("1", "true") if name in _SWITCHES else bool(value)
 
-    if not any(all(map(is_set, names)) for names in _CREDENTIALS[scheme]):
-        ways = ", or ".join(" and ".join(names) for names in _CREDENTIALS[scheme])
-        raise TierCredentials(
-            f"{shown}: expected credentials in the environment, found none. Set {ways}; or use the identity "
-            f"of the machine with {shown}?identity=instance"
-        )
+    return "" if any(all(map(is_set, names)) for names in lines) else ", or ".join(map(" and ".join, lines))
 
 
 def _directory(parts: SplitResult, url: str) -> Path:
