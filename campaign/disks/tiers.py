@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 }
 LOCAL_PARTS = {
     "tieredStoreMetadata.db": "tier metadata",
-    "tieredStoreMetadata.db.machine": "machine of the metadata",
+    "tier.machine": "machine of the metadata",
     "tier.lock": "tier lock",
     "coverage.tiermq.json": "coverage",
 }

@@ -110,7 +110,7 @@ def test_the_files_of_deploy_copy_a_broker_by_executors_that_the_scheduler_of_sp
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ) as driver:  # fmt: skip
             assert driver.stderr is not None
-            lines = []
+            lines: list[str] = []
             while "copied" not in (line := driver.stderr.readline()):
                 assert line, lines
                 lines.append(line)

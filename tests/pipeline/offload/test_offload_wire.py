@@ -198,7 +198,7 @@ def test_a_settle_time_of_the_operator_is_kept_and_one_that_gives_up_the_promise
         assert (report.done["messages"], stop.waits) == (60, [waits_s])
         risks = ["may give copied offsets to other messages" in note for note in report.details["notes"]]
         assert risks == [True] * is_short
-        stop, lines = Waiting(), []
+        stop, lines = Waiting(), list[str]()
         stop.happens[1] = stop.set
         world.offload(stop=stop, scope=world.scope(settle_s=chosen_s), trigger_s=6.0, say=lines.append)
         noted = [line for line in lines if f"note: {CLUSTER}/broker-0" in line]

@@ -45,7 +45,7 @@ from tiermq.files.os_file_access import is_seal_broken, seal_file
 
 DAMAGED, REPLACED = ".damaged", ".replaced"
 JOURNAL, SHARED = "-wal", "-shm"
-MACHINE = ".machine"
+MACHINE = "tier.machine"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -58,18 +58,19 @@ def this_machine() -> str:
 
 
 class OneMachine:
-    """Held by each process that has a database open: a shared lock on a file beside it, which names their machine.
+    """Held by each process that has a database open: a shared lock on `tier.machine` beside it.
 
-    The first one names its machine under an exclusive lock. It is the file system that knows who holds the lock, so
+    The file names their machine. The first one names its machine under an exclusive lock. It is the file system that knows who holds the lock, so
     nothing is left behind by a process or a machine that dies; without locks across machines nothing is detected.
     """
 
     def __init__(self, path: str) -> None:
         """Raises StoreLocked when processes of another machine have the database open."""
         self._descriptor = -1
-        with translated("open the tier's metadata", path + MACHINE):
+        beside = os.path.join(os.path.dirname(path), MACHINE)
+        with translated("open the tier's metadata", beside):
             try:
-                self._descriptor = os.open(path + MACHINE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except OSError as error:
                 if error.errno not in _NOT_WRITABLE:
                     raise
@@ -153,8 +154,9 @@ def put_away(path: Path) -> None:
 
 def discard(path: Path) -> None:
     """Delete closed metadata, with their journal."""
-    for suffix in (SHARED, JOURNAL, MACHINE, ""):
+    for suffix in (SHARED, JOURNAL, ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.with_name(MACHINE).unlink(missing_ok=True)
 
 
 def put_back(path: Path) -> None:
