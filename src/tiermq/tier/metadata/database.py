@@ -60,8 +60,9 @@ def this_machine() -> str:
 class OneMachine:
     """Held by each process that has a database open: a shared lock on `tier.machine` beside it.
 
-    The file names their machine. The first one names its machine under an exclusive lock. It is the file system that knows who holds the lock, so
-    nothing is left behind by a process or a machine that dies; without locks across machines nothing is detected.
+    The file names their machine: the first one writes it, under an exclusive lock. It is the file system that knows who
+    holds the lock, so nothing is left behind by a process or a machine that dies; without locks across machines nothing
+    is detected.
     """
 
     def __init__(self, path: str) -> None:
