@@ -34,7 +34,12 @@ SETTINGS: dict[str, Any] = {
     "tiered_store_index_file_max_index_num": 120,
     "file_reserved_time": 0,
 }
-LOCAL_PARTS = {"tieredStoreMetadata.db": "tier metadata", "tier.lock": "tier lock", "coverage.tiermq.json": "coverage"}
+LOCAL_PARTS = {
+    "tieredStoreMetadata.db": "tier metadata",
+    "tier.machine": "machine of the metadata",
+    "tier.lock": "tier lock",
+    "coverage.tiermq.json": "coverage",
+}
 
 
 class Contents(NamedTuple):
@@ -45,7 +50,7 @@ class Contents(NamedTuple):
 class TierGround:
     """`cold`: the store's own log is cleaned away as far as the tier has it."""
 
-    repaired = frozenset({"tier metadata", "lease", "tier lock", "coverage"})
+    repaired = frozenset({"tier metadata", "machine of the metadata", "lease", "tier lock", "coverage"})
 
     unsummed = frozenset({"index of the tier, local"})
 

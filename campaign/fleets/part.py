@@ -114,8 +114,9 @@ class FleetKills:
         fleet.load.start(TOPIC, name, fleet.names, queues=QUEUES)
         for fault in faults:
             fleet.load.wait(fault.after)
-            counts[f"killed: {fault.victim}"] += fleet.kill(fault.victim, chance)
-            counts["kills"] += 1
+            killed = fleet.kill(fault.victim, chance)
+            counts[f"killed: {fault.victim}"] += killed
+            counts["kills"] += killed
             if fault.victim == "object store":
                 fleet.load.wait(fault.away)
                 fleet.start_store()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from campaign.fleets.check import TierCheck
 from campaign.fleets.load import Acknowledged
+from campaign.fleets.part import Fault, FleetKills, _World
+from campaign.part import Outcome
 from pipeline.offload.wire_world import WireWorld, wire_world
 from tiermq import Message
 
@@ -78,3 +81,42 @@ def test_an_offset_that_was_acknowledged_twice_is_a_problem_of_the_load() -> Non
     load.note("b 0 7 1 0")
     load.note("b 0 7 2 0")
     assert load.problems == ["b acknowledged offset 7 of queue 0 twice"]
+
+
+class StillFleet:
+    """Has no executor, and brokers that send nothing."""
+
+    def __init__(self, sent: Acknowledged) -> None:
+        self._sent = sent
+        self.driver_starts = self.asked_again = 0
+        self.names = ""
+        self.brokers: list[Any] = []
+        self.driver_ends: list[int] = []
+        self.load = self
+
+    def start(self, *_words: Any, **_options: Any) -> None:
+        pass
+
+    def wait(self, _messages: int) -> None:
+        pass
+
+    def stop(self) -> Acknowledged:
+        return self._sent
+
+    def kill(self, victim: str, _chance: random.Random) -> bool:
+        return victim != "executor"
+
+    def metric(self, _name: str) -> dict[str, float]:
+        return {}
+
+    def delete_local_files(self) -> None:
+        pass
+
+
+def test_a_fault_that_found_no_process_is_not_counted(world: WireWorld) -> None:
+    outcome, faults = Outcome(), [Fault("executor", 1, 1), Fault("worker", 1, 1), Fault("driver", 1, 1)]
+    played = _World(cast("Any", StillFleet(sent(world, [0, 1, 2]))), check_of(world))
+    assert FleetKills()._run(played, "r1", faults, random.Random(1), outcome) == []
+    assert {name: outcome.counts[name] for name in outcome.counts if "kill" in name} == {
+        "killed: executor": 0, "killed: worker": 1, "killed: driver": 1, "kills": 2,
+    }  # fmt: skip

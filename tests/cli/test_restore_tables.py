@@ -233,6 +233,18 @@ def test_a_job_copies_the_tables_of_a_store_directory_too(world: World) -> None:
         world.require_continued()
 
 
+def test_a_job_copies_the_tables_of_a_running_broker_over_the_wire_too(world: World) -> None:
+    world.config.write_text(f"flush_commit_log_thorough_interval = 100\n{world.config.read_text()}")
+    with world.serving(tier=False):
+        world.fill()
+        words = ("--namesrv", world.name_server, "--tier", world.tier, "--master", "here")
+        assert world.json("pipeline", "offload", *words)["done"]["messages"] == 9
+    world.lose_disk()
+    world.restore()
+    with world.serving():
+        world.require_continued()
+
+
 def test_a_damaged_table_is_reported_and_the_others_are_restored(world: World) -> None:
     with world.serving():
         world.fill()

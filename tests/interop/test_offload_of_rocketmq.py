@@ -13,8 +13,9 @@ import pytest
 
 from history.history_world import read_all
 from interop.peer import Described
-from interop.rocketmq import CLUSTER_NAME, SMALL_FILES, Cluster, Unavailable, fetch
+from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Cluster, Unavailable, fetch
 from pipeline.offload.offload_world import TIER
+from pipeline.offload.wire_world import segments_of
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, ScanRequest
@@ -89,6 +90,12 @@ def test_every_message_of_the_official_client_is_in_the_tier_at_its_offset(tmp_p
         assert copy(cluster, tier).done["messages"] == 100
         assert in_tier(tier) == expected_of(sent)
         assert verify_tier(open_driver(tier)).problems == []
+    # The store directory, which its broker has closed, gives the same bytes.
+    by_directory = (tmp_path / "other").as_uri()
+    place = f"{tmp_path / 'store'}={CLUSTER_NAME}/{BROKER_NAME}"
+    report = offload([place], by_directory, topics=["orders"], config=TIER, index="later")
+    assert (report.problems, report.done["messages"]) == ([], 300)
+    assert segments_of(by_directory) == segments_of(tier)
 
 
 def test_a_broker_that_is_killed_while_it_is_copied_loses_and_doubles_nothing(tmp_path: Path) -> None:

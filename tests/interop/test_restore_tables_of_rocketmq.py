@@ -44,8 +44,9 @@ def state_of(cluster: Cluster) -> dict[str, Any]:
     return {name: decode_lenient_json(text, name) for name, text in found.items()}
 
 
+@pytest.mark.parametrize("over_the_wire", [False, True], ids=["directory", "wire"])
 def test_a_consumer_of_rocketmq_continues_at_a_broker_restored_from_the_bucket(
-    start_broker: StartBroker, tmp_path: Path
+    start_broker: StartBroker, tmp_path: Path, over_the_wire: bool
 ) -> None:
     cluster = start_broker(tmp_path / "theirs")
     at = cluster.name_server
@@ -62,10 +63,14 @@ def test_a_consumer_of_rocketmq_continues_at_a_broker_restored_from_the_bucket(
     assert DELAY_OFFSETS.table in state[DELAY_OFFSETS.name]
     assert state[SETTINGS.name][SETTINGS.table]["brokerName"] == BROKER_NAME
     assert not [name for name in state[SETTINGS.name][SETTINGS.table] if "password" in name.lower()]
-    cluster.stop()
     tier = (tmp_path / "tier").as_uri()
-    place = f"{tmp_path / 'theirs'}={CLUSTER_NAME}/{BROKER_NAME}"
-    run("", "pipeline", "offload", "--store", place, "--tier", tier)
+    if over_the_wire:
+        run(at, "pipeline", "offload", "--tier", tier, "--master", "here", "--settle", "1s")
+        cluster.stop()
+    else:
+        cluster.stop()
+        place = f"{tmp_path / 'theirs'}={CLUSTER_NAME}/{BROKER_NAME}"
+        run("", "pipeline", "offload", "--store", place, "--tier", tier)
     for name in ("ours", "again"):
         run("", "tier", "restore", tier, "--store", tmp_path / name)
     with Serving(tmp_path / "ours", "--tier", tier, broker_name=BROKER_NAME) as served:

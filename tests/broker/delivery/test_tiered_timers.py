@@ -26,6 +26,7 @@ from tiermq.delivery.tiered_timers.timer_discovery import discover_timers
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.offload.wire_fleet import FleetScope
 from tiermq.testing import LocalBroker
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -251,19 +252,30 @@ def test_a_broker_without_a_tier_keeps_no_tiered_timers(tmp_path: Path) -> None:
         assert broker.broker.delivery.tiered_timers is None
 
 
-def test_a_tiered_timer_fires_on_a_broker_whose_messages_a_job_copies(tmp_path: Path, tier: str) -> None:
+@pytest.mark.parametrize("over_the_wire", [False, True], ids=["directory", "wire"])
+def test_a_tiered_timer_fires_on_a_broker_whose_messages_a_job_copies(
+    tmp_path: Path, tier: str, over_the_wire: bool
+) -> None:
     following: dict[str, Any] = {"tier": tier, "tier_dispatch_enable": False}
     with LocalBroker(tmp_path / "store", **{**following, **QUICK}) as broker:
         broker.create_topic("T", queues=1)
         send(broker, "far", broker.clock.now_ms() + 30 * DAY_MS)
         kept(broker, 1)
-        place = f"{tmp_path / 'store'}=DefaultCluster/broker-a"
-        assert offload([place], tier).done["messages"] == 0, "the job holds the lease of messages beside the broker"
+
+        def copied() -> Any:
+            if not over_the_wire:
+                return offload([f"{tmp_path / 'store'}=DefaultCluster/broker-a"], tier).done["messages"]
+            broker.broker.parts.local.flush()
+            report = offload([], tier, fleet=FleetScope(broker.name_server))
+            assert report.problems == []
+            return report.done["messages"]
+
+        assert copied() == 0, "the job holds the lease of messages beside the broker"
         broker.restart()
         kept(broker, 1)
         broker.advance(days=31)
         until(broker.broker, lambda: delivered(broker) == ["far"])
-        assert offload([place], tier).done["messages"] == 1
+        assert copied() == 1
 
 
 def test_an_operator_sees_far_timers_and_cancels_them(far_broker: LocalBroker, tier: str) -> None:

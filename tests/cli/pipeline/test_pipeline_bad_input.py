@@ -47,7 +47,7 @@ class Place:
 
     def contents(self) -> dict[str, tuple[int, int]]:
         """Everything but the lease, which a job may take and give back, and files that are only opened."""
-        passed_over = ("lease.tiermq.json", "tieredStoreMetadata.db", "tier.lock")
+        passed_over = ("lease.tiermq.json", "tieredStoreMetadata.db", "tier.lock", "tier.machine")
         return {
             str(file): (file.stat().st_size, file.stat().st_mtime_ns)
             for file in self.path.rglob("*")

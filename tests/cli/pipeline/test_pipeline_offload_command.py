@@ -20,8 +20,11 @@ from tiermq import Message
 from tiermq.cli.main import cli
 from tiermq.cli.pipeline.offload import seconds_of, settings_of_file
 from tiermq.errors import BadConfig
+from tiermq.testing import LocalBroker
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata import database
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.queue.segments import list_brokers
 from tiermq.tier.tiered_store import TieredStore
 
 
@@ -51,6 +54,28 @@ def test_the_report_for_eyes_names_what_was_done(store: Path, tmp_path: Path) ->
     assert f"{store} as prod/b1: copied 30 messages of 2 queues" in done.output
     again = run("--store", store, "--tier", tier, "--master", "here")
     assert f"{store} as prod/b1: nothing new" in again.output
+
+
+def test_a_store_that_a_broker_of_another_machine_has_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier, store = (tmp_path / "t").as_uri(), tmp_path / "store"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(database, "this_machine", lambda: "another-boot vm-2")
+        broker = LocalBroker(store, tier=tier, tier_dispatch_enable=False)
+        broker.start()
+    words = ("--store", f"{store}=DefaultCluster/broker-a", "--tier", tier, "--master", "here", "--json")
+    try:
+        broker.send("orders", b"x")
+        broker.broker.parts.local.flush()
+        for more in ((), ("--dry-run",), ("--forget-tier",)):
+            refused = run(*words, *more)
+            assert refused.exit_code == 1
+            assert "found that those of vm-2 have. SQLite's files must not be open on two machines" in refused.output
+        assert list_brokers(open_driver(tier), "DefaultCluster") == []
+    finally:
+        broker.stop()
+    assert report_of(run(*words))["done"]["messages"] == 1
 
 
 def test_a_store_that_does_not_know_its_broker_is_refused_until_it_is_named(store: Path, tmp_path: Path) -> None:

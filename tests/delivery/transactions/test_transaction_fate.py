@@ -23,6 +23,7 @@ from tiermq.history.reading import read_task
 from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanRequest, StorePlace
 from tiermq.message.topic_name import OPERATION_HALF_TOPIC
 from tiermq.pipeline.offload.job import offload
+from tiermq.pipeline.offload.wire_fleet import FleetScope
 from tiermq.testing import LocalBroker
 from tiermq.tier.tiered_store import TieredStore
 
@@ -110,10 +111,9 @@ def columns(history: OpenHistory, topic: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("by_job", [False, True])
-def test_the_tier_alone_has_outcomes_when_it_was_asked_to_keep_them(
-    tmp_path: Path, enabled: bool, by_job: bool
-) -> None:
+@pytest.mark.parametrize("by", ["the broker", "a job", "a job over the wire"])
+def test_the_tier_alone_has_outcomes_when_it_was_asked_to_keep_them(tmp_path: Path, enabled: bool, by: str) -> None:
+    by_job = by != "the broker"
     url = (tmp_path / "tier").as_uri()
     settings: dict[str, Any] = {"tier": url, "tier_transactions_enable": enabled, "transaction_check_max": 1}
     with LocalBroker(tmp_path / "store", **settings, tier_dispatch_enable=not by_job) as broker:
@@ -142,8 +142,11 @@ def test_the_tier_alone_has_outcomes_when_it_was_asked_to_keep_them(
         assert isinstance(store, TieredStore)
         if by_job:
             store.flush()
-            config = {"tier_transactions_enable": enabled}
-            offload([f"{tmp_path / 'store'}=DefaultCluster/broker-a"], url, config=config)
+            if by == "a job":
+                config = {"tier_transactions_enable": enabled}
+                offload([f"{tmp_path / 'store'}=DefaultCluster/broker-a"], url, config=config)
+            else:  # It goes by the broker's own settings.
+                assert offload([], url, fleet=FleetScope(broker.name_server)).problems == []
         assert store.flush_to_tier(60)
         place = int(halves["committed"].ext["msgId"][-16:], 16)
     shutil.rmtree(tmp_path / "store")

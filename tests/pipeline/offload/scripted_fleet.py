@@ -32,10 +32,12 @@ def body(value: Any) -> Answer:
     return 0, {}, json.dumps(value).encode()
 
 
-def rows(count: int, low: int = 0, topic: str = "orders", tag: bytes = b"x", store_ms: int = NOW_MS) -> list[bytes]:
+def rows(
+    count: int, low: int = 0, topic: str = "orders", tag: bytes = b"x", store_ms: int = NOW_MS, queue_id: int = 0
+) -> list[bytes]:
     return [
         encode_record(
-            topic=topic, body=tag, queue_id=0, queue_offset=offset, physical_offset=offset * 1000,
+            topic=topic, body=tag, queue_id=queue_id, queue_offset=offset, physical_offset=offset * 1000,
             born_timestamp_ms=store_ms, store_timestamp_ms=store_ms, properties={"KEYS": f"k{offset}"},
         )
         for offset in range(low, low + count)
@@ -82,10 +84,21 @@ class Peer:
 
 
 class ScriptedBroker(Peer):
-    """Queue 0 of each topic, from offset `low` on. `answers` replace those to a request code; None: the true one."""
+    """Queue 0 of each topic, from offset `low` on. `answers` replace those to a request code; None: the true one.
 
-    def __init__(self, topics: dict[str, list[bytes]], *, low: int = 0, flushed: bool = True) -> None:
-        self.topics, self.low, self.flushed = topics, low, flushed
+    `more`: the records of further queues, of which each topic has as many.
+    """
+
+    def __init__(
+        self,
+        topics: dict[str, list[bytes]],
+        *,
+        low: int = 0,
+        flushed: bool = True,
+        more: dict[tuple[str, int], list[bytes]] | None = None,
+    ) -> None:
+        self.topics, self.low, self.flushed, self.more = topics, low, flushed, more or {}
+        self.queues = 1 + max((queue_id for _, queue_id in self.more), default=0)
         self.boot = "1"
         self.settings = "flushDiskType=ASYNC_FLUSH\nfileReservedTime=48\n"
         self.answers: dict[int, Callable[[dict[str, str]], Answer | None]] = {}
@@ -99,16 +112,27 @@ class ScriptedBroker(Peer):
         if code == RequestCode.GET_BROKER_CONFIG:
             return 0, {}, self.settings.encode()
         if code == RequestCode.GET_ALL_TOPIC_CONFIG:
-            return body({"topicConfigTable": {name: {"readQueueNums": 1, "perm": 6} for name in self.topics}})
+            return body({"topicConfigTable": {name: {"readQueueNums": self.queues, "perm": 6} for name in self.topics}})
         if code == RequestCode.GET_TOPIC_STATS_INFO:
             return self.stats(ext["topic"], self.low, self.low + len(self.topics[ext["topic"]]))
         if code == RequestCode.PULL_MESSAGE:
-            return self.pull(self.topics[ext["topic"]], int(ext["queueOffset"]) - self.low, int(ext["maxMsgNums"]))
+            records = self.more.get((ext["topic"], int(ext["queueId"])), self.topics[ext["topic"]])
+            return self.pull(records, int(ext["queueOffset"]) - self.low, int(ext["maxMsgNums"]))
         return body({"offsetTable": {}, "subscriptionGroupTable": {}, "dataVersion": {}})
 
     def stats(self, topic: str, low: int, high: int) -> Answer:
-        row = {"minOffset": low, "maxOffset": high} | ({"flushedOffset": high} if self.flushed else {})
-        return body({"offsetTable": {json.dumps({"topic": topic, "brokerName": "b", "queueId": 0}): row}})
+        ends = {0: (low, high)} | {
+            queue_id: (self.low, self.low + len(records))
+            for (name, queue_id), records in self.more.items()
+            if name == topic
+        }
+        table = {
+            json.dumps({"topic": topic, "brokerName": "b", "queueId": queue_id}): (
+                {"minOffset": begin, "maxOffset": end} | ({"flushedOffset": end} if self.flushed else {})
+            )
+            for queue_id, (begin, end) in ends.items()
+        }
+        return body({"offsetTable": table})
 
     def pull(self, records: list[bytes], at: int, most: int) -> Answer:
         if at < 0:

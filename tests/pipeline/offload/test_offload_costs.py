@@ -123,4 +123,4 @@ def test_a_million_messages_of_a_job_cost_what_the_document_says(tmp_path: Path,
     report = offload([f"{tmp_path / 'store'}=c/b"], bucket, config=SMALL_INDEX)
     assert (report.problems, report.done["messages"]) == ([], 1_000_000)
     print(dict(counts_of(bucket)))
-    assert_published("1,000,000 messages of 200 bytes in 10 queues, by one job", counts_of(bucket))
+    assert_published("1,000,000 messages of 200 bytes without keys in 10 queues, by one job", counts_of(bucket))

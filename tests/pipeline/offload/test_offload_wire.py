@@ -21,6 +21,7 @@ from tiermq.message.record import encode_record
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.pipeline.offload.job import offload
 from tiermq.pipeline.offload.task import run_offload_task
+from tiermq.pipeline.offload.wire_broker import WireBroker
 from tiermq.pipeline.offload.wire_source import ByteThrottle, rebased
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.remoting.client import BlockingClient
@@ -149,17 +150,74 @@ def test_messages_that_are_not_flushed_yet_are_waited_for_and_later_ones_are_not
         assert manifest.max_offset == end
 
 
-@pytest.mark.parametrize(("flush", "settle_s"), [("ASYNC_FLUSH", 10.0), ("SYNC_FLUSH", 1.0)])
+# RocketMQ's flush service: fewer than four pages wait for the thorough interval, and for the interval of its loop.
+RARE = {"flush_commit_log_thorough_interval": 60_000, "flush_interval_commit_log": 2_000}
+
+
+@pytest.mark.parametrize(
+    ("settings", "settle_s"),
+    [
+        ({}, 15.0),
+        (RARE, 68.0),
+        ({"flush_disk_type": "SYNC_FLUSH"}, 1.0),
+        (RARE | {"flush_disk_type": "SYNC_FLUSH"}, 1.0),
+    ],
+    ids=["defaults", "rare", "each", "each, rare"],
+)
 def test_of_a_broker_that_does_not_report_flushes_only_what_was_seen_long_enough_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str, settle_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], settle_s: float
 ) -> None:
     as_rocketmq(monkeypatch)
-    with wire_world(tmp_path, flush_disk_type=flush) as world:
+    with wire_world(tmp_path, **settings) as world:
         fill(world.broker, 60)
         stop = Waiting()
         stop.happens[1] = lambda: fill(world.broker, 30, seed=2)
-        assert world.offload(stop=stop).done["messages"] == 60
+        report = world.offload(stop=stop)
+        assert (report.done["messages"], report.details["notes"]) == (60, [])
         assert stop.waits == [settle_s]
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen_s", "waits_s", "is_short"),
+    [
+        ({}, 2.0, 2.0, True),
+        ({}, 20.0, 20.0, False),
+        (RARE, 20.0, 20.0, True),
+        ({"flush_disk_type": "SYNC_FLUSH"}, 2.0, 1.0, False),
+    ],
+)
+def test_a_settle_time_of_the_operator_is_kept_and_one_that_gives_up_the_promise_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], chosen_s: float, waits_s: float,
+    is_short: bool,
+) -> None:  # fmt: skip
+    as_rocketmq(monkeypatch)
+    with wire_world(tmp_path, **settings) as world:
+        fill(world.broker, 60)
+        stop = Waiting()
+        report = world.offload(stop=stop, scope=world.scope(settle_s=chosen_s))
+        assert (report.done["messages"], stop.waits) == (60, [waits_s])
+        risks = ["may give copied offsets to other messages" in note for note in report.details["notes"]]
+        assert risks == [True] * is_short
+        stop, lines = Waiting(), list[str]()
+        stop.happens[1] = stop.set
+        world.offload(stop=stop, scope=world.scope(settle_s=chosen_s), trigger_s=6.0, say=lines.append)
+        noted = [line for line in lines if f"note: {CLUSTER}/broker-0" in line]
+        assert [f"--settle {chosen_s:g} s is shorter" in line for line in noted] == [True] * is_short
+
+
+def test_of_a_broker_whose_settings_may_not_be_read_the_settle_time_is_that_of_rocketmq_s_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hidden(_self: WireBroker, _client: Any) -> dict[str, str]:
+        return {}
+
+    as_rocketmq(monkeypatch)
+    monkeypatch.setattr(WireBroker, "_read_settings", hidden)
+    with wire_world(tmp_path, flush_disk_type="SYNC_FLUSH") as world:
+        fill(world.broker, 60)
+        stop = Waiting()
+        assert world.offload(stop=stop).done["messages"] == 60
+        assert stop.waits == [15.0]
 
 
 def test_with_a_trigger_what_a_wave_has_seen_is_copied_by_the_first_one_after_the_settle_time(
@@ -180,7 +238,7 @@ def test_with_a_trigger_what_a_wave_has_seen_is_copied_by_the_first_one_after_th
             fill(world.broker, 30, seed=2)
 
         stop.happens = {1: count, 2: count_and_fill, 3: count, 4: count, 5: stop.set}
-        world.offload(stop=stop, trigger_s=6.0)
+        world.offload(stop=stop, trigger_s=6.0, scope=world.scope(settle_s=10.0))
         assert counted == [0, 0, 60, 60]
         assert set(stop.waits) == {6.0}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait as futures_wait
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ def test_a_gap_is_recorded_by_two_looks_that_agree_and_not_by_one(tmp_path: Path
         if is_back:
             stop.happens[1] = come_back
         report = fleet.offload(stop)
-        assert (report.problems, stop.waits) == ([], [10.0])
+        assert (report.problems, stop.waits) == ([], [15.0])
         assert [(row["from"], row["to"]) for row in report.details["gaps"]] == ([] if is_back else [(10, 20)])
         assert fleet.copied() == (0, 30, 0 if is_back else 1)
 
@@ -162,7 +164,8 @@ def test_what_was_seen_before_a_restart_does_not_count_as_settled(tmp_path: Path
             counted.append(fleet.copied())
 
         stop.happens = {1: restart, 2: count, 3: count, 4: stop.set}
-        fleet.offload(stop, trigger_s=6.0)  # Looks at 0, 6 (restarted), 12 and 18 s; it settles after 10 s.
+        # Looks at 0, 6 (restarted), 12 and 18 s; it settles after 10 s.
+        fleet.offload(stop, trigger_s=6.0, scope={"settle_s": 10.0})
         assert (counted, fleet.copied()) == ([None, None], (0, 10, 0))
 
 
@@ -176,6 +179,59 @@ def test_a_young_message_of_a_queue_that_was_quiet_for_long_is_in_no_danger(tmp_
         report = fleet.offload(clock=clock)
         assert (report.details["danger"], report.done["messages"]) == ([], 1)
         assert exit_code(report, by_wire=True) == 0
+
+
+# Requests
+
+
+def test_a_look_asks_once_for_each_topic_and_not_for_each_queue(tmp_path: Path) -> None:
+    topics, queues = ("audit", "orders", "payments"), range(8)
+
+    def broker() -> ScriptedBroker:
+        more = {(topic, each): rows(4, topic=topic, queue_id=each) for topic in topics for each in queues[1:]}
+        made = ScriptedBroker({topic: rows(4, topic=topic) for topic in topics}, more=more)
+        made.settings = ""  # No retention is known, so no message is in danger.
+        return made
+
+    def asked_by_driver(fleet: ScriptedFleet) -> list[Counter[tuple[str, int]]]:
+        """The requests of each wave and the look before it. Tasks pull more than one message."""
+        waves: list[Counter[tuple[str, int]]] = [Counter()]
+        for name, each in fleet.brokers.items():
+
+            def count(code: int, ext: dict[str, str], name: str = name) -> None:
+                if code == STATS or int(ext["maxMsgNums"]) == 1:
+                    waves[-1][name, code] += 1
+
+            each.answers = {STATS: partial(count, STATS), PULL: partial(count, PULL)}
+        return waves
+
+    with scripted_fleet(tmp_path, b=broker(), d=broker()) as fleet:
+        waves, stop = asked_by_driver(fleet), Waiting()
+
+        def next_wave() -> None:
+            waves.append(Counter())
+
+        def two_more_messages_each() -> None:  # Of one a task pulls no more than the driver does.
+            next_wave()
+            for each in fleet.brokers.values():
+                for topic in topics:
+                    each.topics[topic] += rows(2, 4, topic)
+                for (topic, queue_id), records in each.more.items():
+                    records += rows(2, 4, topic, queue_id=queue_id)
+
+        stop.happens = {1: two_more_messages_each, 2: next_wave, 3: stop.set}
+        report = fleet.offload(stop, trigger_s=20.0)
+        assert (report.problems, report.done["messages"]) == ([], 2 * 3 * 8 * 6)
+        for name in fleet.brokers:
+            # Looks: before the checks, with the first wave that has nothing left, and before each later wave.
+            assert waves[0][name, PULL] == len(topics), "the check of permissions"
+            assert waves[0][name, STATS] % len(topics) == 0
+            assert [wave[name, PULL] for wave in waves[1:]] == [0, 0]
+            assert waves[2][name, STATS] == len(topics), "a wave that finds nothing looks once"
+        waves = asked_by_driver(fleet)
+        assert fleet.offload().done["messages"] == 0
+        for name in fleet.brokers:
+            assert waves[0][name, PULL] == len(topics) + len(topics) * len(queues), "each history is compared once"
 
 
 # Two clusters
@@ -281,6 +337,54 @@ def test_a_topic_that_fails_once_is_copied_by_the_same_run_when_it_answers_again
         report = fleet.offload()
         assert report.problems == []
         assert (fleet.copied(), fleet.copied(topic="odd")) == ((0, 10, 0), (0, 3, 0))
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_topic_whose_check_was_not_answered_is_a_problem_and_left_out_until_it_is(
+    tmp_path: Path, is_dry: bool
+) -> None:
+    pulls: list[tuple[str, int]] = []
+    junk: Answer = (0, {"nextBeginOffset": "x"}, b"")  # As good as none, and at once.
+
+    def hidden(ext: dict[str, str]) -> Answer | None:
+        pulls.append((ext["topic"], int(ext["maxMsgNums"])))
+        return junk if ext["topic"] == "odd" else None
+
+    with scripted_fleet(tmp_path, b=ScriptedBroker({"orders": rows(10), "odd": rows(3, topic="odd")})) as fleet:
+        broker, stop = fleet.brokers["b"], Waiting()
+        broker.answers[PULL] = hidden
+        report = fleet.offload(stop, dry_run=is_dry)
+        (problem,) = report.problems
+        assert "odd: whether this account may read it is not known" in problem
+        assert exit_code(report, by_wire=True) == 1
+        assert {most for topic, most in pulls if topic == "odd"} == {1}, "by the check alone"
+        assert (fleet.copied(), fleet.copied(topic="odd")) == (None if is_dry else (0, 10, 0), None)
+        del broker.answers[PULL]
+        assert (fleet.offload().problems, fleet.copied(topic="odd")) == ([], (0, 3, 0))
+
+
+def test_a_job_that_runs_checks_a_topic_again_and_refuses_what_it_may_not_read(tmp_path: Path) -> None:
+    junk: Answer = (0, {"nextBeginOffset": "x"}, b"")
+    denied: Answer = (int(ResponseCode.NO_PERMISSION), {}, b"")
+    with scripted_fleet(tmp_path, b=orders()) as fleet:
+        stop = Waiting()
+        seen: list[Any] = []
+
+        def change(given: Answer | None) -> Callable[[], None]:
+            def happen() -> None:
+                seen.append(fleet.copied())
+                fleet.brokers["b"].answers[PULL] = lambda _ext: given
+
+            return happen
+
+        change(junk)()
+        stop.happens = {1: change(denied), 2: change(None), 3: change(None), 4: stop.set}
+        lines: list[str] = []
+        report = fleet.offload(stop, trigger_s=20.0, say=lines.append)
+        assert seen == [None, None, None, (0, 10, 0)]
+        assert report.problems == []
+        found = [line.split(" ", 1)[1] for line in lines if "orders" in line]
+        assert ["is not known" in found[0], "scripted" in found[1]] == [True, True]
 
 
 # Slow brokers

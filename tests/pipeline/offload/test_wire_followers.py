@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pipeline.offload.offload_world import QUEUES, STORE, TIER
 from pipeline.offload.wire_world import CLUSTER, WireWorld, fill, wire_world
 from simulation.manual_clock import ManualClock
+from tiermq.cli.main import cli
 from tiermq.clock import HOUR_MS
 from tiermq.pipeline.compact.job import compact
 from tiermq.pipeline.expire.job import expire
@@ -115,6 +118,42 @@ def test_expiry_and_compaction_of_the_bucket_alone_reach_a_broker_that_follows(w
         assert [m.body for m in all_of(store, *name)] == [
             m.body for m in before[name] if m.queue_offset >= store.min_offset(*name)
         ]
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_retention_of_a_broker_that_follows_is_applied_by_the_job_that_expires_its_tier(
+    tmp_path: Path, deletes: bool
+) -> None:
+    tier = (tmp_path / "t").as_uri()
+    retention: dict[str, Any] = {
+        "tiered_store_file_reserved_time": 1,
+        "tier_max_bytes_per_topic": 30_000,
+        "tiered_store_delete_file_enable": deletes,
+    }
+    with wire_world(tmp_path, tier=tier, tier_dispatch_enable=False, **retention, **TIER) as made:
+        fill(made.broker, 400)
+        made.offload()
+        early, late = (ManualClock(made.broker.clock.now_ms() + hours * HOUR_MS) for hours in (0, 2))
+
+        def expired(clock: ManualClock, **limits: Any) -> int:
+            report = expire(tier=tier, clock=clock, orphans=False, **limits)
+            assert report.problems == []
+            notes = [note.partition("the broker's ")[2] for note in report.details["notes"]]
+            named = [] if "keep_hours" in limits else ["tieredStoreFileReservedTime=1"]
+            named += [] if "max_bytes_per_topic" in limits else ["tierMaxBytesPerTopic=30000"]
+            assert notes == (named if deletes else [])
+            return int(report.done["segments"])
+
+        assert expired(early, keep_hours=1000, max_bytes_per_topic=10**9) == 0, "what the operator says comes first"
+        assert expired(late, keep_hours=1000, max_bytes_per_topic=10**9) == 0
+        # By the command, whose clock is this machine's: the size.
+        result = CliRunner().invoke(cli, ["pipeline", "expire", tier, "--json"])
+        assert result.exit_code == 0, result.output
+        assert (json.loads(result.stdout)["done"]["segments"] > 0) == deletes
+        before = sum(len(data) for data in made.segments().values())
+        assert (expired(late) > 0) == deletes
+        left = sum(len(data) for data in made.segments().values())
+        assert left == 0 if deletes else left == before
 
 
 class Counting(ForwardingDriver):

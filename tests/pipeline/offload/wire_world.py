@@ -85,17 +85,21 @@ class WireWorld:
         return self.job(**options).run()
 
     def segments(self) -> dict[str, bytes]:
-        """The bytes of every segment of messages in the tier."""
-        driver = open_driver(self.tier)
-        return {
-            info.key.path: bytes(driver.read(info.key, 0, info.size))
-            for info in driver.list_segments()
-            if info.key.type.name != "INDEX" and info.size
-        }
+        return segments_of(self.tier)
 
     def copied(self) -> set[str]:
         """The topics that the tier has."""
         return {path.split("/")[2] for path in self.segments()}
+
+
+def segments_of(tier: str) -> dict[str, bytes]:
+    """The bytes of every segment of messages in a tier."""
+    driver = open_driver(tier)
+    return {
+        info.key.path: bytes(driver.read(info.key, 0, info.size))
+        for info in driver.list_segments()
+        if info.key.type.name != "INDEX" and info.size
+    }
 
 
 def fill(broker: LocalBroker, count: int, seed: int = 1, first: int = 0) -> None:

@@ -214,6 +214,28 @@ def test_a_writer_that_was_suspended_for_hours_looks_before_it_takes_a_number(mo
     assert paths_in(store) == before
 
 
+def test_a_driver_that_was_suspended_for_hours_names_no_chunk_that_was_deleted() -> None:
+    store = MemoryStore()
+    stale = owner(store)
+    for number in range(4):
+        write(stale, number, KEYS[1:])
+    name = stale.put_chunk(BROKER, DATA[:STEP])
+    # By the tasks of a compaction: they write no ranges, and so are no fence.
+    opened(store, hours=7).tend_bundles(BROKER, BundleUpkeep((0, 4), ()))
+    assert not [path for path in paths_in(store) if path.endswith(name)]
+    clock = stale._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance_ms(7 * HOUR_MS)
+    before = bundles_in(store)
+    for _ in range(2):
+        with pytest.raises(SegmentMissing, match=f"expected the chunk {name} that a task wrote"):
+            stale.commit_chunks(BROKER, [ChunkRange(KEYS[0], 0, STEP, name, 0)], {})
+    assert bundles_in(store) == before
+    kept = stale.put_chunk(BROKER, DATA[:STEP])
+    stale.commit_chunks(BROKER, [ChunkRange(KEYS[0], 0, STEP, kept, 0)], {})
+    assert content(opened(store), KEYS[0]) == DATA[:STEP]
+
+
 # Dying
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.errors import DiskFull, StoreClosed, StoreDamaged
-from tiermq.tier.metadata.database import MIGRATIONS, Database
+from tiermq.errors import DiskFull, StoreClosed, StoreDamaged, StoreLocked
+from tiermq.tier.metadata import database as module
+from tiermq.tier.metadata.database import MIGRATIONS, Database, damage_of
 
 KILLED_IN_THE_MIDDLE = """
 import os, signal, sys
@@ -47,6 +49,49 @@ def test_a_kill_leaves_the_state_before_or_after_a_transaction(
     database = Database(path)
     assert (counter(database), len(database.read("SELECT * FROM topic"))) == expected
     database.close()
+
+
+OPEN_ON_ANOTHER_MACHINE = """
+import sys
+from tiermq.tier.metadata import database as module
+module.this_machine = lambda: "another-boot vm-2"
+module.Database(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_that_another_machine_has_open_is_refused_until_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tier.db"
+    ours = Database(path)
+    Database(path).close()  # Processes of one machine share it.
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(module, "this_machine", lambda: "another-boot vm-2")
+        with pytest.raises(StoreLocked, match=rf"those of {socket.gethostname()} have"):
+            Database(path)
+        ours.close()
+        theirs = Database(path)
+    for look in (lambda: Database(path), lambda: damage_of(path, path)):
+        with pytest.raises(StoreLocked, match="those of vm-2 have.* Run this on vm-2"):
+            look()
+    theirs.close()
+    assert damage_of(path, path) == ""
+    Database(path).close()
+
+
+def test_a_machine_whose_process_died_keeps_no_file_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "tier.db"
+    command = [sys.executable, "-c", OPEN_ON_ANOTHER_MACHINE, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        with pytest.raises(StoreLocked, match="vm-2"):
+            Database(path)
+        child.kill()
+        child.wait()
+    Database(path).close()
 
 
 def test_what_is_committed_is_synced(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ def expire(
     """Delete expired history and orphans of the tier at URL.
 
     The rules are the broker's: a topic's own reserve.time and reserve.bytes come first. --keep and
-    --max-bytes are for all other topics, as tieredStoreFileReservedTime and tierMaxBytesPerTopic are, without default:
-    without them only topics with their own settings expire, and interrupted deletions are completed.
+    --max-bytes are for all other topics. Without them tieredStoreFileReservedTime and tierMaxBytesPerTopic of a broker
+    that leaves its tier to jobs (tierDispatchEnable=false) are, if an offload has brought its settings to the tier;
+    without those only topics with their own settings expire, and interrupted deletions are completed.
 
     --dry-run lists every object that would be deleted, and why. The job holds the broker's lease; a broker that
     uploads also expires, and needs no job. If the broker's store directory still exists, give it as

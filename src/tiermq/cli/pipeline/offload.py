@@ -40,7 +40,8 @@ Over the wire
             never copied; retry, dlq and transactions topics with --include.
   when      only what a broker cannot lose any more: TierMQ brokers report
             what is flushed; of RocketMQ with ASYNC_FLUSH it is what has
-            been there for --settle, so that a run takes at least that long.
+            been there for longer than its flush may take (15 s with its
+            default settings), so that a run takes at least that long.
   who       reads with group TOOLS_CONSUMER and commits no offsets. With
             accounts: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, here and
             on executors, with SUB on the topics and on that group. Checked
@@ -130,9 +131,8 @@ Examples:
 @click.option(
     "--settle",
     metavar="TIME",
-    default="10s",
-    show_default=True,
-    help="With --namesrv: copy messages of a broker with ASYNC_FLUSH when they have been there so long.",
+    help="With --namesrv: copy messages of a RocketMQ broker with ASYNC_FLUSH when they have been there so long. "
+    "Default: longer than its own flush may take, by its settings (15s with RocketMQ's defaults).",
 )
 @click.option(
     "--accept-gaps",
@@ -233,7 +233,7 @@ def fleet_of(
     exclude_brokers: tuple[str, ...],
     exclude: tuple[str, ...],
     include: tuple[str, ...],
-    settle: str,
+    settle: str | None,
     accept_gaps: bool,
 ) -> FleetScope | None:
     """The brokers to copy over the wire; None for store directories. Raises BadConfig."""
@@ -262,7 +262,7 @@ def fleet_of(
         include=kinds,
         tls=access.tls,
         certificates=access.certificates,
-        settle_s=0.0 if settle == "0" else seconds_of(settle, "--settle"),
+        settle_s=None if settle is None else 0.0 if settle == "0" else seconds_of(settle, "--settle"),
         accept_gaps=accept_gaps,
     )
 

@@ -5,9 +5,10 @@
       manifests   of every queue that lost something
       orphans     unreferenced objects that are old enough, on request                                 (tier.orphans)
 
-How long messages are kept is a topic's own `reserve.time`, or else `keep_hours`. That has no default, so that
-forgetting it deletes nothing: without it only topics with their own time expire by time. A topic's own is what the
-broker's topic table in the tier has, which `offload` brings there; for topics that are in no table, the manifests.
+How long messages are kept is a topic's own `reserve.time`, or else `keep_hours`, or else what the settings of a broker
+say that leaves its tier to jobs (`tierDispatchEnable=false`). Nothing else has a default, so that forgetting it deletes
+nothing. A topic's own is what the broker's topic table in the tier has, and settings are in a table beside it, which
+`offload` brings there; for topics that are in no table, the manifests.
 
 A task is repeatable: each step may be repeated, and a job that was killed is run again. A broker that is in use
 does not keep the others from being expired. With a store directory the one task runs in this process.
@@ -30,13 +31,14 @@ from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_upkeep import live_segments
+from tiermq.tier.metadata.broker_state import SETTINGS as STATE_OF_SETTINGS
 from tiermq.tier.metadata.broker_state import TOPICS, load_broker_state
 from tiermq.tier.metadata.manifest import ManifestCause
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
 from tiermq.tier.retention.orphans import GRACE_MS, clean, find_orphans
 from tiermq.tier.retention.retention import Retention
-from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_config import SETTINGS, TierConfig
 
 
 def expire(
@@ -57,8 +59,9 @@ def expire(
 ) -> JobReport:
     """Expire the tier at URL `tier`, one task for each broker. Without a `runner` in this process.
 
-    `keep_hours`: for topics without a time of their own; None keeps them. `max_bytes_per_topic`: the same for sizes, -1
-    for any size. `store`: the directory of one broker, whose metadata then follow. `grace_ms`: younger orphans stay.
+    `keep_hours`: for topics without a time of their own; None: the broker's settings, or for ever.
+    `max_bytes_per_topic`: the same for sizes, -1 for those settings, or any size.
+    `store`: the directory of one broker, whose metadata then follow. `grace_ms`: younger orphans stay.
     A dry run shows in `details["leaving"]` what would go, and why. Raises BadConfig, LeaseHeld, StoreLocked, TierError;
     what fails for one queue, or for one of several brokers, is a problem in the report, and left to the next run.
     """
@@ -123,16 +126,18 @@ class _Expiry:
 
     def run(self) -> None:
         held, report = self.held, self.report
-        report.details.setdefault("notes", []).extend(held.notes)
+        notes = report.details.setdefault("notes", [])
+        notes += held.notes
+        config = self._with_broker_settings(notes)
         files = FlatFileStore(held.driver, held.metadata, held.home.cluster, held.home.broker, held.clock)
         changed: dict[QueueKey, None] = {}
 
         def on_changed(queue: QueueKey, _cause: ManifestCause) -> None:
             changed[queue] = None
 
-        index = _BucketIndex(held, self.config)
+        index = _BucketIndex(held, config)
         retention = Retention(
-            files, held.metadata, held.driver, index, self.config, held.clock,
+            files, held.metadata, held.driver, index, config, held.clock,
             on_changed=on_changed, on_gone=self._forget_manifest, check_owner=held.check,
             before_emptied=held.write_manifest, own=_own_retention(held),
         )  # fmt: skip
@@ -160,6 +165,17 @@ class _Expiry:
             {"path": segment.key.path, "bytes": segment.size} for segment in found.segments
         )
         self._orphans()
+
+    def _with_broker_settings(self, notes: list[str]) -> TierConfig:
+        """Where the caller set no limit, that of a broker that leaves its tier to jobs. Raises TierError."""
+        limits: dict[str, int] = {}
+        settings = _follower_settings(self.held)
+        for name in ("tiered_store_file_reserved_time", "tier_max_bytes_per_topic"):
+            setting = SETTINGS[name].property_name
+            if getattr(self.config, name) < 0 and (value := settings.get(setting, "")).isdigit() and int(value):
+                limits[name] = int(value)
+                notes.append(f"{self.held.home}: topics without a limit of their own: the broker's {setting}={value}")
+        return self.config.with_settings(**limits)
 
     def _plan(self, leaving: list[Leaving]) -> None:
         planned = self.report.planned
@@ -195,6 +211,21 @@ class _Expiry:
             held.check()
             gone = set(clean(held.driver, found.orphans, metadata))
             report.add(orphans=len(gone), bytes=sum(o.size for o in found.orphans if o.path in gone))
+
+
+def _follower_settings(held: LeasedBroker) -> dict[str, str]:
+    """The settings of a broker that leaves its tier to jobs, as far as the tier has them; of others none.
+
+    RocketMQ's do not count: it deletes 72 hours by default, and its tier is another one. Raises TierError for a table
+    that is damaged: nothing expires before it was written again.
+    """
+    tables, problems = load_broker_state(held.driver, held.home.cluster, held.home.broker, [STATE_OF_SETTINGS])
+    for error in problems.values():
+        raise error
+    table = tables.get(STATE_OF_SETTINGS.name)
+    found = {} if table is None else table.document.get(STATE_OF_SETTINGS.table) or {}
+    follows = found.get("tierDispatchEnable") == "false" and found.get("tieredStoreDeleteFileEnable") != "false"
+    return {str(name): str(value) for name, value in found.items()} if follows else {}
 
 
 def _own_retention(held: LeasedBroker) -> dict[str, tuple[int, int]]:

@@ -246,6 +246,7 @@ class OffloadJob:
                 found += waiting_at(broker, driver)
                 if broker.error is not None:
                     self._troubles[broker.path] = str(broker.error)
+                self._troubles |= {f"{broker.path} {topic}": why for topic, why in broker.failed.items()}
         for place in self._places:
             config, forget = self._config(place), self._options.forget_tier
             found += waiting_in(place, config, self._options.topics, driver, forget=forget)
@@ -283,6 +284,8 @@ class OffloadJob:
             if self._options.trigger_s is not None:
                 count = len(self._places) if self._fleet is None else len(self._fleet.brokers)
                 self._log.start(count, self._report.place, self._options.trigger_s)
+                for risk in () if self._fleet is None else self._settle_risks(self._fleet):
+                    self._log.note(risk)
             self._loop()
 
     def _broker(self, origin: OffloadOrigin, topics: TopicFilter) -> OffloadBroker:
@@ -357,7 +360,8 @@ class OffloadJob:
             )
 
     def _note_passed_over(self, fleet: WireFleet) -> None:
-        """Topics that cannot be copied by their kind, a note for each kind."""
+        """Topics that cannot be copied by their kind, a note for each kind; and what a short settle time gives up."""
+        self._report.details.setdefault("notes", []).extend(self._settle_risks(fleet))
         kinds: dict[str, set[str]] = {}
         for broker in fleet.brokers.values():
             for topic, why in broker.passed_over.items():
@@ -365,6 +369,9 @@ class OffloadJob:
         for why, topics in sorted(kinds.items()):
             names = ", ".join(sorted(topics)[:TOPICS_SHOWN_MAX]) + (", …" if len(topics) > TOPICS_SHOWN_MAX else "")
             self._report.details.setdefault("notes", []).append(f"not copied: {names}: {why}")
+
+    def _settle_risks(self, fleet: WireFleet) -> list[str]:
+        return [f"{broker.path}: {broker.settle_risk}" for broker in fleet.brokers.values() if broker.settle_risk]
 
     @property
     def _look_wait_s(self) -> float | None:

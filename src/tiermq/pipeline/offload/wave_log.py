@@ -1,6 +1,6 @@
 """WaveLog: what a continuous offload reports while it runs, as lines for a log.
 
-its start        the brokers, the tier, the interval
+its start        the brokers, the tier, the interval; notes on how it was started
 a wave           that copied something, or that failed: when it is tried again
 a problem        once when it comes, once when it is over: a broker that is down, in use, a queue that is refused
 a sign of life   after ten minutes without any other line
@@ -33,6 +33,10 @@ class WaveLog:
 
     def start(self, brokers: int, tier: str, trigger_s: float) -> None:
         self._line(f"copying {counted_noun(brokers, 'broker')} into {tier}, every {span_text(trigger_s)}")
+
+    def note(self, text: str) -> None:
+        """What the operator should know of the job as it was started."""
+        self._line(f"note: {text}")
 
     def wave(self, messages: int, size: int, problems: Sequence[str]) -> None:
         """A wave that ended, with everything that it could not copy."""

@@ -7,7 +7,8 @@ How far messages are settled:
 
     the broker reports `flushedOffset`       TierMQ: that offset
     flushDiskType SYNC_FLUSH                 what the driver has seen there for a second
-    ASYNC_FLUSH, or not known                what the driver has seen there for the settle time (`--settle`)
+    ASYNC_FLUSH, or not known                what the driver has seen there for longer than that broker may leave a
+                                             message unflushed (`flush_bound_s`), or for the operator's `--settle`
 
 "Seen there" is by the driver's own monotonic clock; clocks of two machines are compared only for the warning about
 retention (`OffloadBroker`). Whatever was seen before
@@ -62,6 +63,10 @@ from tiermq.tier.queue.records import CollectedRecords
 
 SYNC_SETTLE_S = 1.0
 """SYNC_FLUSH: a message can be read some milliseconds before its flush has ended."""
+THOROUGH_FLUSH_MS, FLUSH_INTERVAL_MS = 10_000, 500
+"""RocketMQ's flushCommitLogThoroughInterval and flushIntervalCommitLog, where a broker's settings are not known."""
+FLUSH_S = 4.0
+"""What a flush may take, once it has begun."""
 RECORD_BYTES = 1024
 """A record's size as long as nothing is known."""
 RECORD_HEAD_BYTES = 200
@@ -122,6 +127,8 @@ class BrokerLook:
     ends: dict[QueueName, QueueEnds]
     refused: dict[str, str]
     failed: dict[str, str]
+    unchecked: frozenset[str]
+    """Those of `failed` of which it is not known whether they may be read."""
 
 
 class _Seen:
@@ -167,13 +174,14 @@ class WireBroker(RecordSource):
         self,
         place: BrokerPlace,
         cluster: BlockingCluster,
-        wanted: Callable[[str], bool],
+        wanted: Callable[[str, bool], bool],
         *,
-        settle_s: float,
+        settle_s: float | None,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
         accept_gaps: bool = False,
     ) -> None:
+        """`wanted`: `FleetScope.wants`. `settle_s`: the operator's; None: as long as the broker's own settings need."""
         self.wire = place
         self.cluster, self.broker, self.path = place.cluster, place.broker, str(place)
         self.home = Home(place.cluster, place.broker)
@@ -204,6 +212,7 @@ class WireBroker(RecordSource):
         self._seen: dict[QueueName, _Seen] = {}
         self._gaps = GapCheck(self._pull, accept_gaps=accept_gaps)
         self._gone: RemotingError | None = None
+        self._unchecked: frozenset[str] = frozenset()
         self._looked_s = 0.0
         self._looks = 0
 
@@ -225,9 +234,13 @@ class WireBroker(RecordSource):
             if settings is None or boot != self._boot:
                 settings = await self._read_settings(client)
             self._require_named(settings)
-            topics, names, failed = await self._read_topics(client)
+            topics, names, failed = await self._read_topics(client, settings)
             ends, refused = await self._read_ends(client, topics, failed)
-            return BrokerLook(boot, is_reported, runtime, settings, topics, names, ends, refused, failed)
+            denied, unchecked = await self._check({topic for topic, _ in ends} & self._unchecked, ends)
+            ends = {name: queue for name, queue in ends.items() if name[0] not in denied | unchecked}
+            refused, failed = refused | denied, failed | unchecked
+            is_unchecked = frozenset(unchecked)
+            return BrokerLook(boot, is_reported, runtime, settings, topics, names, ends, refused, failed, is_unchecked)
         except RemotingError as error:
             return error
         except TimeoutError:
@@ -242,7 +255,7 @@ class WireBroker(RecordSource):
         if isinstance(look, RemotingError):
             self.error = look
             return
-        self.error, self._ends = None, look.ends
+        self.error, self._ends, self._unchecked = None, look.ends, look.unchecked
         self.refused, self.failed, self.topic_names = look.refused, look.failed, look.topic_names
         self.passed_over = {name: row.obstacle for name, row in look.topics.items() if row.obstacle}
         self._settings, self._is_boot_reported = look.settings, look.is_boot_reported
@@ -307,18 +320,26 @@ class WireBroker(RecordSource):
                 "brokerName, or use an administrator's account"
             )
 
-    async def _read_topics(self, client: ClusterClient) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
-        """The wanted topics, the names of all, and topics whose entry cannot be read."""
+    async def _read_topics(
+        self, client: ClusterClient, settings: Mapping[str, str]
+    ) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
+        """The wanted topics, the names of all, and topics whose entry cannot be read.
+
+        A TierMQ broker that follows jobs leaves to them what its own settings say of its tier.
+        """
+        with_transactions = settings.get("tierTransactionsEnable") == "true"
         try:
             address, code = self.wire.address, RequestCode.GET_ALL_TOPIC_CONFIG
             answer = await ask_table(client, address, code, timeout_s=LOOK_TIMEOUT_S)
         except RequestRefused as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise
-            return await self._routed_topics(client)
+            return await self._routed_topics(client, with_transactions)
         found, failed = {}, {}
         table = object_in(decode_object(answer).get("topicConfigTable") or {}, "topicConfigTable")
-        for name in filter(self._wanted, table):
+        for name in table:
+            if not self._wanted(name, with_transactions):
+                continue
             try:
                 row = object_in(table[name], f"the settings of topic {name}")
                 attributes = text_map_in(row.get("attributes") or {}, f"the attributes of topic {name}")
@@ -328,11 +349,13 @@ class WireBroker(RecordSource):
                 failed[name] = str(error)
         return found, sorted(table), failed
 
-    async def _routed_topics(self, client: ClusterClient) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
+    async def _routed_topics(
+        self, client: ClusterClient, with_transactions: bool
+    ) -> tuple[dict[str, TopicRow], list[str], dict[str, str]]:
         """For an account that may not ask brokers for all topics: name servers know which there are, and where."""
         answer = await client.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         names = sorted(text_in(name, "topicList") for name in list_in(decode_object(answer.body), "topicList"))
-        wanted = list(filter(self._wanted, names))
+        wanted = [name for name in names if self._wanted(name, with_transactions)]
         found, failed = {}, {}
 
         async def count(name: str) -> int | RequestRefused:
@@ -386,17 +409,34 @@ class WireBroker(RecordSource):
         return bytes((await client.ask(self.wire.address, code, timeout_s=LOOK_TIMEOUT_S, **fields)).body)
 
     async def check_readable(self) -> None:
-        """Pull once of each topic, behind its end: whether this account may read it. Refusals are in `refused`."""
+        """Pull once of each topic: whether this account may read it. Refusals are in `refused`.
+
+        A topic of which that is not known is in `failed`, and left out until a look finds out.
+        """
+        refused, unchecked = await self._check({topic for topic, _ in self._ends}, self._ends)
+        self.refused, self.failed = self.refused | refused, self.failed | unchecked
+        self._ends = {name: queue for name, queue in self._ends.items() if name[0] not in unchecked}
+        self._unchecked = frozenset(unchecked)
+
+    async def _check(
+        self, topics: Iterable[str], ends: Mapping[QueueName, QueueEnds]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """By a pull behind the end of queue 0: topics that may not be read, and those of which it is not known."""
+        refused: dict[str, str] = {}
+        unchecked: dict[str, str] = {}
 
         async def check(topic: str) -> None:
+            queue = self._access((topic, 0))
+            queue.timeout_s = PULL_TIMEOUT_S
             try:
-                await self._access((topic, 0)).pull(self._ends[topic, 0].max_offset, "*", 1, tries=TRIES)
+                await queue.pull(ends[topic, 0].max_offset, "*", 1, tries=TRIES)
             except RequestRefused as error:
-                self.refused[topic] = str(error)
-            except RemotingError as error:  # Reported again by the look or the task that fails for it.
-                _log.warning("%s: whether topic %s may be read is not known: %s", self.wire, topic, error)
+                refused[topic] = str(error)
+            except RemotingError as error:
+                unchecked[topic] = f"whether this account may read it is not known: {error}"
 
-        await _some_at_a_time(check(topic) for topic, queue_id in sorted(self._ends) if queue_id == 0)
+        await _some_at_a_time(check(topic) for topic in sorted(topics) if (topic, 0) in ends)
+        return refused, unchecked
 
     # As a source
 
@@ -425,8 +465,28 @@ class WireBroker(RecordSource):
     @property
     def settle_s(self) -> float:
         """How long a message must have been seen where the broker does not report what it has flushed."""
-        is_sync = (self._settings or {}).get("flushDiskType") == "SYNC_FLUSH"
-        return min(SYNC_SETTLE_S, self._settle_s) if is_sync else self._settle_s
+        if self._settle_s is None:
+            return self._safe_settle_s
+        return min(SYNC_SETTLE_S, self._settle_s) if self._flushes_each else self._settle_s
+
+    @property
+    def _safe_settle_s(self) -> float:
+        return SYNC_SETTLE_S if self._flushes_each else flush_bound_s(self._settings or {})
+
+    @property
+    def _flushes_each(self) -> bool:
+        return (self._settings or {}).get("flushDiskType") == "SYNC_FLUSH"
+
+    @property
+    def settle_risk(self) -> str:
+        """What the operator's settle time gives up; empty when nothing."""
+        if not self.must_be_seen or self.settle_s >= self._safe_settle_s:
+            return ""
+        return (
+            f"--settle {self.settle_s:g} s is shorter than the {self._safe_settle_s:g} s for which this broker may "
+            "leave a message unflushed: if its machine loses power, it may give copied offsets to other messages, and "
+            "such a queue is refused from then on"
+        )
 
     @property
     def must_be_seen(self) -> bool:
@@ -517,6 +577,17 @@ class WireBroker(RecordSource):
 
     def _access(self, name: QueueName) -> QueueAccess:
         return QueueAccess(self._client.client, name[0], QueuePlace(self.broker, self.wire.address, name[1]))
+
+
+def flush_bound_s(settings: Mapping[str, str]) -> float:
+    """How long after a message can be read it is on disk, with ASYNC_FLUSH, by the broker's settings.
+
+    RocketMQ's flush service leaves less than flushCommitLogLeastPages alone until the thorough interval has passed. It
+    looks at that before it waits for its interval, and flushes one file at a time: so two intervals more.
+    """
+    thorough = _count(settings.get("flushCommitLogThoroughInterval", "")) or THOROUGH_FLUSH_MS
+    interval = _count(settings.get("flushIntervalCommitLog", "")) or FLUSH_INTERVAL_MS
+    return (thorough + 2 * interval) / 1000 + FLUSH_S
 
 
 def _count(text: str) -> int:

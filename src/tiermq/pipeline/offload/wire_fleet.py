@@ -53,7 +53,8 @@ class FleetScope:
     include: frozenset[str] = frozenset()
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
-    settle_s: float = 10.0
+    settle_s: float | None = None
+    """None: of each broker as long as its own flush may take; see `wire_broker`."""
     accept_gaps: bool = False
     """Record gaps of any size."""
 
@@ -69,18 +70,19 @@ class FleetScope:
 
     def topic_filter(self, cluster: str, broker: str) -> TopicFilter:
         """The system's own topics, and those named after the cluster or a broker, are never copied."""
-        also = TRANSACTION_TOPICS if "transactions" in self.include else TRANSACTION_TOPICS & self.topics
-        return TopicFilter(broker, cluster, whitelist=self.topics or None, also=also)
+        return TopicFilter(broker, cluster, whitelist=self.topics or None, also=TRANSACTION_TOPICS)
 
-    def wants(self, cluster: str, broker: str) -> Callable[[str], bool]:
-        """Whether a topic of that broker is copied."""
+    def wants(self, cluster: str, broker: str) -> Callable[[str, bool], bool]:
+        """Whether a topic of that broker is copied, and with its own `tierTransactionsEnable`."""
         chosen = self.topic_filter(cluster, broker)
 
-        def is_wanted(topic: str) -> bool:
+        def is_wanted(topic: str, with_transactions: bool) -> bool:
             if chosen.is_filtered(topic) or any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.exclude):
                 return False
             if topic in self.topics:
                 return True
+            if topic in TRANSACTION_TOPICS:
+                return "transactions" in self.include or (with_transactions and not self.topics)
             if is_retry_topic(topic):
                 return "retry" in self.include
             return "dlq" in self.include if is_dead_letter_topic(topic) else True

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tiermq.clock import Clock
-from tiermq.errors import BundlesFenced, CorruptSegment, TierUnavailable
+from tiermq.errors import BundlesFenced, CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.tier.driver.bundle import (
     BundledRange,
     BundleIndex,
@@ -267,6 +267,7 @@ class BundleStore:
                 self.load()
                 if any(f"{self._directory}/{entry.chunk}" in self._index.live_bytes() for entry in in_chunks[:1]):
                     return [], False  # An earlier try, whose response was lost.
+                self._require_chunks(in_chunks)
                 if writings or in_chunks:
                     self._require_fence()
             floors = [floor for floor in self._floors.values() if floor.segment in self._index.ranges]
@@ -295,6 +296,16 @@ class BundleStore:
             ]
             return parts, e_tag is not None and is_md5_of(e_tag, data)
         raise TierUnavailable(f"{self._url}/{self._directory}: other processes took {_TRIES_MAX} numbers. Try again.")
+
+    def _require_chunks(self, ranges: Sequence[BundledRange]) -> None:
+        """Raises SegmentMissing when a chunk that is to be named has gone: this process stood still for hours."""
+        gone = sorted({entry.chunk for entry in ranges} - self._chunks.keys())
+        if gone:
+            self._is_loaded = False
+            raise SegmentMissing(
+                f"{self._url}/{self._directory}: expected the chunk {gone[0]} that a task wrote, found that it was "
+                "deleted, as chunks are that are in no bundle for hours. Nothing was committed: run the job again."
+            )
 
     def _is_outdated(self) -> bool:
         return self._clock.now_ms() - self._checked_ms > self._trusted_ms

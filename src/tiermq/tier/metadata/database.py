@@ -11,6 +11,9 @@ Threads: any thread may call anything. A transaction belongs to the thread that 
 changes, every other thread reads the last committed state. What is written `together` is run by whichever of the
 waiting threads gets the lock first.
 
+One machine at a time has the file open (`OneMachine`): processes share the index of SQLite's journal in memory, and
+those of two machines that share a directory would not see each other's transactions.
+
 Damage of the file is detected when it is opened:
 
     cleanly closed     a checksum over all bytes (`files.os_file_access`): one bad bit is found
@@ -23,7 +26,10 @@ restore. That name stays until the restore is finished, so that an interrupted o
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import socket
 import sqlite3
 import threading
 from collections import deque
@@ -31,7 +37,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreClosed, StoreDamaged, StoreError, StoreLocked
 from tiermq.files.os_errors import translated
@@ -39,12 +45,80 @@ from tiermq.files.os_file_access import is_seal_broken, seal_file
 
 DAMAGED, REPLACED = ".damaged", ".replaced"
 JOURNAL, SHARED = "-wal", "-shm"
+MACHINE = "tier.machine"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def this_machine() -> str:
+    """The running system that this process belongs to, and its name for people. Containers of a host are one."""
+    host = socket.gethostname()
+    boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else host
+    return f"{boot} {host}"
+
+
+class OneMachine:
+    """Held by each process that has a database open: a shared lock on `tier.machine` beside it.
+
+    The file names their machine: the first one writes it, under an exclusive lock. It is the file system that knows who
+    holds the lock, so nothing is left behind by a process or a machine that dies; without locks across machines nothing
+    is detected.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises StoreLocked when processes of another machine have the database open."""
+        self._descriptor = -1
+        beside = os.path.join(os.path.dirname(path), MACHINE)
+        with translated("open the tier's metadata", beside):
+            try:
+                self._descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                if error.errno not in _NOT_WRITABLE:
+                    raise
+                return  # Then SQLite cannot make its journal here either.
+            try:
+                found = self._share(this_machine())
+            except BaseException:
+                self.release()
+                raise
+        if found:
+            self.release()
+            raise StoreLocked(
+                f"{path}: expected that processes of one machine have it open, found that those of {found} have. "
+                f"SQLite's files must not be open on two machines. Run this on {found}, end what has it open there, "
+                "or copy the broker over the wire: `tiermq pipeline offload --namesrv`"
+            )
+
+    def _share(self, mine: str) -> str:
+        """Take the lock, as the first one or beside others. Returns the name of their machine if it is another one."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # Others have the database open, or are about to.
+        else:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, mine.encode(), 0)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # Not in one step: another first one may come between.
+        boot, _, host = os.pread(self._descriptor, 1_000, 0).decode("utf-8", "replace").partition(" ")
+        return "" if boot == mine.partition(" ")[0] else host or "another machine"
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
 
 
 def damage_of(path: Path, index_record: Path) -> str:
     """The damage of the metadata as text; empty when none is found. `index_record` never exists without them.
 
-    A file that cannot be read now (locked, disk full) is not damaged: opening it raises the error.
+    A file that cannot be read now (locked, disk full) is not damaged: opening it raises the error. Raises StoreLocked
+    where another machine has it open.
     """
     try:
         data = path.read_bytes()
@@ -53,7 +127,7 @@ def damage_of(path: Path, index_record: Path) -> str:
     if is_seal_broken(str(path), data):
         return "its bytes changed after it was closed"
     try:
-        with closing(sqlite3.connect(path)) as connection:
+        with OneMachine(fspath(path)), closing(sqlite3.connect(path)) as connection:
             [[found], *_] = connection.execute("PRAGMA integrity_check(1)").fetchall()
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "") or ""
@@ -83,6 +157,7 @@ def discard(path: Path) -> None:
     """Delete closed metadata, with their journal."""
     for suffix in (SHARED, JOURNAL, ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+    path.with_name(MACHINE).unlink(missing_ok=True)
 
 
 def put_back(path: Path) -> None:
@@ -211,15 +286,20 @@ class Database:
         self._owner: int | None = None
         self._members: deque[_Member] = deque()
         self._closed = False
-        with self._translated():
-            self._writer = self._connect()
-            try:
-                self._migrate(migrations)
-                # A database in memory belongs to its connection, which must read and write.
-                self._reader = self._writer if self.path == IN_MEMORY else self._connect_reader()
-            except BaseException:
-                self._writer.close()
-                raise
+        self._use = None if self.path == IN_MEMORY else OneMachine(self.path)
+        try:
+            with self._translated():
+                self._writer = self._connect()
+                try:
+                    self._migrate(migrations)
+                    # A database in memory belongs to its connection, which must read and write.
+                    self._reader = self._writer if self.path == IN_MEMORY else self._connect_reader()
+                except BaseException:
+                    self._writer.close()
+                    raise
+        except BaseException:
+            self._end_use()
+            raise
         # Only what callers cause is traced, so that a count of statements is a count per operation.
         self._writer.set_trace_callback(trace)
 
@@ -364,9 +444,14 @@ class Database:
                 self._closed = True
                 self._reader.close()
                 self._writer.close()
+                self._end_use()
                 if self.path != IN_MEMORY:
                     with translated("seal the tier's metadata", self.path):
                         seal(self.path)
+
+    def _end_use(self) -> None:
+        if self._use is not None:
+            self._use.release()
 
     def _require_open(self) -> None:
         if self._closed:
