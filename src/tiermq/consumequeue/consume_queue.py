@@ -242,7 +242,8 @@ class ConsumeQueue:
 
     def last_unit(self) -> Unit | None:
         """The unit of the newest message."""
-        return next(self._units.backwards(), None)
+        last = self._units.at(self.max_offset - 1)  # Only what a truncation left may end with blanks.
+        return next(self._units.backwards(), None) if last is None else last
 
     def offset_by_time(
         self, timestamp_ms: int, boundary: Boundary, store_time_of: StoreTimeOf, min_physical_offset: int = 0
@@ -384,8 +385,8 @@ class ConsumeQueue:
         if first is None or self.min_logic_offset >= self.max_logic_offset:
             return
         low = max(self.min_logic_offset, first.from_offset) // UNIT_BYTES
-        found = self._units.next_real(low, low + 1)
-        if found is None or found[1].physical_offset < min_physical_offset:
+        oldest = self._units.at(low)
+        if oldest is None or oldest.physical_offset < min_physical_offset:
             low = first_not_below(low, self.max_offset, min_physical_offset, self._units.probe_physical)
         self.min_logic_offset = low * UNIT_BYTES
         if self.ext is not None and (unit := self._units.at(low)) is not None:
