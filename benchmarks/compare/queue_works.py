@@ -55,10 +55,13 @@ class ManyQueues:
         self.queues = [(f"Many-{number % topics}", number // topics) for number in range(topics * TOPIC_QUEUES)]
         self.store = place / f"many-{side}"
         make_topics(self.store, dict.fromkeys((topic for topic, _ in self.queues), TOPIC_QUEUES))
-        patience = PATIENT if side == ROCKETMQ else {}
-        self._new = lambda: BrokerProcess(side, distribution(), place, address, self.store, **patience)
+        self._place, self._address = place, address
         with self.started() as broker:
             self.send_to_all(broker)
+
+    def _new(self) -> BrokerProcess:
+        patience = PATIENT if self.side == ROCKETMQ else {}
+        return BrokerProcess(self.side, distribution(), self._place, self._address, self.store, **patience)
 
     def started(self) -> BrokerProcess:
         """Once it has accepted a message."""

@@ -333,7 +333,7 @@ class ConsumeQueue:
 
         The file keeps its map and its blocks, and old units behind the end stay until they are overwritten, so that
         the kernel can append at once. A crash in between leaves old units, or units rebuilt from the log: the next
-        start rewinds as far, since no checkpoint covers them yet. Raises DiskFull.
+        start rewinds as far, since no checkpoint covers them yet.
         """
         if self.ext is not None:
             self.truncate_dirty(physical_offset)
@@ -346,7 +346,7 @@ class ConsumeQueue:
         if last is not None:
             self._rewound_from = min(before, last.from_offset + last.size)
             if self._rewound_from > self.max_logic_offset:
-                last.reserve(self._rewound_from - last.from_offset)
+                last.note_blocks(self._rewound_from - last.from_offset)  # Units were read there.
         self._settle_after_cut()
 
     def end_rewind(self) -> None:
