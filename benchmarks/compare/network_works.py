@@ -52,6 +52,8 @@ DEFERRED_MESSAGES = 131_072
 """Some three seconds of sends: most of them happen while those before are delivered."""
 TRANSACTIONS = 65_536
 DEFERRED_WARMUP = 204_800
+PATIENCE_MS = 60_000
+"""Of a send of `Load.java`: with 3 s, a client's own, a stall of a busy machine ends the work."""
 DELIVERY_LOOK_S = 0.1
 DELIVERY_STALLS_S = 60.0
 """A broker that has delivered nothing more for so long has dropped the rest."""
@@ -307,6 +309,7 @@ def _deferred(threads: int, own: int, job: dict[str, Any], place: Place, stack: 
     """
     messages = place.amount(own // threads, QUICK_DIVISOR) * threads
     job = {"kind": "send", "topic": TOPIC, "threads": threads, "bytes": 128, "messages": messages, **job}
+    job["timeoutMs"] = PATIENCE_MS
     warmup = {**job, "messages": DEFERRED_WARMUP // (QUICK_DIVISOR if place.quick else 1)}
     waited: dict[str, float] = {}
 

@@ -17,7 +17,7 @@ from functools import partial
 from benchmarks import broker_side, latency_side
 from benchmarks.broker_side import THREADS, TOPIC, Loaded
 from benchmarks.compare import peer_process
-from benchmarks.compare.network_works import PATIENT, telling
+from benchmarks.compare.network_works import PATIENCE_MS, PATIENT, telling
 from benchmarks.compare.work import ROCKETMQ, TIERMQ, Goal, Kind, Place, Sides, Work
 from benchmarks.harness import GIB, Side
 from benchmarks.latency_side import BODY_BYTES, TOPIC_QUEUES, WARMUP_MESSAGES, Amounts, Row
@@ -121,6 +121,7 @@ def open_topics_closed(place: Place, stack: ExitStack) -> Sides:
     _with_topics(place, amounts)
     messages = place.amount(TOPICS_MESSAGES, QUICK_DIVISOR)
     job = {"kind": "send", "topic": TOPIC, "threads": THREADS, "bytes": BODY_BYTES, "topics": amounts.topics}
+    job["timeoutMs"] = PATIENCE_MS
 
     def making(side: Loaded) -> Side:
         side.round(**job, messages=amounts.warmup_messages)  # Every queue gets a message in it.
