@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from benchmarks import process_tree
 from benchmarks.harness import settle, timed
@@ -50,10 +51,10 @@ def s3_server(directory: Path) -> Iterator[SeaweedFS | None]:
         yield server
 
 
-def open_store(directory: Path, server: SeaweedFS, prefix: str, **settings: object) -> TieredStore:
+def open_store(directory: Path, server: SeaweedFS, prefix: str, **settings: Any) -> TieredStore:
     url = f"s3://{BUCKET}/{prefix}"
     driver = open_driver(url, environment=server.environment)
-    more = {"disk_max_used_space_ratio": 95, "tier_evict_on_proof": False, **settings}
+    more: dict[str, Any] = {"disk_max_used_space_ratio": 95, "tier_evict_on_proof": False, **settings}
     return TieredStore.open(directory, tier=url, driver=driver, mapped_file_size_commit_log=LOG_FILE_BYTES, **more)
 
 

@@ -63,8 +63,8 @@ def test_a_backlog_that_was_uploaded_before_the_round_ended_is_reported(
     sizes = iter([1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
     now_s = iter(range(100))
     monkeypatch.setattr(latency_side, "stored_mb", lambda _: next(sizes))
-    monkeypatch.setattr(latency_side.time, "monotonic", lambda: float(next(now_s)))
-    monkeypatch.setattr(latency_side.time, "sleep", lambda _: None)
+    monkeypatch.setattr("benchmarks.latency_side.time.monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("benchmarks.latency_side.time.sleep", lambda _: None)
     assert latency_side.is_growing(tmp_path, 3.0)
     assert not latency_side.is_growing(tmp_path, 1.0)
     assert latency_side.middle([ROW, replace(ROW, beside_ended=True)]).beside_ended

@@ -114,9 +114,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     now_s = itertools.count(0, 20)
     monkeypatch.setattr(network_works, "topic_end", lambda *_: found.pop(0) if len(found) > 1 else found[0])
-    monkeypatch.setattr(network_works.time, "monotonic", lambda: float(next(now_s)))
-    monkeypatch.setattr(network_works.time, "sleep", lambda _: None)
-    monkeypatch.setattr(network_works.process_tree, "cpu_seconds", lambda _: 3.0 if len(found) > 1 else 10.0)
+    monkeypatch.setattr("benchmarks.compare.network_works.time.monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("benchmarks.compare.network_works.time.sleep", lambda _: None)
+    monkeypatch.setattr(
+        "benchmarks.compare.network_works.process_tree.cpu_seconds", lambda _: 3.0 if len(found) > 1 else 10.0
+    )
     return found
 
 

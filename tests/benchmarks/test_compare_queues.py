@@ -34,9 +34,9 @@ def test_the_works_are_in_the_plan_with_the_goals_of_the_issue() -> None:
 
 
 def test_a_goal_is_of_a_ratio_or_of_an_own_figure() -> None:
-    for wrong in ({}, {"ratio": 1.0, "own": 1.0}):
+    for figure in (0.0, 1.0):
         with pytest.raises(ValueError, match="expected a goal of a ratio or of an own figure"):
-            Goal(**wrong)
+            Goal(ratio=figure, own=figure)
 
 
 def test_figures_of_a_round_by_kind() -> None:

@@ -124,7 +124,7 @@ def test_what_others_use_leaves_out_the_benchmark_and_what_it_started(
     monkeypatch.setattr(process_tree, "TICKS_PER_SECOND", 100)
     own = os.getpid()
     now_s = iter([100.0, 110.0])
-    monkeypatch.setattr(environment.time, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr("benchmarks.compare.environment.time.monotonic", lambda: next(now_s))
 
     def spend(whole: int, mine: int, child: int, other: int) -> None:
         (tmp_path / "stat").write_text(f"cpu {whole} 0 0 5000 0 0 0 0 0 0\n")
