@@ -3,7 +3,8 @@
 The clients are processes that keep 64 prepared sends open on a connection each; both write to the one broker, or one to
 each of two. They are cheap, and still use the same processors as the brokers: on a machine of two cores two brokers
 and two clients have half of what they could use. So the processor time of the brokers is counted as well. What it
-takes for a message is what a broker can do with a core that nothing else uses, and N brokers N times that.
+takes for a message is what a broker can do with a core that nothing else uses, and N brokers N times that. With
+`--bytes 1024` that is compared with what one core is to carry, 345,000 a second.
 
 Run as a program it is a client:   port, sends, hex of one frame  ->  seconds      (a line each)
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness, store_side, wire_side
-from benchmarks.harness import GIB, JavaBench
+from benchmarks.harness import JavaBench
 from benchmarks.process_tree import TICKS_PER_SECOND, tree
 from benchmarks.report import Report, Round, cpu_rate
 from tiermq.remoting.command import HeaderType
@@ -32,7 +33,11 @@ NAME = "brokers"
 TOPIC = "Brokers"
 QUEUES = 4
 CLIENTS = 2
+RECORD_BYTES = 300
+"""Of a record beside its body, with its unit and index entries."""
 BYTES_PER_MESSAGE = 2048  # Of --size: 1 GiB means 524,288 messages in a round.
+ONE_CORE_1024_PER_S = 345_000
+"""What one core is to carry of pipelined sends of 1 KiB."""
 
 
 @dataclass(slots=True)
@@ -43,9 +48,10 @@ class Brokers:
     name_server: str
     process_ids: list[int]
     clients: list[_Client]
+    body_bytes: int
 
     def round(self, messages: int) -> Round:
-        frame = wire_side.send_frame(HeaderType.ROCKETMQ, TOPIC)
+        frame = wire_side.send_frame(HeaderType.ROCKETMQ, TOPIC, self.body_bytes)
         before, began_s = self.cpu_s(), time.perf_counter()
         for number, client in enumerate(self.clients):
             client.begin(self.ports[number % len(self.ports)], messages // CLIENTS, frame)
@@ -90,17 +96,21 @@ class _Client:
 
 def run(argv: list[str]) -> dict[str, Any]:
     """Measure and return the result object."""
-    options = harness.options_of(harness.parser(NAME).parse_args(argv))
+    parser = harness.parser(NAME)
+    parser.add_argument("--bytes", type=int, default=wire_side.BODY_BYTES, help="of a message's body (default 128)")
+    arguments = parser.parse_args(argv)
+    options = harness.options_of(arguments)
     messages = max(10 * wire_side.WINDOW * CLIENTS, options.size // BYTES_PER_MESSAGE)
     messages -= messages % (wire_side.WINDOW * CLIENTS)
     made = Report(NAME)
-    made.environment |= {"messages": messages, "clients": CLIENTS, "window": wire_side.WINDOW}
-    with contextlib.ExitStack() as running, harness.work_directory(options.directory, GIB) as directory:
+    made.environment |= {"messages": messages, "clients": CLIENTS, "window": wire_side.WINDOW, "bytes": arguments.bytes}
+    stored_bytes = 2 * (options.rounds + options.warmup) * messages * (RECORD_BYTES + arguments.bytes)
+    with contextlib.ExitStack() as running, harness.work_directory(options.directory, stored_bytes) as directory:
         clients = [_Client() for _ in range(CLIENTS)]
         for client in clients:
             running.callback(client.close)
         sides = {
-            name: running.enter_context(_served(directory / name, count, clients))
+            name: running.enter_context(_served(directory / name, count, clients, arguments.bytes))
             for name, count in (("one", 1), ("two", 2))
         }
         measured = harness.alternate(
@@ -114,14 +124,17 @@ def run(argv: list[str]) -> dict[str, Any]:
         made.add(measured)
         for name, rounds in measured.items():
             made.rates[f"{name}_cpu_seconds_per_million"] = round(1e6 / cpu_rate(rounds), 2)
-        made.rates["on_a_core_of_its_own_messages_per_second"] = round(cpu_rate(measured["one"]), 1)
+        on_a_core = cpu_rate(measured["one"])
+        made.rates["on_a_core_of_its_own_messages_per_second"] = round(on_a_core, 1)
+        if arguments.bytes == 1024:
+            made.ratios["one_core_1024_vs_345000_per_second"] = round(on_a_core / ONE_CORE_1024_PER_S, 4)
         made.compare("two_brokers_vs_one", measured["two"], measured["one"])
         running.close()
         return harness.finish(made, options, directory, JavaBench(wanted=False), store_side.kernel())
 
 
 @contextlib.contextmanager
-def _served(directory: Path, count: int, clients: list[_Client]) -> Iterator[Brokers]:
+def _served(directory: Path, count: int, clients: list[_Client], body_bytes: int) -> Iterator[Brokers]:
     words = ["serve", str(directory), "--name", "b", "--port", "0", "--namesrv-port", "0", "--json"]
     command = [sys.executable, "-m", "tiermq.cli", *words, *(["--brokers", str(count)] if count > 1 else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -132,7 +145,7 @@ def _served(directory: Path, count: int, clients: list[_Client]) -> Iterator[Bro
             _tiermq("topic", "create", TOPIC, "--queues", str(QUEUES), "-n", ready["nameServer"])
             ports = [int(each["address"].rpartition(":")[2]) for each in brokers]
             pids = [each.get("processId", process.pid) for each in brokers]
-            yield Brokers(ports, ready["nameServer"], pids, clients)
+            yield Brokers(ports, ready["nameServer"], pids, clients, body_bytes)
         finally:
             process.terminate()
             process.communicate()

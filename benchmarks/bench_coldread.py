@@ -3,7 +3,8 @@
 `cold_cached_vs_hot` reads windows that are in memory, `cold_posix_vs_hot` fetches them from files that the page cache
 has. Both compare with the local store reading the same queues. `cold_s3_vs_ranged_reads` reads from a real S3 server
 of this machine, against the plain client getting the same bytes in large concurrent ranges, and is left out where there
-is no server. `memory` says what 100 groups at once cost.
+is no server. `keys` looks up keys on such a server, one caller and 16, against 1,000 a second; it reports the processor
+time of this process and of the server for each. `memory` says what 100 groups at once cost.
 
 This benchmark is not pinned: reading ahead while the reader reads is what a tier is measured by.
 """
@@ -12,15 +13,20 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import coldread_side, harness, store_side
+from benchmarks import coldread_side, harness, s3_side, store_side
 from benchmarks.harness import JavaBench, Options
-from benchmarks.report import Report
+from benchmarks.report import Report, cpu_rate, median_rate
 
 NAME = "coldread"
-PARTS = ("posix", "s3", "memory")
+PARTS = ("posix", "s3", "keys", "memory")
+KEYS, KEYS_QUICK = 200_000, 20_000
+CALLERS = (1, 16)
+LOOK_UPS, LOOK_UPS_QUICK = 2_000, 200
+WANTED_PER_SECOND = 1_000
 BATCH = 32
 GROUPS = 100
 CACHE_BYTES = 64 << 20
@@ -31,11 +37,16 @@ def run(argv: list[str]) -> dict[str, Any]:
     options = replace(harness.options_of(harness.parser(NAME, PARTS).parse_args(argv)), core=None)
     made = Report(NAME)
     with harness.work_directory(options.directory, 4 * options.size) as directory:
-        with coldread_side.filled_store(directory / "store", options.size) as (store, per_queue):
-            for part, measure in (("posix", posix), ("s3", s3), ("memory", memory)):
-                if not options.only or part in options.only:
-                    with harness.part_directory(directory) as place:
-                        measure(made, options, store, per_queue, place)
+        wanted = options.only or frozenset(PARTS)
+        if wanted - {"keys"}:
+            with coldread_side.filled_store(directory / "store", options.size) as (store, per_queue):
+                for part, measure in (("posix", posix), ("s3", s3), ("memory", memory)):
+                    if part in wanted:
+                        with harness.part_directory(directory) as place:
+                            measure(made, options, store, per_queue, place)
+        if "keys" in wanted:
+            with harness.part_directory(directory) as place:
+                keys(made, options, place)
         return harness.finish(made, options, directory, JavaBench(wanted=False), store_side.kernel())
 
 
@@ -82,6 +93,32 @@ def s3(made: Report, options: Options, _store: Any, _per_queue: int, place: Path
         )
     made.add(measured)
     made.compare("cold_s3_vs_ranged_reads", measured["cold_s3"], measured["ranged_reads"])
+
+
+def keys(made: Report, options: Options, place: Path) -> None:
+    """Look-ups of keys of history that is on an S3 server alone, by one caller and by 16."""
+    with ExitStack() as stack:
+        server = stack.enter_context(s3_side.s3_server(place / "seaweedfs"))
+        if server is None:
+            made.environment["s3"] = "no server"
+            return
+        world = s3_side.KeyLookUps(place / "store", server, KEYS_QUICK if options.quick else KEYS)
+        stack.callback(world.close)
+        count = LOOK_UPS_QUICK if options.quick else LOOK_UPS
+        measured = harness.alternate(
+            {f"key_look_ups_{callers}": partial(world.round, callers, count) for callers in CALLERS},
+            options.rounds,
+            options.warmup,
+        )
+    made.add(measured)
+    for callers in CALLERS:
+        rounds = measured[f"key_look_ups_{callers}"]
+        made.ratios[f"key_look_ups_{callers}_vs_{WANTED_PER_SECOND}_per_second"] = round(
+            median_rate(rounds) / WANTED_PER_SECOND, 4
+        )
+        made.rates[f"key_look_ups_{callers}_cpu_us"] = round(1e6 / cpu_rate(rounds), 1)
+        server_s = world.server_seconds[callers] / world.look_ups[callers]
+        made.rates[f"key_look_ups_{callers}_server_cpu_us"] = round(1e6 * server_s, 1)
 
 
 def memory(made: Report, options: Options, store: Any, per_queue: int, place: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib.util
 import json
 import shlex
@@ -188,7 +189,7 @@ def _measure(
     if count := places.remove_left_over(grounds):
         console.print(f"Removed {count} directories of runs that were killed.")
     if environment.is_busy():
-        console.print("[yellow]The machine is busy; ratios will be less sure, and spreads will show it.[/]")
+        console.print("[yellow]Other programs keep the machine busy; the report will say so.[/]")
     options = Options(
         quick=arguments.quick,
         rounds=arguments.rounds,
@@ -255,7 +256,7 @@ def _as_dict(result: Result) -> dict[str, Any]:
 
 
 def _work_dict(work: Work) -> dict[str, Any]:
-    goal = {"ratio": work.goal.ratio, "at_most": work.goal.at_most} if work.goal else None
+    goal = dataclasses.asdict(work.goal) if work.goal else None
     return {
         "name": work.name,
         "group": work.group,

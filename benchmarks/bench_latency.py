@@ -2,7 +2,8 @@
 
 `async`   ASYNC_FLUSH.
 `sync`    SYNC_FLUSH, on the disk.
-`tier`    A backlog is uploaded into a POSIX tier meanwhile.
+`tier`    A backlog of `--size` (4 GiB) is uploaded into a POSIX tier on the disk meanwhile; a row reports if it was
+          in the tier before its last round ended.
 `cold`    A consumer reads history from a tier beside; of TierMQ alone.
 `topics`  The messages go to 4,000 topics of 4 queues in turn; nothing consumes them.
 
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ SECONDS, SECONDS_QUICK = 10.0, 2.0
 ROUNDS = 3
 TOPICS = 4_000
 QUICK_DIVISOR = 16
+CPU_RATE, CPU_US_MAX = 2_000, 100
+"""What the broker may use for a message at that rate, with a consumer."""
 CONDITIONS: dict[str, Callable[[Any, Path, Sequence[int], Amounts], Iterator[Row]]] = {
     "async": partial(latency_side.plain, condition="async", flush="ASYNC_FLUSH"),
     "sync": partial(latency_side.plain, condition="sync", flush="SYNC_FLUSH"),
@@ -56,8 +61,9 @@ def run(argv: list[str]) -> dict[str, Any]:
         arguments.seconds or (SECONDS_QUICK if options.quick else SECONDS),
         arguments.rounds or (1 if options.quick else ROUNDS),
         WARMUP_MESSAGES // (QUICK_DIVISOR if options.quick else 1),
-        arguments.size or 2 * GIB // (QUICK_DIVISOR if options.quick else 1),
+        arguments.size or 4 * GIB // (QUICK_DIVISOR if options.quick else 1),
         TOPICS // (QUICK_DIVISOR if options.quick else 1),
+        Path(),
     )
     wanted = options.only or frozenset(CONDITIONS)
     made, rows = Report(NAME), []
@@ -65,15 +71,16 @@ def run(argv: list[str]) -> dict[str, Any]:
     made.environment |= {"rocketmq": jars.version, "seconds": amounts.seconds, "backlog_bytes": amounts.beside_bytes}
     print(HEAD if arguments.table else "", file=sys.stderr, flush=True)
     with (
-        harness.work_directory(options.directory, 4 * GIB) as memory,
-        harness.work_directory(options.disk_directory or options.directory or Path(os.curdir), 0) as disk,
+        harness.work_directory(options.directory, 2 * amounts.beside_bytes) as memory,
+        harness.work_directory(options.disk_directory or Path(tempfile.gettempdir()), 0) as disk,
     ):
         loads = [os.getloadavg()[0]]
         for name, condition in CONDITIONS.items():
             if name not in wanted:
                 continue
-            with harness.part_directory(disk if name in ON_DISK else memory) as place:
-                for row in condition(jars, place, arguments.rate or RATES, amounts):
+            with harness.part_directory(memory) as place, harness.part_directory(disk) as on_disk:
+                stores = on_disk if name in ON_DISK else place
+                for row in condition(jars, stores, arguments.rate or RATES, replace(amounts, disk=on_disk)):
                     rows.append(row)
                     loads.append(os.getloadavg()[0])
                     print(line_of(row) if arguments.table else row.name, file=sys.stderr, flush=True)
@@ -89,6 +96,8 @@ def add_rows_to(made: Report, rows: Iterable[Row]) -> None:
         for kind, times in (("send", row.send), ("end_to_end", row.end_to_end)):
             made.rates |= {f"{name}_{kind}_{quantile}_ms": round(time, 3) for quantile, time in times.items()}
         made.rates[f"{name}_cpu_us"] = round(row.cpu_us, 1)
+        if (row.side, row.condition, row.rate) == ("tiermq", "async", CPU_RATE) and row.cpu_us:
+            made.ratios[f"cpu_{CPU_US_MAX}_us_vs_used_{CPU_RATE}"] = round(CPU_US_MAX / row.cpu_us, 4)
         theirs = found.get(f"rocketmq_{row.condition}_{row.rate}")
         if row.side == "tiermq" and theirs is not None:
             for quantile in ("p50", "p99", "max"):
@@ -101,7 +110,7 @@ def line_of(row: Row) -> str:
     kinds = (row.send, row.end_to_end or dict.fromkeys(QUANTILES))
     times = ["" if (time := kind[quantile]) is None else f"{time:.2f}" for kind in kinds for quantile in QUANTILES]
     names = {"tiermq": "TierMQ", "rocketmq": "RocketMQ"}
-    beside = f"{row.beside_mb:,.0f} MB" if row.beside_mb else ""
+    beside = f"{row.beside_mb:,.0f} MB{', ended' * row.beside_ended}" if row.beside_mb else ""
     cells = [row.condition, f"{row.rate:,}", names[row.side], *times, f"{row.cpu_us:.0f} µs", beside]
     return f"| {' | '.join(cells)} |"
 

@@ -2,6 +2,8 @@
 
 `upload`   What waits in a local store goes into a tier at file:// that knows its queues already; against pwrite +
            fdatasync of the same bytes in the same chunks, one after the other into one file.
+`s3`       A backlog of `--size` bytes (200 MB unless it is given) in 8 queues goes to an S3 server of this machine, on
+           the disk; against objects of 4 MiB put by 4 threads of the plain client. Left out where there is no server.
 `put`      Single puts into a store that dispatches, while its tier is being written, against the same without a tier.
 `requests` What is asked of the back end, counted and compared with what is promised: a wrong count ends the program.
            The same again with the start of the 64 queues in the time.
@@ -17,16 +19,19 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, request_counts, store_side, tiered_side, workload
+from benchmarks import harness, request_counts, s3_side, store_side, tiered_side, workload
 from benchmarks.harness import JavaBench, Options
 from benchmarks.report import Report
 from tiermq.tier.tier_config import TierConfig
 
 NAME = "tier"
-PARTS = ("upload", "put", "requests", "memory")
+PARTS = ("upload", "s3", "put", "requests", "memory")
+S3_BYTES, S3_BYTES_QUICK = 200 << 20, 16 << 20
+S3_ROUNDS_MAX = 5
 CURVE_POINTS = 64
 MEMORY_BYTES = 10 << 30
 MEMORY_BYTES_QUICK = 128 << 20
@@ -51,6 +56,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         parts: dict[str, Callable[[], None]] = {
             "requests": lambda: more.update(requests=request_counts.count_requests(directory)),
             "upload": lambda: _upload(options, directory, disk, made),
+            "s3": lambda: _s3(options, arguments.size, disk, made),
             "put": lambda: _put(options, directory, disk, made),
             "memory": lambda: more.update(memory=_memory(memory_bytes, disk, made)),
         }
@@ -73,6 +79,23 @@ def _upload(options: Options, directory: Path, disk: Path, made: Report) -> None
         made.compare("upload_with_start_vs_raw", uploads.with_begin[-options.rounds :], measured["raw"])
         made.environment["upload_chunks"] = len(uploads.chunks)
         made.environment["begin_64_queues_seconds"] = round(uploads.begin_seconds, 3)
+
+
+def _s3(options: Options, size: int | None, disk: Path, made: Report) -> None:
+    with ExitStack() as stack:
+        place = stack.enter_context(harness.part_directory(disk))
+        server = stack.enter_context(s3_side.s3_server(place / "seaweedfs"))
+        if server is None:
+            made.environment["s3"] = "no server"
+            return
+        uploads = s3_side.Uploads(place, server, size or (S3_BYTES_QUICK if options.quick else S3_BYTES))
+        rounds = min(options.rounds, S3_ROUNDS_MAX)
+        measured = harness.alternate({"upload_s3": uploads.round, "plain_s3": uploads.plain_round}, rounds, 1)
+    made.add(measured)
+    made.compare("upload_s3_vs_plain", measured["upload_s3"], measured["plain_s3"])
+    made.rates["upload_s3_server_cpu_seconds"] = round(statistics.median(uploads.server_seconds), 2)
+    own = [each.cpu_seconds for each in measured["upload_s3"]]
+    made.rates["upload_s3_cpu_seconds"] = round(statistics.median(own), 2)
 
 
 def _put(options: Options, directory: Path, disk: Path, made: Report) -> None:

@@ -19,7 +19,7 @@ from benchmarks.harness import JavaBench
 from benchmarks.report import Report
 
 NAME = "topics"
-COUNTS = (1_000, 10_000, 50_000)
+COUNTS = (1_000, 5_000, 10_000, 50_000)
 COUNTS_QUICK = (200, 1_000)
 
 

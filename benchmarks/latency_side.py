@@ -2,8 +2,8 @@
 
     async   ASYNC_FLUSH, the store in memory
     sync    SYNC_FLUSH, the store on the disk
-    tier    ASYNC_FLUSH, a POSIX tier on the disk, into which a backlog is uploaded meanwhile
-    cold    ASYNC_FLUSH, and a consumer beside that reads history from such a tier as fast as it gets it
+    tier    ASYNC_FLUSH, the store in memory, a POSIX tier on the disk, into which a backlog is uploaded meanwhile
+    cold    ASYNC_FLUSH, and a consumer beside that reads history from a POSIX tier as fast as it gets it
     topics  ASYNC_FLUSH, the messages in turn to 4,000 topics of 4 queues, and no consumer
 
 An open loop sends each message at its intended time, whether or not those before were answered, and times are counted
@@ -13,6 +13,7 @@ from there: a broker that stands still for a second is charged for all that was 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import statistics
 import time
@@ -36,6 +37,8 @@ WARMUP_MESSAGES = 204_800
 WARMUP_RATE = 10_000
 QUANTILES = ("p50", "p99", "p999", "max")
 LOOK_S = 0.05
+GROWING_S = 3.0
+"""An upload that goes on shows within this: both brokers write some chunks a second."""
 ROCKETMQ_TIER = {
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
     "tieredBackendServiceProvider": "org.apache.rocketmq.tieredstore.provider.PosixFileSegment",
@@ -54,6 +57,8 @@ class Amounts:
     beside_bytes: int
     """Of the backlog, and of the history."""
     topics: int
+    disk: Path
+    """Where tiers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ class Row:
     """Processor time of the broker for a message, sent and received."""
     beside_mb: float = 0.0
     """What went into the tier meanwhile, or what the cold reader got."""
+    beside_ended: bool = False
+    """The backlog was in the tier before the last round was over: the times are not all of a broker that uploads."""
 
     @property
     def name(self) -> str:
@@ -115,6 +122,7 @@ def middle(rows: Sequence[Row]) -> Row:
         statistics.median(row.late_p99_ms for row in rows),
         statistics.median(row.cpu_us for row in rows),
         statistics.median(row.beside_mb for row in rows),
+        any(row.beside_ended for row in rows),
     )
 
 
@@ -178,33 +186,50 @@ def tiering(jars: Any, place: Path, rates: Sequence[int], amounts: Amounts) -> I
         client = elsewhere.enter_context(broker_side.tiermq(jars, place / "elsewhere"))
         warm(client, amounts)
         for rate in rates:
-            yield middle([_beside_upload(client, jars, place, rate, amounts) for _ in range(amounts.rounds)])
-    tier = place / "rocketmq-tier"
+            rounds = [fresh_beside_upload(client, jars, place, rate, amounts) for _ in range(amounts.rounds)]
+            yield middle(rounds)
+    with rocketmq_uploading(jars, place, amounts) as (side, tier):
+        warm(side, amounts)
+        is_growing(tier, math.inf)
+        for rate in rates:
+            yield middle([beside_upload(side, rate, amounts, tier) for _ in range(amounts.rounds)])
+
+
+@contextlib.contextmanager
+def rocketmq_uploading(jars: Any, place: Path, amounts: Amounts) -> Iterator[tuple[Loaded, Path]]:
+    """RocketMQ's broker with a backlog, and the directory of its tier."""
+    tier = amounts.disk / "rocketmq-tier"
     _fill(place / "rocketmq-store", amounts.beside_bytes)
     settings = {**PATIENT, **ROCKETMQ_TIER, "tieredStoreFilePath": tier}
     with broker_side.rocketmq(jars, place, **settings) as side:
-        warm(side, amounts)
-        _await_upload(tier)
-        for rate in rates:
-            loops = range(amounts.rounds)
-            yield middle([measure_round(side, rate, amounts.seconds, "tier", lambda: stored_mb(tier)) for _ in loops])
+        yield side, tier
 
 
-def _beside_upload(client: Loaded, jars: Any, place: Path, rate: int, amounts: Amounts) -> Row:
-    with harness.part_directory(place) as directory:
-        tier = directory / "tier"
+def fresh_beside_upload(client: Loaded, jars: Any, place: Path, rate: int, amounts: Amounts) -> Row:
+    """A round of a broker of ours that has just started with a backlog; `client` has the virtual machine that loads."""
+    with harness.part_directory(place) as directory, harness.part_directory(amounts.disk) as disk:
+        tier = disk / "tier"
         _fill(directory / "tiermq-store", amounts.beside_bytes)
         with broker_side.tiermq(jars, directory, "--tier", f"file://{tier}") as fresh:
             begin(fresh)
             side = replace(fresh, load=partial(client.load, nameServer=fresh.name_server))
-            return measure_round(side, rate, amounts.seconds, "tier", lambda: stored_mb(tier))
+            return beside_upload(side, rate, amounts, tier)
 
 
-def _await_upload(tier: Path) -> None:
-    """Until more comes into it."""
-    before = stored_mb(tier)
+def beside_upload(side: Loaded, rate: int, amounts: Amounts, tier: Path) -> Row:
+    """A round while a backlog goes into that directory."""
+    row = measure_round(side, rate, amounts.seconds, "tier", lambda: stored_mb(tier))
+    return replace(row, beside_ended=not is_growing(tier, GROWING_S))
+
+
+def is_growing(tier: Path, within_s: float) -> bool:
+    """Whether more comes into it."""
+    before, until_s = stored_mb(tier), time.monotonic() + within_s
     while stored_mb(tier) <= before:
+        if time.monotonic() > until_s:
+            return False
         time.sleep(LOOK_S)
+    return True
 
 
 def stored_mb(directory: Path) -> float:

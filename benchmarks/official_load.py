@@ -22,7 +22,7 @@ from interop.java_client import JavaClient
 from interop.official import PROGRAMS_VERSION, Official
 
 Load = Callable[..., dict[str, Any]]
-OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag", "open", "pop"})
+OWN = frozenset({"delayLevel", "delaySeconds", "transaction", "lag", "open", "pop", "topics"})
 """Kinds and fields of jobs that no official program does."""
 
 

@@ -43,6 +43,13 @@ def cpu_seconds(root: int | None = None) -> float:
     return sum(process.ticks + process.ended_ticks for process in tree(root)) / TICKS_PER_SECOND
 
 
+def all_cpu_seconds() -> float:
+    """Processor time that was not idle of the whole machine so far, with what its host took away."""
+    line = (PROC / "stat").read_text(encoding="utf-8").splitlines()[0]
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen, *_ = map(int, line.split()[1:])
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / TICKS_PER_SECOND
+
+
 def own_bytes(pid: int) -> int:
     """Memory of a process' own: not files that it maps, whose pages the kernel takes back when it likes."""
     return _status_bytes(pid, "RssAnon")

@@ -1,7 +1,8 @@
 """The sides of a full scan: `format("tiermq")` over a tier, and Spark's own reader of the same rows in Parquet.
 
 Run it alone for a look:  python -m benchmarks.spark_scan_side 256M
-Both sides run on one core and give every column of every row to a sink that drops them. Before anything is measured
+Both sides run on one core and give every column of every row to a sink that drops them, or to a hash; then the columns
+that a query names to a hash, and `count(*)`. Before anything is measured
 the two are compared: as many rows, and the same exclusive-or of the hash of all their columns.
 """
 
@@ -29,6 +30,9 @@ TOPICS, QUEUES_PER_TOPIC = 8, 8
 LOG_FILE_BYTES = 128 * MIB
 BROKER = "DefaultCluster/broker-a"
 RATIO, HASHED_RATIO = "scan_vs_parquet", "scan_hashed_vs_parquet"
+NAMED_RATIO, COUNT_RATIO = "scan_named_vs_parquet", "count_vs_parquet"
+NAMED = ("topic", "queueId", "queueOffset", "tags", "body")
+"""What a query names."""
 _WORDS = (
     b"order paid shipped returned customer warehouse amount total euro item colour size status city street ".split()
 )
@@ -118,6 +122,14 @@ class Scanning:
         """Every column of every row through a hash."""
         return tree_timed(lambda: (self.digest(frame())[0], self._size))
 
+    def named(self, frame: Callable[[], DataFrame]) -> Round:
+        """The columns that a query names, through a hash."""
+        return tree_timed(lambda: (self.digest(frame().select(*NAMED))[0], self._size))
+
+    def counted(self, frame: Callable[[], DataFrame]) -> Round:
+        """`count(*)`."""
+        return tree_timed(lambda: (frame().count(), self._size))
+
     def _drop(self, frame: DataFrame) -> tuple[int, int]:
         frame.write.format("noop").mode("overwrite").save()
         return self._count, self._size
@@ -133,6 +145,10 @@ def measure(
         "parquet": lambda: world.dropped(world.theirs),
         "scan_hashed": lambda: world.hashed(world.ours),
         "parquet_hashed": lambda: world.hashed(world.theirs),
+        "scan_named": lambda: world.named(world.ours),
+        "parquet_named": lambda: world.named(world.theirs),
+        "count": lambda: world.counted(world.ours),
+        "parquet_count": lambda: world.counted(world.theirs),
     }
     return harness.alternate(sides, rounds, warmup)
 
@@ -142,6 +158,8 @@ def add_to(made: Report, measured: dict[str, list[Round]]) -> None:
     made.add(measured)
     made.compare(RATIO, measured["scan"], measured["parquet"])
     made.compare(HASHED_RATIO, measured["scan_hashed"], measured["parquet_hashed"])
+    made.compare(NAMED_RATIO, measured["scan_named"], measured["parquet_named"])
+    made.compare(COUNT_RATIO, measured["count"], measured["parquet_count"])
 
 
 def main(size: str = "256M") -> None:

@@ -37,12 +37,12 @@ MESSAGE_ID = "7F000001000078BF0000000000000000"
 UNIQUE_ID = "7F0000010000000000000000000000AB"
 
 
-def send_frame(header_type: HeaderType, topic: str = "BenchmarkTest") -> bytes:
+def send_frame(header_type: HeaderType, topic: str = "BenchmarkTest", body_bytes: int = BODY_BYTES) -> bytes:
     """A send as RocketMQ's benchmark producer makes it."""
     properties = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02"
     values = ["benchmark_producer", topic, "TBW102", "4", "3", "0", "1700000000000", "0", properties, "0"]
     ext = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false", "n": "broker-a"}
-    return encode_frame(RemotingCommand(310, opaque=7, ext=ext, body=bytes(BODY_BYTES), header_type=header_type))
+    return encode_frame(RemotingCommand(310, opaque=7, ext=ext, body=bytes(body_bytes), header_type=header_type))
 
 
 def command_frame() -> bytes:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +134,18 @@ def first_message(address: tuple[str, int], process: subprocess.Popen[Any]) -> R
         time.sleep(RETRY_S)
 
 
+def topic_end(address: tuple[str, int], topic: str, queues: int) -> int:
+    """How many messages the topic's queues got so far. Raises PeerFailed when the broker has no such queue."""
+    found = 0
+    for queue_id in range(queues):
+        fields = {"topic": topic, "queueId": str(queue_id)}
+        answer = ask(address, RemotingCommand(RequestCode.GET_MAX_OFFSET, ext=fields))
+        if answer.code != ResponseCode.SUCCESS:
+            raise PeerFailed(f"{address}: expected the end of queue {queue_id} of {topic}, found {answer.remark}")
+        found += int(answer.ext["offset"])
+    return found
+
+
 def send_of(topic: str, body: bytes = b"first", queue_id: int = 0) -> RemotingCommand:
     """A send as RocketMQ's client spells it."""
     born_ms = time.time_ns() // 1_000_000
@@ -173,8 +185,12 @@ def compiled_modules(directory: Path) -> dict[str, str]:
 class BrokerProcess:
     """One broker over one store directory. A context manager; leaving it ends the process, cleanly if all went well."""
 
-    def __init__(self, side: str, jars: Any, directory: Path, name_server: str, store: Path | None = None) -> None:
-        """A store that is not given is made, empty but for the topics; `jars` are RocketMQ's, unused by TierMQ."""
+    def __init__(
+        self, side: str, jars: Any, directory: Path, name_server: str, store: Path | None = None, **more: object
+    ) -> None:
+        """A store that is not given is made, empty but for the topics; `jars` are RocketMQ's, unused by TierMQ; `more`
+        are settings of broker.conf.
+        """
         if side not in (TIERMQ, ROCKETMQ):
             raise ValueError(f"expected {TIERMQ} or {ROCKETMQ}, found {side!r}")
         self.name = f"{side}-{next(_numbers)}"
@@ -185,8 +201,9 @@ class BrokerProcess:
         if store is None:
             make_topics(self.store)
         self.address = HOST, free_port()
+        settings = {**self._settings(), **more}
         conf = self.home / "broker.conf"
-        conf.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()), encoding="utf-8")
+        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
         if side == TIERMQ:
             self._command = [sys.executable, "-m", "tiermq.cli", "serve", "-c", str(conf)]
             self._environment = compiled_modules(directory)
@@ -248,17 +265,10 @@ class BrokerProcess:
     def await_messages(self, count: int) -> None:
         """Until the topic's queues hold so many, which is a little after they were accepted. Raises PeerFailed."""
         deadline = time.monotonic() + ANSWER_S
-        while (found := sum(map(self._max_offset, range(QUEUES)))) != count:
+        while (found := topic_end(self.address, TOPIC, QUEUES)) != count:
             if found > count or time.monotonic() > deadline:
                 raise PeerFailed(f"{self.name}: expected {count} messages in {TOPIC}, found {found}")
             time.sleep(RETRY_S)
-
-    def _max_offset(self, queue_id: int) -> int:
-        fields = {"topic": TOPIC, "queueId": str(queue_id)}
-        answer = ask(self.address, RemotingCommand(RequestCode.GET_MAX_OFFSET, ext=fields))
-        if answer.code != ResponseCode.SUCCESS:
-            raise PeerFailed(f"{self.name}: expected the end of queue {queue_id}, found {answer.remark}")
-        return int(answer.ext["offset"])
 
     def stop(self) -> None:
         """As an operator does; returns when the store is closed cleanly."""
@@ -282,11 +292,13 @@ class BrokerProcess:
         self._end(signal.SIGTERM if error is None else signal.SIGKILL)
 
 
-def make_topics(store: Path) -> None:
-    """The topic of the load; both brokers read this file when they start."""
+def make_topics(store: Path, more: Mapping[str, int] | None = None) -> None:
+    """The topic of the load; both brokers read this file when they start. `more`: topics by name, with their number of
+    queues.
+    """
     from tiermq.broker.topic.topic_table import FILE, encode_topics
     from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
     (store / "config").mkdir(parents=True)
-    table = {TOPIC: TopicConfig(TOPIC, QUEUES, QUEUES)}
+    table = {name: TopicConfig(name, count, count) for name, count in {TOPIC: QUEUES, **(more or {})}.items()}
     (store / "config" / FILE).write_bytes(encode_topics(table, NO_VERSION.next(1)))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tiermq
-from benchmarks import report
+from benchmarks import process_tree, report
 from benchmarks.compare import peer_process
 from benchmarks.compare.places import Grounds
 from tiermq.kernel import KERNEL
@@ -39,9 +40,26 @@ def describe(grounds: Grounds, rocketmq_version: str) -> dict[str, Any]:
     }
 
 
-def is_busy() -> bool:
-    """Whether others use more than half of the processors already."""
-    return os.getloadavg()[0] > 0.5 * len(os.sched_getaffinity(0))
+class Others:
+    """What processes that are neither this one nor its descendants use of the processors, from now on."""
+
+    def __init__(self) -> None:
+        self._before_s, self._began_s = self._spent_s(), time.monotonic()
+
+    def processors(self) -> float:
+        """How many of them, on the mean so far. Time that a host takes away counts too."""
+        spent_s = self._spent_s() - self._before_s
+        return max(0.0, spent_s / max(time.monotonic() - self._began_s, 1e-9))
+
+    def _spent_s(self) -> float:
+        return process_tree.all_cpu_seconds() - process_tree.cpu_seconds()
+
+
+def is_busy(look_s: float = 1.0) -> bool:
+    """Whether others use a tenth of the processors or more already."""
+    others = Others()
+    time.sleep(look_s)
+    return others.processors() > 0.1 * len(os.sched_getaffinity(0))
 
 
 def java_version() -> str:

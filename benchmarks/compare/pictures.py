@@ -134,7 +134,7 @@ def _bars(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         colour = NO_GOAL if met is None else MET if met else MISSED
         axes.barh(row, found.median - 1, left=1, height=0.62, color=colour)
         axes.plot([found.low, found.high], [row, row], color="#333333", linewidth=1)
-        if outcome.goal:
+        if outcome.goal and outcome.goal.ratio:
             axes.plot(outcome.goal.ratio, row, marker="|", markersize=13, markeredgewidth=2.5, color="black")
             seen.append(outcome.goal.ratio)
         seen += [found.low, found.high]
@@ -208,7 +208,7 @@ def _time_panel(axes: Axes, outcome: Outcome) -> None:
 
 
 def _scaled(value: float, kind: Kind) -> float:
-    return value / 1e6 if kind is Kind.BYTES else value
+    return value * wording.SCALES.get(kind, 1)
 
 
 def _figure_axis(axes: Axes, kind: Kind) -> None:

@@ -6,10 +6,18 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from benchmarks.compare import network_works, process_works, spark_works, store_works, tier_works
+from benchmarks.compare import (
+    network_works,
+    open_loop_works,
+    process_works,
+    queue_works,
+    spark_works,
+    store_works,
+    tier_works,
+)
 from benchmarks.compare.work import Work, by_name
 
-MODULES = (store_works, tier_works, network_works, spark_works, process_works)
+MODULES = (store_works, tier_works, network_works, open_loop_works, spark_works, process_works, queue_works)
 
 
 class UnknownWork(ValueError):

@@ -48,8 +48,13 @@ def figure(point: Point, kind: Kind, side: str) -> Figure | None:
 
 def pair_ratios(point: Point, kind: Kind, other: str = ROCKETMQ) -> list[float]:
     """TierMQ : `other` of every pair of rounds."""
+    return [found for found, _ in _pairs(point, kind, other)]
+
+
+def _pairs(point: Point, kind: Kind, other: str = ROCKETMQ) -> list[tuple[float, float]]:
+    """The ratio and TierMQ's own figure of every pair of rounds."""
     ours, theirs = (figures(point.samples.get(side, []), kind) for side in (TIERMQ, other))
-    return [mine / its for mine, its in zip(ours, theirs, strict=False) if its > 0]
+    return [(mine / its, mine) for mine, its in zip(ours, theirs, strict=False) if its > 0]
 
 
 def ratio(point: Point, kind: Kind, other: str = ROCKETMQ) -> Ratio | None:
@@ -85,19 +90,24 @@ def is_higher_better(kind: Kind) -> bool:
 
 def is_met(outcome: Outcome) -> bool | None:
     """Whether the goal is met; None where there is no goal or no figure."""
-    found = ratio(outcome.base, outcome.kind) if outcome.base else None
-    return outcome.goal.is_met(found.median) if outcome.goal and found else None
+    missed_by = _excess(outcome)
+    return None if missed_by is None else missed_by <= 0
+
+
+def _excess(outcome: Outcome) -> float | None:
+    found = _pairs(outcome.base, outcome.kind) if outcome.base else []
+    if outcome.goal is None or not found:
+        return None
+    return outcome.goal.excess(*(statistics.median(values) for values in zip(*found, strict=True)))
 
 
 def pairs_that_meet(outcome: Outcome) -> tuple[int, int]:
     """In how many pairs of rounds the goal was met, and how many there were."""
-    pairs = pair_ratios(outcome.base, outcome.kind) if outcome.base else []
-    return sum(outcome.goal is not None and outcome.goal.is_met(each) for each in pairs), len(pairs)
+    pairs = _pairs(outcome.base, outcome.kind) if outcome.base else []
+    return sum(outcome.goal is not None and outcome.goal.is_met(*each) for each in pairs), len(pairs)
 
 
 def shortfall(outcome: Outcome) -> float | None:
     """How far a missed goal is away, as a share of the goal; None where it is met or unknown."""
-    found = ratio(outcome.base, outcome.kind) if outcome.base else None
-    if found is None or outcome.goal is None or outcome.goal.is_met(found.median):
-        return None
-    return abs(found.median - outcome.goal.ratio) / outcome.goal.ratio
+    missed_by = _excess(outcome)
+    return missed_by if missed_by is not None and missed_by > 0 else None

@@ -19,6 +19,8 @@ from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind
 MARKDOWN, JSON, PARTIAL = "compare.md", "compare.json", "compare.partial.json"
 README = "README.md"
 REASON_LENGTH = 300
+BUSY_SHARE = 0.1
+"""Of all processors: more than that for other programs, and the figures are of a busy machine."""
 GROWTH = (
     "The works at 1, 4 and 16 times a part of their own data (0.25 is a quarter), both sides in turns: two rounds of "
     "each, up to five where they are short. Memory is the peak, resident."
@@ -92,12 +94,26 @@ def _opening(found: Comparison, out: Path) -> str:
     lines = ["# TierMQ beside RocketMQ", "", summary]
     if any(point.quick for point in found.points()):
         lines += ["", "**Some of this is a quick look (`--quick`): little data, few rounds. No verdict.**"]
-    most = max((point.load_average for point in found.points()), default=0.0)
-    processors = found.environment.get("processors") or 1
-    if most > processors:
-        lines += ["", f"**The machine was busy: load average up to {most:.1f} on {processors} processors.**"]
+    lines += _busy(found)
     guide = f"[{README}]({README})" if (out / README).exists() else "`docs/benchmarks/README.md`"
     return "\n".join([*lines, "", f"How to read and repeat it: {guide}. Every round: `{JSON}`."])
+
+
+def _busy(found: Comparison) -> list[str]:
+    """What other programs took of the processors while works were measured. The load average cannot say: it is mostly
+    that of the work before.
+    """
+    measured = [point for point in found.points() if point.is_measured]
+    processors = found.environment.get("processors") or 1
+    unknown = sum(point.others is None for point in measured)
+    most = max((point.others for point in measured if point.others is not None), default=0.0)
+    lines = []
+    if measured and unknown < len(measured):
+        busy, share = most > BUSY_SHARE * processors, f"up to {most:.2f} of {processors} processors"
+        lines += ["", f"**The machine was busy: other programs used {share}.**" if busy else f"Others used {share}."]
+    if unknown:
+        lines += ["", f"**What else the machine did is not known of {unknown} of {len(measured)} points.**"]
+    return lines
 
 
 def _runs(found: Comparison) -> str:
@@ -112,7 +128,17 @@ def goals_table(found: Comparison) -> str:
             continue
         base = outcome.base
         if base is None:
-            rows.append([f"`{outcome.name}`", NOTHING, NOTHING, wording.goal(outcome.goal), "not measured", "", ""])
+            rows.append(
+                [
+                    f"`{outcome.name}`",
+                    NOTHING,
+                    NOTHING,
+                    wording.goal(outcome.goal, outcome.kind),
+                    "not measured",
+                    "",
+                    "",
+                ]
+            )
             continue
         against = ratios.ratio(base, outcome.kind)
         rows.append(
@@ -120,7 +146,7 @@ def goals_table(found: Comparison) -> str:
                 f"`{outcome.name}`",
                 wording.ratio(against),
                 wording.ratio_range(against),
-                wording.goal(outcome.goal),
+                wording.goal(outcome.goal, outcome.kind),
                 wording.verdict(outcome),
                 wording.ratio(ratios.limit_ratio(base, outcome.kind)),
                 _memory_ratio(base),
@@ -261,11 +287,13 @@ def _missed(found: Comparison, reasons: Mapping[str, str]) -> list[str]:
         assert outcome.goal is not None
         assert outcome.base is not None
         against = ratios.ratio(outcome.base, outcome.kind)
-        way = "above" if outcome.goal.at_most else "below"
+        way = "above" if outcome.goal.is_upper else "below"
+        ours = ratios.figure(outcome.base, outcome.kind, TIERMQ)
+        own = f"{wording.figure(ours, outcome.kind)}, TierMQ : RocketMQ " if outcome.goal.own else ""
         parts.append(f"### {outcome.name}")
         parts.append(
-            f"{outcome.title}: {wording.ratio(against)} ({wording.ratio_range(against)}), "
-            f"goal {wording.goal(outcome.goal)}: {ratios.shortfall(outcome):.0%} {way} it."
+            f"{outcome.title}: {own}{wording.ratio(against)} ({wording.ratio_range(against)}), "
+            f"goal {wording.goal(outcome.goal, outcome.kind)}: {ratios.shortfall(outcome):.0%} {way} it."
         )
         parts.append(reasons.get(outcome.name, "Not looked into yet."))
     return parts
@@ -299,8 +327,10 @@ def _environment(found: Comparison) -> list[str]:
     rows = [[name.replace("_", " "), str(reported)] for name, reported in found.environment.items()]
     measured = [point for point in found.points() if point.status is Status.MEASURED]
     if measured:
-        loads = [point.load_average for point in measured]
-        rows.append(["load average before works", f"{min(loads):.2f} to {max(loads):.2f}"])
+        others = [point.others for point in measured if point.others is not None]
+        if others:
+            rows.append(["processors used by others while measured", f"{min(others):.2f} to {max(others):.2f}"])
+        rows.append(["shared processors", "broker and load of both sides run on the same ones, unpinned"])
         rows.append(["measured", _when(measured)])
         versions = sorted({point.version for point in measured})
         if len(versions) > 1:

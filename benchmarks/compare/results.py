@@ -74,6 +74,8 @@ class Point:
     started_at: float = 0.0
     seconds: float = 0.0
     load_average: float = 0.0
+    others: float | None = None
+    """How many processors other programs used meanwhile, on the mean; None in results from before it was measured."""
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     memory: dict[str, Memory] = field(default_factory=dict)
     files_bytes: dict[str, int] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from benchmarks.compare import places
+from benchmarks.compare import environment, places
 from benchmarks.compare.memory_watch import MemoryWatch
 from benchmarks.compare.results import Point, Sample, Status, without_paths
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind, Place, Sides, Work
@@ -70,6 +70,7 @@ def measure(work: Work, place: Place, effort: Effort, tell: Tell) -> Point:
     """A measured point. Raises whatever a side raises; what it started has ended then."""
     point = Point(place.scale, Status.MEASURED, place.quick, started_at=time.time(), part=place.part)
     point.load_average = os.getloadavg()[0]
+    others = environment.Others()
     before = time.monotonic()
     with ExitStack() as stack:
         tell("opens")
@@ -84,6 +85,7 @@ def measure(work: Work, place: Place, effort: Effort, tell: Tell) -> Point:
         point.memory = watch.settled()
         point.notes = without_paths({**sides.notes, **({"warm-up rounds": warmed} if warmed else {})})
     point.seconds = time.monotonic() - before
+    point.others = others.processors()
     return point
 
 

@@ -70,7 +70,7 @@ def point_line(outcome: Outcome, point: Point) -> str:
         for side in (TIERMQ, ROCKETMQ)
     ]
     met = ratios.is_met(outcome) if point is outcome.base else None
-    goal = "" if met is None else f", goal {wording.goal(outcome.goal)} {'met' if met else 'MISSED'}"
+    goal = "" if met is None else f", goal {wording.goal(outcome.goal, outcome.kind)} {'met' if met else 'MISSED'}"
     ends = f"{wording.ratio(found)} ({wording.ratio_range(found)}){goal}, in {wording.duration(point.seconds)}"
     return ": ".join([", ".join(sides), ends])
 
@@ -86,7 +86,7 @@ def results_table(found: Comparison) -> Table:
         if base is None:
             status = "growth alone" if outcome.grown() else "not measured"
             status = outcome.points[1].status.value if 1 in outcome.points else status
-            table.add_row(outcome.name, status, "", wording.goal(outcome.goal), "", "", "")
+            table.add_row(outcome.name, status, "", wording.goal(outcome.goal, outcome.kind), "", "", "")
             continue
         against = ratios.ratio(base, outcome.kind)
         met = ratios.is_met(outcome)
@@ -94,7 +94,7 @@ def results_table(found: Comparison) -> Table:
             outcome.name,
             wording.ratio(against),
             wording.ratio_range(against),
-            wording.goal(outcome.goal),
+            wording.goal(outcome.goal, outcome.kind),
             "" if met is None else "[green]yes[/]" if met else "[red]no[/]",
             wording.ratio(ratios.limit_ratio(base, outcome.kind)),
             wording.plain(ratios.memory_ratio(base)),
@@ -116,7 +116,7 @@ def works_table(works: Sequence[Work]) -> Table:
             group = work.group
             table.add_section()
             table.add_row(f"[bold]{group}[/]")
-        table.add_row(work.name, work.title, wording.goal(work.goal), "16×" if work.grows else "")
+        table.add_row(work.name, work.title, wording.goal(work.goal, work.kind), "16×" if work.grows else "")
     return table
 
 

@@ -9,7 +9,16 @@ from benchmarks.compare.work import ROCKETMQ, TIERMQ, Goal, Kind
 
 NOTHING = "–"
 NAMES = {TIERMQ: "TierMQ", ROCKETMQ: "RocketMQ", "limit": "limit"}
-UNITS = {Kind.RATE: "messages/s", Kind.SECONDS: "s", Kind.BYTES: "MB"}
+UNITS = {
+    Kind.RATE: "messages/s",
+    Kind.SECONDS: "s",
+    Kind.BYTES: "MB",
+    Kind.DISK: "B a queue",
+    Kind.PERCENT: "% of a processor",
+    Kind.CPU: "µs a message",
+}
+SCALES = {Kind.BYTES: 1e-6, Kind.CPU: 1e6}
+"""From a figure of a kind to its unit."""
 
 
 def digits(value: float) -> str:
@@ -26,7 +35,9 @@ def value(number: float, kind: Kind) -> str:
     """One figure of a kind, with its unit."""
     if kind is Kind.RATE:
         return f"{digits(number)}/s"
-    return f"{digits(number)} s" if kind is Kind.SECONDS else megabytes(number)
+    if kind is Kind.SECONDS and number < 0.1:
+        return f"{digits(1e3 * number)} ms"
+    return megabytes(number) if kind is Kind.BYTES else f"{digits(number * SCALES.get(kind, 1))} {UNITS[kind]}"
 
 
 def figure(found: Figure | None, kind: Kind) -> str:
@@ -50,8 +61,12 @@ def plain(number: float | None) -> str:
     return NOTHING if number is None else digits(number)
 
 
-def goal(wanted: Goal | None) -> str:
-    return "" if wanted is None else f"{'≤' if wanted.at_most else '≥'} {wanted.ratio:g}"
+def goal(wanted: Goal | None, kind: Kind) -> str:
+    if wanted is None:
+        return ""
+    if wanted.own:
+        return f"≤ {value(wanted.own, kind)}"
+    return f"{'≤' if wanted.at_most else '≥'} {wanted.ratio:g}"
 
 
 def verdict(outcome: Outcome) -> str:

@@ -25,23 +25,51 @@ class Kind(Enum):
     RATE = "messages per second"
     SECONDS = "seconds"
     BYTES = "bytes of memory"
+    DISK = "bytes of disk per queue"
+    """Queues are the messages of such a round."""
+    PERCENT = "percent of a processor"
+    CPU = "processor seconds per message"
 
     def of(self, done: Round) -> float:
         """The figure of one round."""
-        if self is Kind.RATE:
-            return done.rate
-        return done.seconds if self is Kind.SECONDS else float(done.bytes)
+        figures = {
+            Kind.RATE: lambda: done.rate,
+            Kind.SECONDS: lambda: done.seconds,
+            Kind.BYTES: lambda: float(done.bytes),
+            Kind.DISK: lambda: done.bytes / done.messages,
+            Kind.PERCENT: lambda: 100 * done.cpu_seconds / done.seconds,
+            Kind.CPU: lambda: done.cpu_seconds / done.messages,
+        }
+        return figures[self]()
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What TierMQ : RocketMQ must reach: at least so much of a rate, at most so much of a time or of memory."""
+    """What TierMQ : RocketMQ must reach: at least so much of a rate, at most so much of a time or of memory.
 
-    ratio: float
+    Or, with `own`, what TierMQ's own figure must not exceed, whatever RocketMQ's is.
+    """
+
+    ratio: float = 0.0
     at_most: bool = False
+    own: float = 0.0
 
-    def is_met(self, ratio: float) -> bool:
-        return ratio <= self.ratio if self.at_most else ratio >= self.ratio
+    def __post_init__(self) -> None:
+        if (self.ratio > 0) == (self.own > 0):
+            raise ValueError(f"expected a goal of a ratio or of an own figure, found {self.ratio} and {self.own}")
+
+    @property
+    def is_upper(self) -> bool:
+        return self.at_most or self.own > 0
+
+    def excess(self, ratio: float, own: float) -> float:
+        """How far the goal is missed, as a share of it; 0 or less where it is met."""
+        found, wanted = (own, self.own) if self.own else (ratio, self.ratio)
+        return (found - wanted if self.is_upper else wanted - found) / wanted
+
+    def is_met(self, ratio: float, own: float) -> bool:
+        """`own`: TierMQ's figure."""
+        return self.excess(ratio, own) <= 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,3 +44,14 @@ def test_an_s3_server_is_measured_where_there_is_one(tmp_path: Path) -> None:
     if result["environment"].get("s3") == "no server":
         pytest.skip("no real S3 server here")
     assert result["ratios"]["cold_s3_vs_ranged_reads"] > 0
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+def test_keys_are_looked_up_on_an_s3_server_by_one_caller_and_by_many(tmp_path: Path) -> None:
+    result = run_tiny(tmp_path, "--only", "keys")
+    if result["environment"].get("s3") == "no server":
+        pytest.skip("no real S3 server here")
+    assert set(result["targets"]) == set(result["ratios"])
+    assert {"key_look_ups_1_cpu_us", "key_look_ups_16_server_cpu_us"} <= set(result["rates"])
+    assert all(value > 0 for value in result["rates"].values())

@@ -41,6 +41,7 @@ def test_a_ratio_is_rocketmqs_time_over_ours_where_both_were_measured() -> None:
     theirs = replace(ROW, side="rocketmq", send={"p50": 1.0, "p99": 4.0, "p999": 5.0, "max": 8.0})
     bench_latency.add_rows_to(made, [ROW, theirs, replace(ROW, condition="cold")])
     assert made.ratios == {
+        "cpu_100_us_vs_used_2000": 1.0,
         "send_p50_async_2000_rocketmq_vs_tiermq": 0.5,
         "send_p99_async_2000_rocketmq_vs_tiermq": 2.0,
         "send_max_async_2000_rocketmq_vs_tiermq": 4.0,
@@ -53,6 +54,20 @@ def test_a_row_of_the_table_has_as_many_cells_as_its_head() -> None:
     head, line, row = *bench_latency.HEAD.splitlines(), bench_latency.line_of(replace(ROW, beside_mb=1234.5))
     assert head.count("|") == line.count("|") == row.count("|")
     assert row.endswith("| 100 µs | 1,234 MB |")
+    assert bench_latency.line_of(replace(ROW, beside_mb=9.0, beside_ended=True)).endswith("| 9 MB, ended |")
+
+
+def test_a_backlog_that_was_uploaded_before_the_round_ended_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter([1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+    now_s = iter(range(100))
+    monkeypatch.setattr(latency_side, "stored_mb", lambda _: next(sizes))
+    monkeypatch.setattr("benchmarks.latency_side.time.monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("benchmarks.latency_side.time.sleep", lambda _: None)
+    assert latency_side.is_growing(tmp_path, 3.0)
+    assert not latency_side.is_growing(tmp_path, 1.0)
+    assert latency_side.middle([ROW, replace(ROW, beside_ended=True)]).beside_ended
 
 
 def test_a_message_that_fails_ends_the_benchmark() -> None:

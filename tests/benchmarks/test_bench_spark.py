@@ -154,7 +154,7 @@ def run_tiny(directory: Path, *more: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("part", "ratios"),
     [
-        ("scan", {"scan_vs_parquet", "scan_hashed_vs_parquet"}),
+        ("scan", {"scan_vs_parquet", "scan_hashed_vs_parquet", "scan_named_vs_parquet", "count_vs_parquet"}),
         ("offload", {"offload_by_plan_vs_shuffle"}),
         ("scaling", {"offload_two_cores_vs_one"}),
         ("key", {"key_bytes_stored_vs_read"}),

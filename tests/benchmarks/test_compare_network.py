@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.broker_side import BATCH_TOPIC, QUEUES, TOPIC
+from benchmarks.broker_side import BATCH_TOPIC, QUEUES, TOPIC, Loaded
 from benchmarks.compare import network_works, peer_process
 from benchmarks.compare.echo_limit import Exchange
 from benchmarks.compare.network_works import (
@@ -105,6 +106,39 @@ def test_the_official_programs_have_the_goals_of_the_issue() -> None:
     assert goals == {**plain, **flushed, **later}
     rates = [work for work in WORKS if work.limit]
     assert all(work.grows and ("fdatasync" if work.name in flushed else "echo") in work.limit for work in rates)
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages a broker has delivered, from look to look; each look takes 20 s."""
+    found: list[int] = []
+    now_s = itertools.count(0, 20)
+    monkeypatch.setattr(network_works, "topic_end", lambda *_: found.pop(0) if len(found) > 1 else found[0])
+    monkeypatch.setattr("benchmarks.compare.network_works.time.monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("benchmarks.compare.network_works.time.sleep", lambda _: None)
+    monkeypatch.setattr(
+        "benchmarks.compare.network_works.process_tree.cpu_seconds", lambda _: 3.0 if len(found) > 1 else 10.0
+    )
+    return found
+
+
+def loaded(messages: int) -> Loaded:
+    return Loaded("tiermq", lambda **_job: {"failed": 0, "messages": messages, "seconds": 2.0}, 1, "127.0.0.1:1", 1)
+
+
+def test_a_deferred_round_has_the_processor_time_of_its_deliveries(ends: list[int]) -> None:
+    ends += [500, 500, 540, 599, 600]
+    waited: dict[str, float] = {}
+    done = network_works.delivered(loaded(100), {"messages": 100, "bytes": 128}, waited)
+    assert (done.messages, done.seconds, done.cpu_seconds) == (100, 2.0, 7.0)
+    assert waited["tiermq"] > 0
+    assert ends == [600]
+
+
+def test_a_broker_that_stores_and_drops_has_no_figure(ends: list[int]) -> None:
+    ends += [500, 500, 599]
+    with pytest.raises(peer_process.PeerFailed, match="expected Load to get 600 messages, found 599 and no more"):
+        network_works.delivered(loaded(100), {"messages": 100, "bytes": 128}, {})
 
 
 def test_a_round_that_fails_reports_what_the_client_reported_last(tmp_path: Path) -> None:

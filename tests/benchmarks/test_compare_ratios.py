@@ -59,6 +59,8 @@ def test_memory_is_compared_by_peaks_of_all_and_of_what_is_their_own() -> None:
         (Goal(1.5), Kind.RATE, 1.2, False, 0.2),
         (Goal(0.5, at_most=True), Kind.SECONDS, 2.0, True, None),
         (Goal(0.5, at_most=True), Kind.SECONDS, 1.6, False, 0.25),
+        (Goal(own=1.0), Kind.SECONDS, 0.1, True, None),
+        (Goal(own=0.8), Kind.SECONDS, 9.0, False, 0.25),
         (None, Kind.RATE, 0.1, None, None),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from pathlib import Path
 
 import pytest
 
+from benchmarks import process_tree
 from benchmarks.compare import environment, picture_files, pictures, plan, reasons, report_files, results
 from benchmarks.compare.places import Grounds
 from benchmarks.compare.results import Comparison
@@ -103,9 +105,38 @@ def test_the_environment_names_programs_and_file_systems_but_no_place(tmp_path: 
 
 def test_a_busy_machine_is_reported_at_the_top(tmp_path: Path) -> None:
     found = whole_run()
-    assert "busy" not in written(tmp_path, found)
-    found.outcomes["put_slow"].points[1].load_average = 2.5
-    assert "load average up to 2.5 on 2 processors" in written(tmp_path, found)
+    for each in found.points():
+        each.load_average, each.others = 64.0, 0.05  # The works before made the load average.
+    text = written(tmp_path, found)
+    assert "busy" not in text
+    assert "Others used up to 0.05 of 2 processors" in text
+    found.outcomes["put_slow"].points[1].others = 0.35
+    assert "busy: other programs used up to 0.35 of 2 processors" in written(tmp_path, found)
+    found.outcomes["put_slow"].points[1].others = None
+    assert "not known of 1 of " in written(tmp_path, found)
+
+
+def test_what_others_use_leaves_out_the_benchmark_and_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ticks of 10 ms: this process 1, its child 2, and 3, which neither started."""
+    monkeypatch.setattr(process_tree, "PROC", tmp_path)
+    monkeypatch.setattr(process_tree, "TICKS_PER_SECOND", 100)
+    own = os.getpid()
+    now_s = iter([100.0, 110.0])
+    monkeypatch.setattr("benchmarks.compare.environment.time.monotonic", lambda: next(now_s))
+
+    def spend(whole: int, mine: int, child: int, other: int) -> None:
+        (tmp_path / "stat").write_text(f"cpu {whole} 0 0 5000 0 0 0 0 0 0\n")
+        for pid, parent, ticks in ((own, 1, mine), (own + 1, own, child), (own + 2, 1, other)):
+            (tmp_path / str(pid)).mkdir(exist_ok=True)
+            fields = ["S", parent, *[0] * 9, ticks, 0, 0, 0]
+            (tmp_path / str(pid) / "stat").write_text(f"{pid} (a name) {' '.join(map(str, fields))}\n")
+
+    spend(1_000, 100, 100, 100)
+    others = environment.Others()
+    spend(1_000 + 1_500, 100 + 200, 100 + 800, 100 + 500)
+    assert others.processors() == pytest.approx(0.5)
 
 
 def test_every_picture_is_one_is_named_in_the_text_and_old_ones_go(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def missing() -> str:
 class SeaweedFS:
     """One server process. `kill` and `start` again keep ports and data; used by one thread."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, volumes_max: int = 50) -> None:
+        """`volumes_max`: of 64 MB each; what is deleted may stay in them."""
+        self._volumes_max = volumes_max
         self._program = program()
         self._directory = directory
         self._ports = free_ports(4, also_above=_GRPC_ABOVE)
@@ -75,6 +77,11 @@ class SeaweedFS:
             _identity("reader", READER_ACCESS_KEY, GUEST_SECRET_KEY, ["Read", "List"]),
         ]
         (directory / "s3.json").write_text(json.dumps({"identities": identities}))
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def endpoint(self) -> str:
@@ -110,7 +117,7 @@ class SeaweedFS:
             "-master.telemetry=false",
             "-master.electionTimeout=1s",
             "-master.volumeSizeLimitMB=64",
-            "-volume.max=50",
+            f"-volume.max={self._volumes_max}",
             "-filer",
             "-s3",
         ]

@@ -242,7 +242,8 @@ class ConsumeQueue:
 
     def last_unit(self) -> Unit | None:
         """The unit of the newest message."""
-        return next(self._units.backwards(), None)
+        last = self._units.at(self.max_offset - 1)  # Only what a truncation left may end with blanks.
+        return next(self._units.backwards(), None) if last is None else last
 
     def offset_by_time(
         self, timestamp_ms: int, boundary: Boundary, store_time_of: StoreTimeOf, min_physical_offset: int = 0
@@ -332,7 +333,7 @@ class ConsumeQueue:
 
         The file keeps its map and its blocks, and old units behind the end stay until they are overwritten, so that
         the kernel can append at once. A crash in between leaves old units, or units rebuilt from the log: the next
-        start rewinds as far, since no checkpoint covers them yet. Raises DiskFull.
+        start rewinds as far, since no checkpoint covers them yet.
         """
         if self.ext is not None:
             self.truncate_dirty(physical_offset)
@@ -345,7 +346,7 @@ class ConsumeQueue:
         if last is not None:
             self._rewound_from = min(before, last.from_offset + last.size)
             if self._rewound_from > self.max_logic_offset:
-                last.reserve(self._rewound_from - last.from_offset)
+                last.note_blocks(self._rewound_from - last.from_offset)  # Units were read there.
         self._settle_after_cut()
 
     def end_rewind(self) -> None:
@@ -384,8 +385,8 @@ class ConsumeQueue:
         if first is None or self.min_logic_offset >= self.max_logic_offset:
             return
         low = max(self.min_logic_offset, first.from_offset) // UNIT_BYTES
-        found = self._units.next_real(low, low + 1)
-        if found is None or found[1].physical_offset < min_physical_offset:
+        oldest = self._units.at(low)
+        if oldest is None or oldest.physical_offset < min_physical_offset:
             low = first_not_below(low, self.max_offset, min_physical_offset, self._units.probe_physical)
         self.min_logic_offset = low * UNIT_BYTES
         if self.ext is not None and (unit := self._units.at(low)) is not None:

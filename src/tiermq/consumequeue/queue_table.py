@@ -24,6 +24,7 @@ from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
 from tiermq.errors import IllegalMessage, StoreDamaged
 from tiermq.files.file_access import DirectorySync, FileAccess
+from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.message.topic_name import QueueName, is_light_queue
 
 _log = logging.getLogger(__name__)
@@ -328,9 +329,7 @@ class QueueTable:
         """Make all queues durable by few calls, whatever else their file systems have to write. False where that cannot
         be done: flush each queue. For a store that nobody writes to.
         """
-        queues = self.all_queues()
-        exts = [queue.ext.files for queue in queues if isinstance(queue, ConsumeQueue) and queue.ext is not None]
-        parts = [*(queue.files for queue in queues), *exts]
+        parts = [part for queue in self.all_queues() for part in _parts_of(queue)]
         changed = self._names.changed
         if not self._access.sync_all([self._root, *(file.path for part in parts for file in part.files)]):
             return False
@@ -395,6 +394,19 @@ class QueueTable:
     def _remove_empty_directories(self, topic: str) -> None:
         for kind in (*(queue_type.directory for queue_type in QueueType), EXT_DIRECTORY):
             self._access.remove_directory_if_empty(os.path.join(self._root, kind, topic))
+
+
+def flush_whole(queue: Queue) -> None:
+    """Make durable what the queue has now. What is appended meanwhile may wait: a busy queue would never be done."""
+    ends = [(part, part.max_offset) for part in _parts_of(queue)]
+    while not queue.flush(0) and any(part.flushed_where < end for part, end in ends):
+        pass
+
+
+def _parts_of(queue: Queue) -> list[MappedFileQueue]:
+    if isinstance(queue, ConsumeQueue) and queue.ext is not None:
+        return [queue.files, queue.ext.files]
+    return [queue.files]
 
 
 def _check_name(topic: str, queue_id: int) -> None:

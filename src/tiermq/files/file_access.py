@@ -190,7 +190,7 @@ class DirectorySync:
 
     def __init__(self, access: FileAccess, root: str) -> None:
         self._access = access
-        self._root = os.path.abspath(root)
+        self._prefix = f"{os.path.abspath(root).rstrip('/')}/"
         self._changed: set[str] = set()
         self._lock = threading.Lock()
         self._sync_locks = [threading.Lock() for _ in range(_SYNC_LOCKS)]  # A directory has one of them.
@@ -236,10 +236,10 @@ class DirectorySync:
                     raise
 
     def _directories(self, path: str) -> Iterator[str]:
-        directory = os.path.dirname(os.path.abspath(path))
-        while directory.startswith(self._root):
-            yield directory
-            parent = os.path.dirname(directory)
-            if parent == directory:
-                return
-            directory = parent
+        whole = path if path.startswith(self._prefix) else os.path.abspath(path)
+        if not whole.startswith(self._prefix):
+            return
+        at = whole.rfind("/")
+        while at >= len(self._prefix) - 1:  # Not `dirname`: a recovery asks this of every queue.
+            yield whole[:at] or "/"
+            at = whole.rfind("/", 0, at)

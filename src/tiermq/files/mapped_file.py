@@ -383,6 +383,10 @@ class MappedFile:
         finally:
             self._spare_descriptor()
 
+    def note_blocks(self, up_to: int) -> None:
+        """Bytes below `up_to` are data, so they have disk blocks: a writer may overwrite them without `reserve`."""
+        self.tail.limit = max(self.tail.limit, min(up_to, self.size))
+
     def _reserve_chunk_or_pages(self, start: int, up_to: int) -> int:
         # Where most files stay small (first files of queues, logs of embedded stores), each gets twice what it has.
         chunk = min(self._reserve_bytes, max(self._first_bytes, start))

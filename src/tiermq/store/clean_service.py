@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from tiermq.clock import HOUR_MS, Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.config import StoreConfig
-from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.queue_table import QueueTable, flush_whole
 from tiermq.errors import DiskFull
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
@@ -169,8 +169,7 @@ class CleanService:
         if not held and not self._queues_flushed:
             self._queues_flushed = True
             for queue in self._queues.all_queues():
-                while not queue.flush(0):
-                    pass
+                flush_whole(queue)
         return held
 
     def _judge_disks(self) -> Urgency:

@@ -7,7 +7,8 @@ The kernel's Builder dispatches ordinary records in bulk; this module dispatches
 Invariants: records are dispatched in log order, each at least once and (as far as queue and index detect it) not twice;
 nothing beyond the confirm offset; a record whose unit or entries could not be written (full disk) is retried before
 anything behind it is dispatched.
-Threads: everything here runs under `lock`, on the reput thread or on the thread that opens the store.
+Threads: everything here runs under `lock`, on the reput thread or on the thread that opens the store; only the flush of
+the queues reads what is unflushed and settled without it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.dispatch_request import DispatchRequest, request_at
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
-from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.queue_table import Queue, QueueTable
 from tiermq.consumequeue.queue_units import AppendOutcome
 from tiermq.errors import CorruptRecord
 from tiermq.index.index_service import IndexService
-from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
+from tiermq.kernel import Builder, IndexTail, QueueTail, Stop, WriteCursor
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
@@ -88,6 +89,8 @@ class Dispatch:
         self._index = index
         self._builder = Builder(config.delay_levels_ms)
         self._offset = 0
+        self._unflushed: dict[QueueTail, int] = {}
+        self._settled_ms = 0
 
     @property
     def offset(self) -> int:
@@ -101,6 +104,13 @@ class Dispatch:
     @property
     def last_store_timestamp_ms(self) -> int:
         return self._builder.last_store_timestamp_ms
+
+    @property
+    def settled_ms(self) -> int:
+        """The store time of the newest record whose queues `take_unflushed` knows, as those of all records before it.
+        Behind `last_store_timestamp_ms` while a chunk is dispatched, and after one that failed half-way.
+        """
+        return self._settled_ms
 
     @property
     def records(self) -> int:
@@ -122,8 +132,22 @@ class Dispatch:
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's queues from the fast path."""
         with self.lock:
+            self._notify_touched()
             for queue_id in self._queues.queues_of(topic):
                 self._builder.remove(topic, queue_id)
+
+    def note_unflushed(self, queue: Queue) -> None:
+        """The queue has bytes that no flush has seen: the next one that calls `take_unflushed` makes them durable."""
+        self._unflushed[queue.queue_tail] = 0
+
+    def take_unflushed(self) -> list[QueueTail]:
+        """The queues that got units since the last call. Any one thread may call it, without `lock`: a queue is noted
+        behind its unit, so that it is here or in the next call's list, and `settled_ms` moves behind the note.
+        """
+        tails = list(self._unflushed)
+        for tail in tails:
+            del self._unflushed[tail]
+        return tails
 
     def close(self) -> None:
         """Unmap every file."""
@@ -213,7 +237,13 @@ class Dispatch:
             span = DispatchSpan(view, view.base + start, view.base + position, self._config)
             for dispatcher in self.dispatchers:
                 dispatcher.dispatch(span)
+        self._notify_touched()
+        self._settled_ms = self._builder.last_store_timestamp_ms
+
+    def _notify_touched(self) -> None:
+        """Note and report the queues to which the kernel appended."""
         touched = self._builder.take_touched()
+        self._unflushed.update(touched)
         if not self.listeners:
             return
         for queue, next_offset in touched:
@@ -252,18 +282,25 @@ class Dispatch:
 
     def _append_unit(self, request: DispatchRequest) -> None:
         queue = self._queues.find_or_create(request.topic, request.queue_id)
-        outcome = queue.append(request)
+        outcome = self._append_to(queue, request)
         is_replayed = self.recovering or self._follows_master
         if outcome is AppendOutcome.CONFLICT and is_replayed and request.queue_offset == 0:
             # The topic was deleted and began again: the log's older records of it belong to no queue.
+            self._notify_touched()  # `remove` forgets them.
             self._builder.remove(request.topic, request.queue_id)
             queue.destroy()
-            outcome = queue.append(request)
+            outcome = self._append_to(queue, request)
         self._note(outcome, request)
         if isinstance(queue, ConsumeQueue) and self._is_ordinary(request.topic):
             self._builder.add(queue.queue_tail)
         for listener in self.listeners:
             listener(request.topic, request.queue_id, request.queue_offset + request.batch_size, request)
+
+    def _append_to(self, queue: Queue, request: DispatchRequest) -> AppendOutcome:
+        try:
+            return queue.append(request)
+        finally:
+            self.note_unflushed(queue)  # Also of a full disk: the blanks before the unit may be written.
 
     def _is_ordinary(self, topic: str) -> bool:
         """Whether the kernel may append this topic's units. Each record of the table log reaches listeners before the
@@ -284,7 +321,7 @@ class Dispatch:
             light = replace(request, topic=name, queue_id=0, queue_offset=int(offset), batch_size=1)
             if light.queue_offset == 0:
                 self._end_earlier(name, request.physical_offset)
-            self._note(self._queues.find_or_create(name, 0).append(light), light)
+            self._note(self._append_to(self._queues.find_or_create(name, 0), light), light)
             for listener in self.listeners:
                 listener(name, 0, int(offset) + 1, request)
 

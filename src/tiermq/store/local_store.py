@@ -584,6 +584,7 @@ class LocalStore(StoreLifecycle):
             queue = self._parts.queues.find_or_create(topic, queue_id)
             if isinstance(queue, ConsumeQueue) and queue.max_physical_offset < 0:
                 queue.initialize_with_offset(offset)
+                self._parts.dispatch.note_unflushed(queue)
             else:
                 self._parts.dispatch.advanced[topic, queue_id] = offset
             handle.next_offset = offset

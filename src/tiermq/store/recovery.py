@@ -37,7 +37,7 @@ from tiermq.commitlog.recovery import (
 )
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
-from tiermq.consumequeue.queue_table import Queue, QueueTable
+from tiermq.consumequeue.queue_table import Queue, QueueTable, flush_whole
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
@@ -412,5 +412,4 @@ class Recovery:
 
 def _flush_each(queues: Sequence[Queue]) -> None:
     for queue in queues:
-        while not queue.flush(0):
-            pass
+        flush_whole(queue)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,13 +16,14 @@ from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.flush_services import Flusher, GroupCommit, PageRelease, RealTimeCommit, RealTimeFlush
 from tiermq.config import BrokerRole, FlushDiskType, StoreConfig
-from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.queue_table import QueueTable, flush_whole
 from tiermq.errors import CorruptRecord, StoreClosed
 from tiermq.files.allocator import FileAllocator, Preparation, TransientPool
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
 from tiermq.files.os_errors import maps_max
 from tiermq.index.index_service import IndexService
+from tiermq.kernel import QueueTail
 from tiermq.service import Service
 from tiermq.store.checkpoint import Checkpoint
 from tiermq.store.clean_service import CleanService
@@ -88,7 +90,15 @@ class Reput(Service):
 
 
 class QueueFlush(Service):
-    """Flushes consume queues, and advances the checkpoint only to what is on disk."""
+    """Flushes consume queues, and advances the checkpoint only to what is on disk.
+
+    A round costs what the queues cost that got units since the last one, however many others there are:
+
+        got a unit ── flush(least pages), once a second ── flush(0), once a minute ── durable
+                      `take_unflushed`                     `_unsettled`, then the checkpoint
+
+    Threads: any; `_lock` is held while queues are flushed: no checkpoint passes what another thread is flushing.
+    """
 
     def __init__(
         self, config: StoreConfig, queues: QueueTable, dispatch: Dispatch, checkpoint: Checkpoint, clock: Clock
@@ -100,30 +110,39 @@ class QueueFlush(Service):
         self._checkpoint = checkpoint
         self._clock = clock
         self._last_thorough_ms = clock.now_ms()
-        self._walked_at = -1
+        self._lock = threading.Lock()
+        self._unsettled: dict[QueueTail, None] = {}
+        """Got units since their last flush(0): less than the least pages may wait, and the first file's name."""
 
     def run_once(self) -> float:
-        """Without new records since the last walk no queue has more to flush: only the thorough walk is made then."""
-        dispatched = self._dispatch.offset
         now_ms = self._clock.now_ms()
         if now_ms >= self._last_thorough_ms + self._config.flush_consume_queue_thorough_interval:
             self._last_thorough_ms = now_ms
             self.flush_all()
-        elif dispatched != self._walked_at:
-            for queue in self._queues.all_queues():
-                queue.flush(self._config.flush_consume_queue_least_pages)
-        self._walked_at = dispatched
+        else:
+            with self._lock:
+                for tail in self._take():
+                    if (queue := self._queues.find(tail.topic, tail.queue_id)) is not None:
+                        queue.flush(self._config.flush_consume_queue_least_pages)
         return self._config.flush_interval_consume_queue / 1000
 
     def flush_all(self) -> None:
         """Everything that was dispatched before the call is durable on return, and in the checkpoint."""
-        dispatched_ms = self._dispatch.last_store_timestamp_ms
-        for queue in self._queues.all_queues():
-            while not queue.flush(0):
-                pass
-        if dispatched_ms > 0:
-            self._checkpoint.logics_msg_timestamp_ms = dispatched_ms
-        self._checkpoint.flush()
+        with self._lock:
+            settled_ms = self._dispatch.settled_ms
+            self._take()
+            for tail in list(self._unsettled):
+                if (queue := self._queues.find(tail.topic, tail.queue_id)) is not None:
+                    flush_whole(queue)
+                del self._unsettled[tail]  # Where the flush raises it stays, and the checkpoint too.
+            if settled_ms > 0:
+                self._checkpoint.logics_msg_timestamp_ms = settled_ms
+            self._checkpoint.flush()
+
+    def _take(self) -> list[QueueTail]:
+        fresh = self._dispatch.take_unflushed()
+        self._unsettled.update(dict.fromkeys(fresh))
+        return fresh
 
 
 class Housekeeping(Service):

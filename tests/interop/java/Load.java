@@ -7,8 +7,10 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
@@ -45,9 +47,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * takes the next job, so that its compiled code stays warm.
  *
  * A consumer with pop true pops, if its group's mode is POP for the topic. Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
- * given). A transaction is a half message and its commit. A lag sends delayed messages of level 1 at a rate, consumes
- * them all, and tells as its seconds how long after their time 99 of 100 of them were delivered at most, by the
- * broker's store time. An open loop sends each message at its intended time, answered or not, to a consumer beside; it
+ * given); with topics they go to so many in turn, as those of an open loop. A transaction is a half message and its commit. A lag sends delayed messages of level 1 at a rate, consumes
+ * them all, and tells as its seconds how long after their time 99 of 100 of them came to the listener
+ * at most. An open loop sends each message at its intended time, answered or not, to a consumer beside; it
  * adds {"send", "endToEnd", "late"}: milliseconds from the intended time to the answer, to the listener, and to the call
  * of the client, each as {"p50", "p99", "p999", "max"}. With topics, so many, named TOPIC-0 and so on, get the messages in
  * turn, and one in each queue before the first loop; then there is no consumer and no "endToEnd".
@@ -59,6 +61,7 @@ public final class Load {
     private static final AtomicLong LONGEST_NS = new AtomicLong();
     /** Topics of open loops whose queues have a message each. */
     private static final Set<String> BEGUN = new HashSet<>();
+    private static final Map<String, DefaultMQProducer> KEPT = new HashMap<>();
 
     public static void main(String[] arguments) {
         try {
@@ -122,35 +125,56 @@ public final class Load {
         return producer;
     }
 
-    private static double produce(JSONObject job) throws Exception {
+    /** A producer to many topics is kept for the next job, since it asks for the route of each once. */
+    private static DefaultMQProducer startedProducer(JSONObject job) throws Exception {
+        DefaultMQProducer kept = KEPT.get(job.getString("nameServer"));
+        if (kept != null && job.containsKey("topics")) {
+            return kept;
+        }
         DefaultMQProducer producer = producerOf(job);
         producer.setNamesrvAddr(job.getString("nameServer"));
-        producer.setInstanceName(Long.toString(System.currentTimeMillis()));
+        producer.setInstanceName(Long.toString(System.nanoTime()));
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
         producer.setMqClientApiTimeout(Address.PATIENCE_MS);
         producer.setSendMsgTimeout(job.getIntValue("timeoutMs", producer.getSendMsgTimeout()));
         producer.start();
+        if (job.containsKey("topics")) {
+            KEPT.put(job.getString("nameServer"), producer);
+        }
+        return producer;
+    }
+
+    private static double produce(JSONObject job) throws Exception {
+        DefaultMQProducer producer = startedProducer(job);
         byte[] body = new byte[job.getIntValue("bytes")];
         Arrays.fill(body, (byte) 'h');
         int threads = job.getIntValue("threads");
         int batch = "batch".equals(job.getString("kind")) ? job.getIntValue("batch") : 1;
         AtomicLong left = new AtomicLong(job.getLongValue("messages") / batch);
         CountDownLatch ended = new CountDownLatch(threads);
-        awaitRoute(producer, job.getString("topic"));
+        awaitRoute(producer, topicOf(job, 0));
         long began = System.nanoTime();
         for (int i = 0; i < threads; i++) {
             new Thread(() -> {
                 for (long rest = left.getAndDecrement(); rest > 0; rest = left.getAndDecrement()) {
                     pace(began, job, rest);
-                    send(producer, job, body, batch);
+                    send(producer, job, body, batch, rest);
                 }
                 ended.countDown();
             }).start();
         }
         ended.await();
         double seconds = (System.nanoTime() - began) / 1e9;
-        producer.shutdown();
+        if (!job.containsKey("topics")) {
+            producer.shutdown();
+        }
         return seconds;
+    }
+
+    /** The job's topic; with topics, one of TOPIC-0, TOPIC-1 and so on, in turn. */
+    private static String topicOf(JSONObject job, long number) {
+        int topics = job.getIntValue("topics");
+        return topics == 0 ? job.getString("topic") : job.getString("topic") + "-" + number % topics;
     }
 
     /** A broker that has just started may not have told its name server of its topics yet. */
@@ -178,8 +202,8 @@ public final class Load {
         }
     }
 
-    private static Message messageOf(JSONObject job, byte[] body) {
-        Message message = new Message(job.getString("topic"), body);
+    private static Message messageOf(JSONObject job, byte[] body, long number) {
+        Message message = new Message(topicOf(job, number), body);
         if (job.containsKey("delayLevel")) {
             message.setDelayTimeLevel(job.getIntValue("delayLevel"));
         }
@@ -189,16 +213,16 @@ public final class Load {
         return message;
     }
 
-    private static void send(DefaultMQProducer producer, JSONObject job, byte[] body, int batch) {
+    private static void send(DefaultMQProducer producer, JSONObject job, byte[] body, int batch, long number) {
         String topic = job.getString("topic");
         long before = System.nanoTime();
         try {
             SendStatus status;
             if (producer instanceof TransactionMQProducer) {
-                status = ((TransactionMQProducer) producer).sendMessageInTransaction(messageOf(job, body), null)
+                status = ((TransactionMQProducer) producer).sendMessageInTransaction(messageOf(job, body, number), null)
                     .getSendStatus();
             } else if (batch == 1) {
-                status = producer.send(messageOf(job, body)).getSendStatus();
+                status = producer.send(messageOf(job, body, number)).getSendStatus();
             } else {
                 List<Message> messages = new ArrayList<>(batch);
                 for (int i = 0; i < batch; i++) {
@@ -234,7 +258,7 @@ public final class Load {
             for (MessageExt each : messages) {
                 long number = each.getBornTimestamp() < begins ? wanted : received.getAndIncrement();
                 if (number < wanted) {
-                    late[(int) number] = each.getStoreTimestamp() - each.getBornTimestamp() - LEVEL_ONE_MS;
+                    late[(int) number] = System.currentTimeMillis() - each.getBornTimestamp() - LEVEL_ONE_MS;
                 }
                 if (number == wanted - 1) {
                     ended.countDown();
@@ -297,10 +321,11 @@ public final class Load {
                 probe(producer);
             }
             for (int topic = 0; topic < topics; topic++) {
-                if (BEGUN.add(job.getString("nameServer") + " " + topicOf(topic))) {
-                    awaitRoute(producer, topicOf(topic));
-                    for (MessageQueue queue : producer.fetchPublishMessageQueues(topicOf(topic))) {
-                        producer.send(new Message(topicOf(topic), bodyOf(-1)), queue);
+                String name = Load.topicOf(job, topic);
+                if (BEGUN.add(job.getString("nameServer") + " " + name)) {
+                    awaitRoute(producer, name);
+                    for (MessageQueue queue : producer.fetchPublishMessageQueues(name)) {
+                        producer.send(new Message(name, bodyOf(-1)), queue);
                     }
                 }
             }
@@ -326,11 +351,6 @@ public final class Load {
             return seconds;
         }
 
-        private String topicOf(int number) {
-            int topics = job.getIntValue("topics");
-            return topics == 0 ? job.getString("topic") : job.getString("topic") + "-" + number % topics;
-        }
-
         private long due(long began, int number) {
             return began + number * 1_000_000_000L / job.getLongValue("rate");
         }
@@ -352,7 +372,7 @@ public final class Load {
         }
 
         private void send(DefaultMQProducer producer, int number) throws Exception {
-            producer.send(new Message(topicOf(number), bodyOf(number)), new SendCallback() {
+            producer.send(new Message(Load.topicOf(job, number), bodyOf(number)), new SendCallback() {
                 @Override
                 public void onSuccess(SendResult result) {
                     answeredNs.set(number, System.nanoTime());

@@ -35,7 +35,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -409,6 +409,10 @@ class ObjectStoreDriver:
 
     def _gather(self, ranges: list[tuple[str, int, int]]) -> memoryview | None:
         """All ranges, joined; several are read in parallel. None when an object is missing."""
+        if len(ranges) == 1:
+            # Else `fetch` says what there is instead.
+            with suppress(PastTheEnd):
+                return self.requests.fetch_range(*ranges[0])
         answers = [self.requests.fetch(*ranges[0])] if len(ranges) == 1 else self._fetch_at_once(ranges)
         datas: list[memoryview] = []
         for (path, start, length), answer in zip(ranges, answers, strict=True):
