@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from servers.loopback import free_ports
 from servers.preloaded import Preloaded
 from test_release_files import ROOT, checked
 from tiermq.broker.elected_broker import LAST_HANDOVER_S, RELEASE_S
 from tiermq.broker.settings_file import read_settings_file
+from tiermq.cli.main import cli
 from tiermq.remoting.server import DRAIN_S
+from tiermq.testing import LocalBroker
 from tiermq.tier.tier_config import TierConfig
 from waiting import until
 
@@ -181,3 +184,32 @@ def test_prometheus_scrapes_every_broker_of_compose_and_grafana_has_the_dashboar
         for mount in services[service]["volumes"]:
             source = mount.split(":")[0]
             assert not source.startswith(".") or (COMPOSE / source).exists(), mount
+
+
+def test_the_drain_s_job_has_the_fields_of_its_kind_and_does_what_it_says(tmp_path: Path) -> None:
+    folder = KUBERNETES / "drain"
+    checked("kubernetes-validate", "--strict", folder / "job.yaml")
+    (job,) = documents(folder / "job.yaml")
+    (only,) = job["spec"]["template"]["spec"]["containers"]
+    (literals,) = documents(folder / "kustomization.yaml")[0]["configMapGenerator"]
+    names = dict(each.split("=") for each in literals["literals"])
+    assert names == {"BROKER_NAME": "orders", "NAMESRV_ADDR": "tiermq-namesrv-0.tiermq-namesrv:9876"}
+    with LocalBroker(tmp_path / "store", tier=(tmp_path / "tier").as_uri(), broker_name="orders") as broker:
+        broker.send("orders", b"kept")
+        values = {**names, "NAMESRV_ADDR": broker.name_server}
+        words = [str(each) for each in only["args"]]
+        for name, value in values.items():
+            words = [each.replace(f"$({name})", value) for each in words]
+        result = CliRunner().invoke(cli, words)
+        assert (result.exit_code, result.stdout.startswith("orders: drained: ")) == (0, True), result.output
+    shutil.rmtree(tmp_path / "store")
+    read = CliRunner().invoke(cli, ["tier", "cat", (tmp_path / "tier").as_uri(), "--topic", "orders"])
+    assert "kept" in read.stdout
+
+
+def test_the_drain_s_job_is_applied_by_itself_alone(tmp_path: Path) -> None:
+    assert "kind: Job" not in rendered()
+    done = subprocess.run(["kubectl", "kustomize", str(KUBERNETES / "drain")], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "drain.yaml").write_bytes(done.stdout)
+    checked("kubernetes-validate", "--strict", tmp_path / "drain.yaml")

@@ -91,10 +91,8 @@ def test_an_earlier_program_goes_on_where_this_one_ended(tmp_path: Path, corpus:
         def asked(*words: str) -> str:
             return earlier.run(*words, "--namesrv", name_server)
 
-        assert (
-            sorted(set(asked("consume", "orders", "--bodies", "--from", "first").splitlines()) - WAITED.keys())
-            == wanted
-        )
+        read = asked("consume", "orders", "--bodies", "--from", "first").splitlines()
+        assert sorted(set(read) - WAITED.keys()) == wanted
         group = json.loads(asked("group", "show", "audit", "--json"))
         offsets = {str(each["queueId"]): each["offset"] for each in group["queues"] if each["topic"] == "orders"}
         assert (offsets["1"], offsets["2"]) == (facts["consumed"]["1"], 1)

@@ -7,8 +7,9 @@ still here. A corpus is never made again by later code.
 
 A corpus has a directory for each of `KINDS`, made by commands of that version and ended in order, with `facts.json`
 beside it: what was sent, committed and left waiting. In `posix` is a store with a tier in a directory, with timers, one
-of them in the tier, a delayed message and an open transaction; `objects` and `bundles` have the layout of an object store; `standby` is a
-replica that a lease made the master; `controller` the state of a controller with a broker of its set.
+of them in the tier, a delayed message and an open transaction; `objects` and `bundles` have the layout of an object
+store; `standby` is a replica that a lease made the master; `controller` the state of a controller with a broker of its
+set.
 """
 
 from __future__ import annotations
