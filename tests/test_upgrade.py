@@ -10,6 +10,7 @@ import json
 import re
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,9 @@ def left_of(served: Serving) -> dict[str, int]:
     return found
 
 
-def found_of(served: Serving, name: str, counted: str) -> int:
-    """How many of those messages wait or are delivered."""
-    return left_of(served).get(counted, 0) + all_bodies(served.name_server).count(name)
+def is_found(served: Serving, name: str, counted: str, count: int) -> bool:
+    """Whether so many of those messages wait or are delivered."""
+    return left_of(served).get(counted, 0) + all_bodies(served.name_server).count(name) == count
 
 
 def clean(*words: str) -> None:
@@ -121,7 +122,7 @@ def test_a_store_and_its_tier_go_on_where_an_earlier_version_ended(tmp_path: Pat
         waiting = facts.get("waiting", {})
         assert left_of(served).get("open transactions") == waiting.get("open transactions")
         for name, counted in WAITED.items():  # By the day on which this runs it may be due.
-            until(lambda name=name, counted=counted: found_of(served, name, counted) == waiting.get(counted, 0))
+            until(partial(is_found, served, name, counted, waiting.get(counted, 0)))
     shown = CliRunner().invoke(cli, ["delayed", "ls", "--tier", tier, "--json"]).stdout.splitlines()
     assert len(shown) == facts.get("tiered_timers", 0)
 
