@@ -1,13 +1,16 @@
 """docs/api.md from the docstrings of the public names: `python3 tests/api_page.py` writes it.
 
-What is public: the names of `tiermq.__all__`, and of their classes what has no underscore and a docstring of its own.
+What is public: the names in `__all__` of `tiermq` and of `OTHERS`, and of their classes what has no underscore and a
+docstring of its own.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,20 @@ SECTIONS = {
     "Client of a cluster": ("connect", "aconnect", "Decision", "RetryLater"),
     "Errors": ("errors",),
 }
+OTHERS = {
+    "tiermq.client": "A cluster from outside, a request at a time. Its members are made by `tiermq.connect`, above.",
+    "tiermq.spark": 'For [Spark](spark.md): sessions, scans, tables. `spark.read.format("tiermq")` needs none of them.',
+    "tiermq.testing": "A broker inside a test, also as the pytest fixture `tiermq_broker`: [testing](testing.md).",
+}
+MADE = (
+    "Access", "AsyncStore", "BlockingCluster", "ClusterClient", "LocalBroker", "Message", "MovableClock", "Producer",
+    "ScanMeter", "SparkRunner",
+)  # fmt: skip
+"""Classes of which a program makes objects by their name."""
 HEAD = """# Python API
 
-The names of the package `tiermq`, from their docstrings. Everything else is inside, and may change. The
-[embedded store](embedded.md) has the tutorial and recipes.
+The names of the packages `tiermq`, `tiermq.client`, `tiermq.spark` and `tiermq.testing`, from their docstrings.
+Everything else is inside, and may change. The [embedded store](embedded.md) has the tutorial and recipes.
 
 <!-- Written by `python3 tests/api_page.py`; a test compares. -->
 """
@@ -43,18 +56,24 @@ def page() -> str:
     for title, names in sections.items():
         if names:
             parts.append(f"## {title}\n")
-            parts += [_entry(name) for name in names]
+            parts += [_entry("tiermq", name, getattr(tiermq, name)) for name in names]
+    shown = [getattr(tiermq, name) for name in tiermq.__all__]
+    for module, words in OTHERS.items():
+        package = importlib.import_module(module)
+        values = {name: getattr(package, name) for name in sorted(package.__all__)}
+        parts.append(f"## {module}\n\n{words}\n")
+        parts += [_entry(module, name, value) for name, value in values.items() if value not in shown]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _entry(name: str) -> str:
+def _entry(module: str, name: str, value: Any) -> str:
     # The pure kernel has the signatures that the compiled one has, too.
-    value = getattr(pure, name, None) or getattr(tiermq, name)
+    value = getattr(pure, name, value)
     if name == "errors":
         return _errors()
     if inspect.isfunction(value):
-        return f"### `tiermq.{name}`\n\n```text\n{name}{_signature(value)}\n```\n\n{_paragraphs(value)}\n"
-    lines = [f"### `tiermq.{name}`\n", _paragraphs(value), ""]
+        return f"### `{module}.{name}`\n\n```text\n{name}{_signature(value)}\n```\n\n{_paragraphs(value)}\n"
+    lines = [f"### `{module}.{name}`\n", _paragraphs(value), ""]
     if issubclass(value, enum.Enum):
         return "\n".join([*lines, ", ".join(f"`{each.name}`" for each in value), ""])
     rows = [f"| `{shown}` | {text} |" for shown, text in _members(value)]
@@ -62,12 +81,12 @@ def _entry(name: str) -> str:
 
 
 def _members(kind: Any) -> Iterator[tuple[str, str]]:
-    if kind.__init__ is not object.__init__ and kind.__name__ in ("Message", "AsyncStore"):
+    if kind.__init__ is not object.__init__ and kind.__name__ in MADE:
         yield _row(f"{kind.__name__}{_signature(kind.__init__)}"), "makes one"
     seen = set()
     for owner in kind.__mro__:
         for name, value in vars(owner).items():
-            if name.startswith("_") or name in seen or owner is tuple:
+            if name.startswith("_") or name in seen or not owner.__module__.startswith("tiermq"):
                 continue
             seen.add(name)
             value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
@@ -88,7 +107,8 @@ def _signature(function: Any) -> str:
         stars = "*" if each.kind is each.VAR_POSITIONAL else "**" if each.kind is each.VAR_KEYWORD else ""
         is_open = is_open or each.kind is each.VAR_POSITIONAL
         typed = "" if each.annotation is each.empty or stars else f": {each.annotation}"
-        default = "" if each.default is each.empty else f" = {each.default!r}" if typed else f"={each.default!r}"
+        shown = re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", repr(each.default))  # Members of enums.
+        default = "" if each.default is each.empty else f" = {shown}" if typed else f"={shown}"
         parts.append(f"{stars}{each.name}{typed}{default}")
     return f"({', '.join(parts)})"
 
@@ -99,7 +119,9 @@ def _row(text: str) -> str:
 
 def _paragraphs(value: Any) -> str:
     text = inspect.getdoc(value) or ""
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+    if text == "See the module.":
+        text = inspect.getdoc(sys.modules[value.__module__]) or ""
+    return re.sub(r"(?<!\n)\n(?!\n| {4})", " ", text)
 
 
 def _errors() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import urllib.error
@@ -14,13 +15,18 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from servers.loopback import free_ports
 from servers.preloaded import Preloaded
+from servers.seaweedfs import SeaweedFS, missing
 from test_release_files import ROOT, checked
 from tiermq.broker.elected_broker import LAST_HANDOVER_S, RELEASE_S
 from tiermq.broker.settings_file import read_settings_file
+from tiermq.cli.main import cli
 from tiermq.remoting.server import DRAIN_S
+from tiermq.testing import LocalBroker
+from tiermq.tier.driver.tier_url import bare_driver
 from tiermq.tier.tier_config import TierConfig
 from waiting import until
 
@@ -69,7 +75,7 @@ def test_what_kustomize_makes_has_two_brokers_with_names_and_selectors_of_their_
         made = sets[f"{name}-broker"]["spec"]
         (runs,) = made["template"]["spec"]["containers"]
         keys = {each["name"]: each["valueFrom"] for each in runs["env"]}
-        assert maps[keys["BROKER_NAME"]["configMapKeyRef"]["name"]]["BROKER_NAME"] == name
+        assert maps[keys["BROKER_NAME"]["configMapKeyRef"]["name"]]["BROKER_NAME"] == f"broker-{name}"
         for kind in ("PodDisruptionBudget", "NetworkPolicy", "Service"):
             (one,) = (each for each in found if each["kind"] == kind and each["metadata"]["name"] == f"{name}-broker")
             spec = one["spec"]
@@ -140,7 +146,7 @@ def test_a_broker_s_command_starts_a_replica_that_is_ready_and_ends_well(tmp_pat
         "\n".join([*kept, *small, "masterLeaseTerm=3000", "masterLeaseRenewal=700", "masterLeaseMargin=600"])
     )
     values = {
-        "BROKER_NAME": "orders",
+        "BROKER_NAME": "broker-orders",
         "TIER": (tmp_path / "tier").as_uri(),
         "NAMESRV_ADDR": name_server,
         "POD_IP": "127.0.0.1",
@@ -158,7 +164,7 @@ def test_a_broker_s_command_starts_a_replica_that_is_ready_and_ends_well(tmp_pat
         for probe in (probes["startupProbe"], probes["livenessProbe"], probes["readinessProbe"]):
             page = f"http://127.0.0.1:{metrics}{probe['httpGet']['path']}"
             until(partial(is_up, page))
-        assert ready["name"] == ("payments" if of == "payments-b" else "orders")
+        assert ready["name"] == ("broker-payments" if of == "payments-b" else "broker-orders")
     assert process.returncode == 0
 
 
@@ -181,3 +187,88 @@ def test_prometheus_scrapes_every_broker_of_compose_and_grafana_has_the_dashboar
         for mount in services[service]["volumes"]:
             source = mount.split(":")[0]
             assert not source.startswith(".") or (COMPOSE / source).exists(), mount
+
+
+def test_the_drain_s_job_has_the_fields_of_its_kind_and_does_what_it_says(tmp_path: Path) -> None:
+    folder = KUBERNETES / "drain"
+    checked("kubernetes-validate", "--strict", folder / "job.yaml")
+    (job,) = documents(folder / "job.yaml")
+    (only,) = job["spec"]["template"]["spec"]["containers"]
+    (literals,) = documents(folder / "kustomization.yaml")[0]["configMapGenerator"]
+    names = dict(each.split("=") for each in literals["literals"])
+    assert names == {"BROKER_NAME": "broker-orders", "NAMESRV_ADDR": "tiermq-namesrv-0.tiermq-namesrv:9876"}
+    with LocalBroker(tmp_path / "store", tier=(tmp_path / "tier").as_uri(), broker_name="broker-orders") as broker:
+        broker.send("orders", b"kept")
+        values = {**names, "NAMESRV_ADDR": broker.name_server}
+        words = [str(each) for each in only["args"]]
+        for name, value in values.items():
+            words = [each.replace(f"$({name})", value) for each in words]
+        result = CliRunner().invoke(cli, words)
+        assert (result.exit_code, result.stdout.startswith("broker-orders: drained: ")) == (0, True), result.output
+    shutil.rmtree(tmp_path / "store")
+    read = CliRunner().invoke(cli, ["tier", "cat", (tmp_path / "tier").as_uri(), "--topic", "orders"])
+    assert "kept" in read.stdout
+
+
+def test_the_drain_s_job_is_applied_by_itself_alone(tmp_path: Path) -> None:
+    assert "kind: Job" not in rendered()
+    done = subprocess.run(["kubectl", "kustomize", str(KUBERNETES / "drain")], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "drain.yaml").write_bytes(done.stdout)
+    checked("kubernetes-validate", "--strict", tmp_path / "drain.yaml")
+
+
+def compose_environment() -> dict[str, str]:
+    """What every container of TierMQ has."""
+    found = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["orders-a"]["environment"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_environment_of_compose_opens_its_bucket() -> None:
+    """Plain HTTP to another machine is refused unless the environment allows it. No request is made here."""
+    words = commands_of_compose("orders-a")
+    driver = bare_driver(words[words.index("--tier") + 1], compose_environment())
+    assert driver.url == "s3://history/prod"
+    driver.close()
+    (account,) = json.loads((COMPOSE / "s3.json").read_text())["identities"]
+    (keys,) = account["credentials"]
+    environment = compose_environment()
+    assert keys == {"accessKey": environment["AWS_ACCESS_KEY_ID"], "secretKey": environment["AWS_SECRET_ACCESS_KEY"]}
+
+
+def test_a_broker_of_compose_uploads_with_the_accounts_and_the_environment_of_compose(tmp_path: Path) -> None:
+    if reason := missing():
+        pytest.skip(f"no real S3 server here: {reason}")
+    server = SeaweedFS(tmp_path / "s3")
+    accounts = tmp_path / "s3" / "s3.json"
+    both = [json.loads(path.read_text())["identities"] for path in (accounts, COMPOSE / "s3.json")]
+    accounts.write_text(json.dumps({"identities": [*both[0], *both[1]]}))
+    names, port, _, metrics = free_ports(4)
+    name_server = f"127.0.0.1:{names}"
+    conf = tmp_path / "broker.conf"
+    kept = [line for line in (COMPOSE / "broker.conf").read_text().splitlines() if "0.0.0.0" not in line]
+    conf.write_text("\n".join([*kept, "mappedFileSizeCommitLog=16777216", "maxHashSlotNum=5000", "maxIndexNum=20000"]))
+    placed = {
+        "/data": str(tmp_path / "store"),
+        "/etc/tiermq/broker.conf": str(conf),
+        "namesrv:9876": name_server,
+        "5557": str(metrics),
+    }
+    words = [placed.get(each, each) for each in commands_of_compose("orders-a")]
+    with server, ExitStack() as ending:
+        server.create_bucket("history")
+        environment = {**os.environ, **compose_environment(), "AWS_ENDPOINT_URL": server.endpoint}
+        for started in (["namesrv", "--bind", "127.0.0.1", "--port", str(names)], [*words, "--port", str(port)]):
+            process = Preloaded([*started, "--json"], environment=environment)
+            ending.callback(process.communicate)
+            ending.callback(process.terminate)
+            ready = json.loads(process.stdout.readline())
+            assert ready["event"] == "ready"
+        until(partial(is_up, f"http://127.0.0.1:{metrics}/ready"))
+        assert ready["tier"] == "s3://history/prod"
+        result = CliRunner().invoke(cli, ["produce", "orders", "kept", "--namesrv", name_server])
+        assert result.exit_code == 0, result.output
+        ending.close()  # An orderly end uploads.
+        read = CliRunner().invoke(cli, ["tier", "cat", "s3://history/prod", "--topic", "orders"], env=environment)
+        assert "kept" in read.stdout, read.output

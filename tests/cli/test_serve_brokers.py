@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import signal
 from pathlib import Path
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from broker.test_otlp_export import collector
 from console.console_world import Browser
 from servers.serving import ServerProcess
+from tiermq.cli.broker_supervisor import NUMBERED, OF_SUPERVISOR, ONE_BROKER
 from tiermq.cli.main import cli
 from tiermq.errors import StoreLocked
 from tiermq.files.store_lock import StoreLock
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.tls import KEY_PASSWORD
 from waiting import until
 
+serve_module = importlib.import_module("tiermq.cli.serve")  # The package has the command under that name.
+server_log = importlib.import_module("tiermq.cli.server_log")
 FREE = ("--port", "0", "--namesrv-port", "0")
 READER = '[[accounts]]\naccessKey = "reader"\nsecretKey = "readersecret"\n'
 
@@ -125,3 +133,112 @@ def test_a_directory_whose_messages_would_be_hidden_is_refused(tmp_path: Path, t
     result = CliRunner().invoke(cli, ["serve", str(tmp_path), "--brokers", "2", *FREE])
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+class Recorded(Exception):
+    """The commands were made; nothing is to be started."""
+
+
+def commands_with(monkeypatch: pytest.MonkeyPatch, directory: Path, *words: str) -> tuple[list[list[str]], Result]:
+    """The commands that the supervisor would start, and what came out: an error of the options, or `Recorded`."""
+    made: list[list[str]] = []
+
+    def record(commands: list[list[str]], _announce: object) -> None:
+        made.extend(commands)
+        raise Recorded
+
+    monkeypatch.setattr(serve_module, "BrokerSupervisor", record)
+    monkeypatch.setattr(server_log, "start_log", lambda *_, **__: None)  # It is of the whole process.
+    own = () if "--namesrv-port" in words else ("--namesrv", "127.0.0.1:1")
+    name = () if "--name" in words else ("--name", "b")
+    return made, CliRunner().invoke(cli, ["serve", str(directory), "--brokers", "2", *own, *name, *words])
+
+
+def given(option: click.Parameter, home: Path) -> list[str]:
+    """The option with a value that it accepts."""
+    word = next(each for each in option.opts if each.startswith("--"))
+    if isinstance(option, click.Option) and option.is_flag:
+        return [word]
+    if isinstance(option.type, click.IntRange):
+        return [word, "7001" if "port" in word else "2"]
+    if isinstance(option.type, click.Choice):
+        return [word, option.type.choices[-1]]
+    if isinstance(option.type, click.Path):
+        made = home / "accounts.toml"
+        made.write_text(READER + "admin = true\n")
+        return [word, str(made)]
+    return [word, "tiermq.tier=DEBUG" if option.name == "log_levels" else "127.0.0.1:2"]
+
+
+SERVE_OPTIONS = [each for each in serve_module.serve.params if isinstance(each, click.Option)]
+
+
+@pytest.mark.parametrize("option", SERVE_OPTIONS, ids=lambda option: str(option.name))
+def test_each_option_of_serve_reaches_every_broker_or_has_a_place_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: click.Option
+) -> None:
+    """A new option is passed on without a line of code; whoever lists it otherwise has to say here what it does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(KEY_PASSWORD, "")
+    words = ["--config", "b.conf"] if option.name == "config_file" else given(option, tmp_path)
+    Path("b.conf").write_text("fileReservedTime=24\n")
+    made, result = commands_with(monkeypatch, tmp_path / "stores", *words)
+    if option.name in ONE_BROKER:
+        assert (result.exit_code, made) == (2, [])
+        assert f"expected no {words[0]}, which is of one broker" in result.stderr
+        return
+    if option.name == "allow_changes":
+        made, result = commands_with(monkeypatch, tmp_path / "stores", *words, "--console")
+    assert isinstance(result.exception, Recorded), result.output
+    assert len(made) == 2
+    value = words[1] if len(words) > 1 else ""
+    if option.name == "name":
+        assert [f"--name {value}-{number}" in " ".join(each) for number, each in enumerate(made)] == [True, True]
+    elif option.name in NUMBERED:
+        distance = 10 if option.name == "port" else 1
+        for number, each in enumerate(made):
+            assert f"{words[0]} {int(value) + number * distance}" in " ".join(each)
+    elif option.name == "namesrv":
+        assert all(f"--namesrv {value}" in " ".join(each) for each in made)
+    elif option.name == "tls_key_password":
+        assert all(value not in each for each in made)
+        assert os.environ[KEY_PASSWORD] == value
+    elif option.name in OF_SUPERVISOR:
+        assert all(words[0] not in each or words[0] == "--json" for each in made)
+    else:
+        assert all(" ".join(words) in " ".join(each) for each in made)
+
+
+def test_what_one_broker_is_may_not_be_in_the_file_of_several(tmp_path: Path) -> None:
+    for number, line in enumerate(("brokerId=1\nbrokerRole=SLAVE\n", "readOnly=true\n")):
+        (file := tmp_path / f"{number}.conf").write_text(line)
+        words = ["serve", str(tmp_path / "stores"), "--brokers", "2", "--name", "b", *FREE, "-c", str(file)]
+        result = CliRunner().invoke(cli, words)
+        assert result.exit_code == 2
+        assert "expected no brokerId and readOnly in the file" in result.stderr
+
+
+def test_no_broker_serves_grpc_when_the_option_says_so_and_the_file_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b.conf").write_text("grpcServerPort=8081\n")
+    words = ["--config", str(tmp_path / "b.conf"), "--grpc-port", "0"]
+    made, _ = commands_with(monkeypatch, tmp_path / "stores", *words)
+    assert [each[each.index("--grpc-port") + 1] for each in made] == ["0", "0"]
+
+
+def test_every_broker_exports_its_metrics_and_logs_in_the_form_that_was_asked_for(tmp_path: Path) -> None:
+    with collector() as at:
+        logs = ["--log-format", "json", "--log-level", "tiermq=INFO"]
+        words = ["--brokers", "2", *FREE, "--otlp", at.url, *logs]
+        with ServerProcess("serve", tmp_path / "stores", {"broker_name": "b", "otlp_interval": 100}, words) as served:
+            found: set[str] = set()
+            while found != {"b-0", "b-1"}:
+                [resource] = at.received.get()[1].resource_metrics
+                named = {each.key: each.value.string_value for each in resource.resource.attributes}
+                found.add(named["service.instance.id"])
+            for each in served.ready["brokers"]:
+                with BlockingClient(*address_of(each["address"])) as client:
+                    client.request(RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=24\n"))
+        lines = [json.loads(line) for line in served.errors.read_text().splitlines()]
+    assert [line["level"] for line in lines if line["message"].startswith("setting fileReservedTime")] == ["INFO"] * 2

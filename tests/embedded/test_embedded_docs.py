@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shlex
@@ -47,8 +48,13 @@ def test_the_reference_is_what_the_docstrings_say() -> None:
 def test_every_public_name_is_in_the_reference_with_a_docstring() -> None:
     text = api_page.PAGE.read_text(encoding="utf-8")
     assert [name for name in tiermq.__all__ if f"### `tiermq.{name}`" not in text] == []
-    for name in tiermq.__all__:
-        value = getattr(tiermq, name)
+    own = {name: getattr(tiermq, name) for name in tiermq.__all__}
+    for module in api_page.OTHERS:
+        package = importlib.import_module(module)
+        others = {name: getattr(package, name) for name in package.__all__}
+        assert all(f"### `{module}.{name}`" in text or value in own.values() for name, value in others.items()), module
+        assert all(map(inspect.getdoc, others.values())), module
+    for name, value in own.items():
         assert inspect.getdoc(value), name
         members = (
             vars(value).items() if inspect.isclass(value) and value.__module__.startswith("tiermq.embedded") else ()

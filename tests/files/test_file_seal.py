@@ -63,3 +63,10 @@ def test_a_file_without_a_seal_is_believed(tmp_path: Path) -> None:
     assert not is_seal_broken(str(other), b"{}")
     assert not is_seal_broken(str(other), b"anything")
     assert not is_seal_broken(str(tmp_path / "missing"), b"")
+
+
+def test_a_file_is_trusted_where_python_has_no_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("setxattr", "getxattr"):
+        monkeypatch.delattr(os, name)
+    OsFileAccess().write_bytes(path := str(tmp_path / "topics.json"), b"{}")
+    assert not is_seal_broken(path, b"other")

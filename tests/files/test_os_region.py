@@ -127,3 +127,17 @@ def test_a_file_system_that_does_not_know_its_holes_has_data_everywhere(
     monkeypatch.setattr(os, "lseek", refuse)
     assert region.data_ranges() == [(0, 1 << 20)]
     region.close()
+
+
+def test_a_region_without_a_descriptor_is_synced_by_a_new_one_where_the_map_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = OsFileAccess().create(str(tmp_path / "file"), 4096)
+    region.close_descriptor()
+    monkeypatch.setattr(system_calls, "ON_LINUX", False)
+    monkeypatch.delattr(system_calls, "sync_pages")
+    synced: list[int] = []
+    monkeypatch.setattr(system_calls, "sync_data", synced.append)
+    region.sync()
+    assert len(synced) == 1
+    region.close()

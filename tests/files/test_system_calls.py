@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
 import resource
@@ -111,3 +113,96 @@ def test_pages_are_synced_through_the_map_and_an_error_of_the_kernel_is_raised(t
     memory.close()
     with pytest.raises(ValueError, match="closed"):
         system_calls.sync_pages(memory, 8192)
+
+
+@pytest.mark.parametrize("has_call", [True, False], ids=["posix_fallocate", "zeros"])
+def test_reserved_blocks_keep_what_is_written_and_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_call: bool
+) -> None:
+    if not has_call:
+        monkeypatch.delattr(os, "posix_fallocate")
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(1 << 20)
+        os.pwrite(file.fileno(), b"kept", 70_000)
+    with path.open("r+b") as file:
+        system_calls.reserve_blocks(file.fileno(), 100, (1 << 19) - 100)
+        os.fsync(file.fileno())
+    data = path.read_bytes()
+    assert len(data) == 1 << 20
+    assert data[70_000:70_004] == b"kept"
+    assert data.strip(b"\0") == b"kept"
+    assert os.stat(path).st_blocks * 512 >= 1 << 19
+
+
+def test_zeros_that_find_no_room_are_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")
+    monkeypatch.setattr(os, "pwrite", lambda *_: 1)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8192))
+    with path.open("r+b") as file, pytest.raises(OSError, match="No space left"):
+        system_calls.reserve_blocks(file.fileno(), 0, 8192)
+
+
+def test_bytes_are_read_and_synced_where_python_has_no_such_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "preadv")
+    monkeypatch.delattr(os, "fdatasync")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    with path.open("rb") as file:
+        buffer = bytearray(8)
+        assert system_calls.read_into(file.fileno(), memoryview(buffer), 4) == 6
+        assert bytes(buffer) == b"456789\0\0"
+        assert system_calls.read_into(file.fileno(), memoryview(buffer), 10) == 0
+        system_calls.sync_data(file.fileno())
+        assert synced == [file.fileno()]
+
+
+@pytest.mark.parametrize(("number", "is_refused"), [(0, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_sync_goes_through_the_drives_cache_where_fsync_does_not(
+    monkeypatch: pytest.MonkeyPatch, number: int, is_refused: bool
+) -> None:
+    done: list[str] = []
+
+    def full(descriptor: int, command: int) -> None:
+        assert (descriptor, command) == (7, 51)
+        done.append("full")
+        if number:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda _: done.append("plain"))
+    if is_refused:
+        with pytest.raises(OSError, match="Input/output"):
+            system_calls.sync_file(7)
+    else:
+        system_calls.sync_file(7)
+    assert done == (["full", "plain"] if number == errno.ENOTSUP else ["full"])
+
+
+def test_processors_are_counted_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert system_calls.processor_count() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert system_calls.processor_count() == 3
+
+
+def test_numbers_of_linux_are_used_on_linux_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS 4 is no MS_SYNC but drops pages, and struct statfs is nine times as long as our buffer."""
+    path = tmp_path / "file"
+    path.write_bytes(b"o" * 8192)
+    monkeypatch.setattr(system_calls, "ON_LINUX", False)
+    monkeypatch.setattr(system_calls, "_fstatfs", None)
+    monkeypatch.setattr(system_calls, "_mmap", None)
+    with path.open("r+b") as file:
+        assert system_calls.is_tmpfs(file.fileno(), -1) is False
+        for shared in (False, True):
+            memory = system_calls.map_file(file.fileno(), 8192, shared=shared)
+            memory[:3] = b"new"
+            memory.close()
+            assert path.read_bytes().startswith(b"new") is shared

@@ -1,11 +1,15 @@
-"""Makes and opens the golden corpora of our own versions: `tests/golden/tiermq-<version>.tar.xz`.
+"""Makes and opens the golden corpora of our own versions: `tests/golden/tiermq-<version>[-<commit>].tar.xz`.
 
     .venv/bin/python tests/golden/tiermq_corpus.py          makes that of this version; each release gets one, for ever
 
+One with a commit in its name was made by the code of that commit, before a release: an earlier program whose code is
+still here. A corpus is never made again by later code.
+
 A corpus has a directory for each of `KINDS`, made by commands of that version and ended in order, with `facts.json`
-beside it: what was sent, committed and left waiting. In `posix` is a store with a tier in a directory, with timers, a
-delayed message and an open transaction; `objects` and `bundles` have the layout of an object store; `standby` is a
-replica that a lease made the master; `controller` the state of a controller with a broker of its set.
+beside it: what was sent, committed and left waiting. In `posix` is a store with a tier in a directory, with timers, one
+of them in the tier, a delayed message and an open transaction; `objects` and `bundles` have the layout of an object
+store; `standby` is a replica that a lease made the master; `controller` the state of a controller with a broker of its
+set.
 """
 
 from __future__ import annotations
@@ -85,6 +89,17 @@ def fill(served: Serving) -> dict[str, Any]:
     return {"messages": MESSAGES, "queues": QUEUES, "consumed": {"1": 4}}
 
 
+TIERED_DAYS = 400
+"""Of a timer that the tier has: it waits for longer than any corpus is young."""
+
+
+def wait_in_tier(served: Serving, tier: Path) -> None:
+    """A timer far ahead, which is moved into the tier."""
+    days = f"TIMER_DELAY_SEC={TIERED_DAYS * 86_400}"
+    run(served.name_server, "produce", "orders", "tiered", "--queue", "0", "--property", days)
+    until(lambda: any(tier.glob("*/b1/timers.tiermq/new/*")))
+
+
 def wait_here(served: Serving) -> None:
     """Messages that wait: of a delay level, for a time, and a transaction that nobody ends."""
     run(served.name_server, "produce", "orders", "delayed", "--queue", "0", "--delay-level", "18")
@@ -100,6 +115,8 @@ def make_store(path: Path, kind: str) -> dict[str, Any]:
         facts = fill(served)
         if kind == "posix":
             wait_here(served)
+            wait_in_tier(served, path / kind / "tier")
+            facts["tiered_timers"] = 1
             facts["waiting"] = {"delayed messages": 1, "timers": 1, "open transactions": 1}
     return facts
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 from typing import Any
 
+import pytest
+
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, SIZES, on_simulation, put_all
@@ -13,7 +15,7 @@ from tiermq.commitlog.flush_services import GroupCommit, RealTimeFlush
 from tiermq.config import StoreConfig
 from tiermq.files.mapped_file_queue import MultiPathMappedFileQueue
 from tiermq.store.topic_attributes import TopicAttributes
-from tiermq.store.wiring import assemble, raise_descriptor_limit
+from tiermq.store.wiring import DARWIN_OPEN_MAX, assemble, raise_descriptor_limit
 
 
 def assembled(**settings: Any):  # type: ignore[no-untyped-def]
@@ -81,3 +83,18 @@ def test_every_descriptor_that_the_system_allows_is_taken() -> None:
     assert soft == hard
     with on_simulation() as store:
         put_all(store, 1)
+
+
+def test_a_limit_that_is_reported_and_not_granted_is_taken_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: no hard limit is reported, and more than OPEN_MAX is refused."""
+    asked: list[int] = []
+
+    def set_limit(_: int, limits: tuple[int, int]) -> None:
+        asked.append(limits[0])
+        if limits[0] > DARWIN_OPEN_MAX:
+            raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, (1 << 63) - 1))
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    raise_descriptor_limit()
+    assert asked == [(1 << 63) - 1, DARWIN_OPEN_MAX]

@@ -35,8 +35,16 @@ PORTS_APART = 10
 RESTART_FIRST_S = 1.0
 RESTART_MOST_S = 30.0
 _PR_SET_PDEATHSIG = 1
-_ONE_BROKER = ("broker_id", "lease", "standby", "read_only")
-"""Options that say something of one broker among its replicas."""
+ONE_BROKER = ("broker_id", "lease", "standby", "read_only")
+"""Options that are of one broker among its replicas: refused, also in a settings file."""
+NUMBERED = ("directory", "name", "port", "grpc_port", "metrics_port")
+"""Options from which each broker gets its own."""
+OF_SUPERVISOR = (
+    "brokers", "namesrv", "namesrv_port", "with_console", "console_port", "allow_changes", "as_json", "supervised",
+    "tls_key_password",
+)  # fmt: skip
+"""Options for the process that starts the brokers; of them it passes on an address, and a password by a variable."""
+NOT_PASSED_ON = frozenset((*ONE_BROKER, *NUMBERED, *OF_SUPERVISOR))
 _OWN_PATHS = ("store_path_commit_log", "read_only_commit_log_store_paths")
 _log = logging.getLogger(__name__)
 
@@ -57,9 +65,17 @@ def broker_commands(
     several brokers cannot share.
     """
     count: int = options["brokers"]
-    for name in _ONE_BROKER:
+    if not hasattr(ctypes.CDLL(None), "prctl"):
+        raise BadConfig(
+            "--brokers: expected Linux, whose kernel ends the brokers of a supervisor that was killed, found "
+            f"{sys.platform}: start each broker by a `tiermq serve` of its own"
+        )
+    for name in ONE_BROKER:
         if options[name]:
             raise BadConfig(f"--brokers: expected no --{name.replace('_', '-')}, which is of one broker, found it")
+    one = BrokerConfig(**file.broker)
+    if one.broker_id or one.read_only:
+        raise BadConfig("--brokers: expected no brokerId and readOnly in the file, which are of one broker, found them")
     for name in _OWN_PATHS:
         if file.store.get(name):
             raise BadConfig(f"--brokers: expected no {name} in the file: each broker has its own below {directory}")
@@ -83,8 +99,7 @@ def broker_commands(
         words += ["--port", str(port and port + number * PORTS_APART), "--namesrv", name_server, *passed_on]
         if with_name_server:
             words.append("--supervised")
-        if grpc_port:
-            words += ["--grpc-port", str(grpc_port + number)]
+        words += ["--grpc-port", str(grpc_port and grpc_port + number)]
         if metrics_port >= 0:
             words += ["--metrics-port", str(metrics_port and metrics_port + number)]
         commands.append([sys.executable, "-m", "tiermq.cli", *words])

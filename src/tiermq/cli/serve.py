@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -25,7 +26,7 @@ from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
-from tiermq.cli.broker_supervisor import BrokerSupervisor, broker_commands
+from tiermq.cli.broker_supervisor import NOT_PASSED_ON, BrokerSupervisor, broker_commands
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
@@ -299,8 +300,7 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         named_by = f"{LOOPBACK if config.bind_address in ANY else config.bind_address}:{name_server.port}"
     if security.key_password is not None:
         os.environ[KEY_PASSWORD] = security.key_password  # Not on a command line.
-    passed_on = [*_passed_on(options), *security.words]
-    commands = broker_commands(options, file, directory, named_by, passed_on, with_name_server=bool(servers))
+    commands = broker_commands(options, file, directory, named_by, _passed_on(), with_name_server=bool(servers))
     supervisor = BrokerSupervisor(commands, lambda words, values: say_event(as_json, words, **values))
     running.callback(supervisor.stop)
     brokers = supervisor.start()
@@ -335,12 +335,23 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     say_event(as_json, f"brokers ended{more}", event="ended", notUploaded=left)
 
 
-def _passed_on(options: dict[str, Any]) -> list[str]:
-    """Options that are every broker's."""
-    words = [f"--{name.replace('_', '-')}" for name in ("tier_later", "accept_weaker", "verbose") if options[name]]
-    for name, option in (("tier", "--tier"), ("config_file", "--config"), ("host", "--host"), ("cluster", "--cluster")):
-        if options[name] is not None:
-            words += [option, str(options[name])]
+def _passed_on() -> list[str]:
+    """The options of this command line that are every broker's: all that have no other place among several brokers.
+
+    What was set by a variable, the brokers inherit.
+    """
+    context = click.get_current_context()
+    words: list[str] = []
+    for option in context.command.params:
+        name = str(option.name)
+        if name in NOT_PASSED_ON or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        word = next(each for each in option.opts if each.startswith("--"))
+        value = context.params[name]
+        if isinstance(value, bool):
+            words += [word] * value
+        else:
+            words += [part for each in (value if option.multiple else [value]) for part in (word, str(each))]
     return words
 
 

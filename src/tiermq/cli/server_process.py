@@ -322,18 +322,6 @@ class SecurityOptions:
         }
         return {name for name, is_given in said.items() if is_given}
 
-    @property
-    def words(self) -> list[str]:
-        """The same options for another process; a password of the key is in its environment."""
-        said = {
-            "--tls": None if self.mode is None else self.mode.value,
-            "--tls-cert": self.certificate,
-            "--tls-key": self.key,
-            "--tls-trusted": self.trusted,
-            "--acl": self.accounts,
-        }
-        return [word for option, value in said.items() if value is not None for word in (option, str(value))]
-
     def is_open(self, bind_address: str) -> bool:
         """Whether every machine that reaches a server at this address may use it."""
         return not (self.accounts or self.trusted) and bind_address not in (LOOPBACK, "localhost", "::1")

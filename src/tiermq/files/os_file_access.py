@@ -1,12 +1,12 @@
-"""OsFileAccess and OsRegion: the real file system (Linux), with explicit durability steps; seals of small files.
+"""OsFileAccess and OsRegion: the real file system, with explicit durability steps; seals of small files.
 
     user.tiermq.seal    CRC-32 of a file's bytes as 8 hex digits, a space, its modification time in nanoseconds
 
 A seal is an extended attribute with the checksum of a small file. RocketMQ's configuration files are JSON without a
 checksum: a bad bit in the name of a group makes it another group. A file whose bytes do not match its seal, and whose
 time is the same, was not edited: it is corrupt. An edit changes the time, and a copy by most programs drops the
-attribute; then there is nothing to compare, and the file is trusted. The attribute stays with the file when it is
-renamed, and is durable when the file is synced.
+attribute; then there is nothing to compare, and the file is trusted. So is every file where Python has no such
+attributes (macOS). The attribute stays with the file when it is renamed, and is durable when the file is synced.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SEAL_ATTRIBUTE = "user.tiermq.seal"
 def seal_file(descriptor: int, data: bytes) -> bool:
     """Seal an open file that holds `data`; sync it afterwards. False where the file system keeps no such attributes."""
     text = f"{zlib.crc32(data):08x} {os.fstat(descriptor).st_mtime_ns}"
+    if not hasattr(os, "setxattr"):
+        return False
     try:
         os.setxattr(descriptor, SEAL_ATTRIBUTE, text.encode())
     except OSError:  # Not supported, not permitted, or no space for it: a file without a seal is trusted.
@@ -42,6 +44,8 @@ def seal_file(descriptor: int, data: bytes) -> bool:
 
 def is_seal_broken(path: str, data: bytes) -> bool:
     """Whether `data`, just read from the file, is not what was sealed, though the file was not written since."""
+    if not hasattr(os, "getxattr"):
+        return False
     try:
         crc, modified_ns = os.getxattr(path, SEAL_ATTRIBUTE).decode().split(" ")
         return int(modified_ns) == os.stat(path).st_mtime_ns and int(crc, 16) != zlib.crc32(data)
@@ -106,7 +110,7 @@ class OsRegion:
         if length == 0:
             return
         with self._descriptor_for("reserve disk blocks", writing=True) as descriptor:
-            os.posix_fallocate(descriptor, start, length)
+            system_calls.reserve_blocks(descriptor, start, length)
 
     def sync(self) -> None:
         if self._sync_failure is not None:
@@ -114,12 +118,12 @@ class OsRegion:
                 f"{self.path}: an earlier sync failed ({self._sync_failure}), so the kernel may have dropped bytes "
                 "that it could not write. Nothing in this file can be promised; check the disk and reopen the store."
             ) from self._sync_failure
-        if self._writable and self._descriptor == _NO_DESCRIPTOR:
+        if self._writable and self._descriptor == _NO_DESCRIPTOR and system_calls.ON_LINUX:
             self._sync_through_map()
             return
         with self._descriptor_for("sync", writing=False) as descriptor:
             try:
-                os.fdatasync(descriptor)
+                system_calls.sync_data(descriptor)
             except OSError as error:
                 self._sync_failure = error
                 raise
@@ -331,7 +335,9 @@ class OsFileAccess:
             try:
                 os.ftruncate(descriptor, size)
                 if durable:
-                    os.fsync(descriptor)  # The length first: a power cut may leave an empty file, never a short one.
+                    system_calls.sync_file(
+                        descriptor
+                    )  # The length first: a power cut may leave an empty file, never a short one.
                     self.sync_directory(_parent(path))
             except BaseException:
                 os.close(descriptor)
@@ -435,7 +441,7 @@ class OsFileAccess:
         with translated("sync a directory", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                system_calls.sync_file(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -468,7 +474,7 @@ class OsFileAccess:
                     file.write(data)
                     file.flush()
                     seal_file(file.fileno(), data)
-                    os.fsync(file.fileno())
+                    system_calls.sync_file(file.fileno())
                 os.replace(temporary, path)
             except BaseException:
                 self.remove(temporary)

@@ -16,6 +16,7 @@ import threading
 
 from tiermq.errors import StoreLocked
 from tiermq.files.os_errors import translated
+from tiermq.files.system_calls import sync_file
 
 LOCK_CONTENT = b"lock"
 LOCKED_BYTES = 1
@@ -42,7 +43,7 @@ class StoreLock:
             try:
                 _lock_or_raise(descriptor, path)
                 os.pwrite(descriptor, LOCK_CONTENT, 0)
-                os.fsync(descriptor)
+                sync_file(descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -1,4 +1,8 @@
-"""Memory and file calls that Python lacks, or has only in a form that holds the interpreter lock.
+"""Memory and file calls that Python lacks, on one system or on all, or has only in a form that holds the interpreter
+lock.
+
+Written for Linux, with other calls of POSIX where `os` has none of Linux' (macOS). Numbers and structures of C are
+Linux' own: `ON_LINUX` guards each whose value differs elsewhere.
 
 `mmap.madvise` and `mmap.flush` stall every thread of the process while the kernel works; the same calls through
 ctypes do not. A function that returns a bool is an optimization, or its caller has a fallback: True when the kernel did
@@ -9,11 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import re
 import sys
 from typing import Any
+
+ON_LINUX = sys.platform == "linux"
 
 MADV_RANDOM = 1
 MADV_WILLNEED = 3
@@ -21,15 +28,18 @@ MADV_DONTNEED = 4
 MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL.
 
 _TMPFS_MAGIC = 0x01021994
-_STATFS_BYTES = 256  # More than struct statfs has on any system; its first word is the type.
+_STATFS_BYTES = 256  # More than struct statfs has on any Linux; its first word is the type.
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
-_MS_SYNC = 4
+_MS_SYNC = 4  # On macOS that number invalidates pages.
 _REPORTS_SYNC_ERRORS = (5, 8)
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV})
+_NO_FULL_SYNC = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOTTY, errno.EINVAL})
+_BLOCK_BYTES = 4096
+_ZERO_BLOCK = bytes(_BLOCK_BYTES)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -83,13 +93,16 @@ def lock_pages(buffer: Any, length: int) -> bool:
 def map_file(descriptor: int, size: int, *, shared: bool) -> mmap.mmap:
     """A writable map of a file that keeps no descriptor; what is written reaches the file only when it is `shared`.
 
-    Python before 3.13 always duplicates the descriptor of a map. So Python creates an anonymous map, which has none,
+    Python before 3.13 always duplicates the descriptor of a map, and on other systems the map then keeps it. On Linux
+    Python creates an anonymous map, which has none,
     and mmap with MAP_FIXED replaces it by the file's pages; closing and the count of views stay Python's. A failure
     leaves the anonymous map unchanged: the kernel checks its limits before it replaces.
     """
+    access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
     if sys.version_info >= (3, 13):
-        access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
         return mmap.mmap(descriptor, size, access=access, trackfd=False)
+    if not ON_LINUX:
+        return mmap.mmap(descriptor, size, access=access)
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     place = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=protection)
     flags = _MAP_FIXED | (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
@@ -101,8 +114,60 @@ def map_file(descriptor: int, size: int, *, shared: bool) -> mmap.mmap:
     return place
 
 
+def reserve_blocks(descriptor: int, start: int, length: int) -> None:
+    """Disk blocks for the range, so that a store to a map of it cannot fail. Raises OSError on a full disk.
+
+    Only the caller writes to the range meanwhile. Where there is no such call, zeros are written over zeros: a block
+    with another byte is on the disk already.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, length)
+        return
+    position, end = start, start + length
+    while position < end:
+        size = min(_BLOCK_BYTES - position % _BLOCK_BYTES, end - position)
+        is_zero = not os.pread(descriptor, size, position).strip(b"\0")
+        if is_zero and os.pwrite(descriptor, _ZERO_BLOCK[:size], position) != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        position += size
+
+
+def sync_data(descriptor: int) -> None:
+    """Make a file's bytes and its length durable. Raises the system's error."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        sync_file(descriptor)
+
+
+def sync_file(descriptor: int) -> None:
+    """Make a file durable, or the names in a directory. Raises the system's error."""
+    if hasattr(fcntl, "F_FULLFSYNC"):  # fsync of macOS leaves the bytes in the drive's cache.
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+        except OSError as error:
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+    os.fsync(descriptor)
+
+
+def read_into(descriptor: int, buffer: memoryview, position: int) -> int:
+    """Read at a position; how many bytes, 0 at the end of the file."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [buffer], position)
+    data = os.pread(descriptor, len(buffer), position)
+    buffer[: len(data)] = data
+    return len(data)
+
+
+def processor_count() -> int:
+    """How many processors this process may use; all of the machine where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def sync_pages(buffer: Any, size: int) -> None:
-    """fdatasync of the file behind a shared map, without a descriptor. Raises the kernel's error.
+    """fdatasync of the file behind a shared map, without a descriptor; on Linux alone. Raises the kernel's error.
 
     The map refers to the file as it was opened, so an error of an earlier write-back is reported here too.
     """
@@ -126,7 +191,7 @@ def sync_file_system(descriptor: int) -> bool:
 
 def _release() -> tuple[int, ...]:
     """Of the Linux that runs: (6, 1). (0, 0) for a text of another form, or another system."""
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release) if sys.platform == "linux" else None
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release) if ON_LINUX else None
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
@@ -143,6 +208,8 @@ def is_tmpfs(descriptor: int, device: int) -> bool:
 
 
 def _ask_tmpfs(descriptor: int) -> bool:
+    if not ON_LINUX:  # Its structure is larger there.
+        return False
     facts = ctypes.create_string_buffer(_STATFS_BYTES)
     if _fstatfs is None or _fstatfs(descriptor, ctypes.addressof(facts)) != 0:
         return False

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tiermq
+from tiermq.files.system_calls import processor_count
 from tiermq.message.hosts import LOOPBACK
 from tiermq.spark.java import find_java, quiet_home
 from tiermq.spark.query_pruning import prune_queries
@@ -124,7 +125,7 @@ def known_cores(master: str) -> int | None:
     """How many tasks a master on this machine runs at once; None for a cluster, which only Spark can ask."""
     local = _LOCAL.fullmatch(master) or _LOCAL_WITH_ATTEMPTS.fullmatch(master)
     if local:
-        return len(os.sched_getaffinity(0)) if local[1] == "*" else int(local[1] or 1)
+        return processor_count() if local[1] == "*" else int(local[1] or 1)
     cluster = _LOCAL_CLUSTER.fullmatch(master)
     return int(cluster[1]) * int(cluster[2]) if cluster else None
 

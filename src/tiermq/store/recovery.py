@@ -17,7 +17,6 @@ helps (see `check_ahead`).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +40,7 @@ from tiermq.consumequeue.queue_table import Queue, QueueTable, flush_whole
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
+from tiermq.files.system_calls import processor_count
 from tiermq.kernel import KERNEL, Stop, WriteCursor, scan
 from tiermq.message.record_head import read_head
 from tiermq.message.topic_name import QueueName
@@ -93,7 +93,7 @@ class Recovery:
         self._threads = threads
         self._crc_mode = crc_mode_of(config.check_crc_on_recover, config.force_verify_prop_crc)
         # The pure kernel keeps the interpreter lock: two threads would alternate.
-        self._checks_ahead = threads and KERNEL == "compiled" and len(os.sched_getaffinity(0)) > 1
+        self._checks_ahead = threads and KERNEL == "compiled" and processor_count() > 1
 
     def run(
         self, clean: bool, marker: CleanMarker | None, before_changes: Callable[[], None] = lambda: None

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from tiermq.errors import StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess
+from tiermq.files.system_calls import sync_data
 from tiermq.settings import LONG_MAX
 
 _log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class TableJournal:
             self._access.sync_directory(os.path.dirname(self.path))
         if os.write(self._descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, f"{self.path}: expected to write {len(line)} bytes, wrote less")
-        os.fdatasync(self._descriptor)
+        sync_data(self._descriptor)
         self.bytes += len(line)
         self.has_failed = False
 

@@ -315,11 +315,17 @@ def _housekeeping(
     return Housekeeping(config, cleaner, checkpoint, take_over, release.run, clock)
 
 
+DARWIN_OPEN_MAX = 10_240
+
+
 def raise_descriptor_limit() -> None:
     """Take as many descriptors as this process may have. Files that are written need one, sockets of a server too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except ValueError:  # macOS reports a hard limit, often none, that is above what it grants.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DARWIN_OPEN_MAX)), hard))
 
 
 def _pool(config: StoreConfig) -> TransientPool | None:

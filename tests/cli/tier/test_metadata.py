@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +149,30 @@ def test_a_restore_says_what_no_tier_has(tmp_path: Path, our_url: str) -> None:
     row = json.loads(run("restore", our_url, "--store", str(tmp_path / "two"), "--json").output)
     assert row["not_restored"] == [*WITHOUT.values(), *NEVER_RESTORED]
     assert row["tables"] == []
+
+
+def test_the_migration_page_takes_rocketmq_s_tier_over_and_hands_it_back(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "migration.md").read_text(encoding="utf-8")
+    section = page.partition("## RocketMQ's own tier\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"^\$ (.*)$", section, re.MULTILINE)
+    assert [words.split()[:3] for words in commands if words.startswith("tiermq")] == [
+        ["tiermq", "tier", command] for command in ("import", "verify", "verify", "export-metadata")
+    ]
+    shutil.copytree(GOLDEN / "tier", tmp_path / "tier")
+    (tmp_path / "store" / "config").mkdir(parents=True)
+    handed = tmp_path / "store" / "config" / "tieredStoreMetadata.json"
+    shutil.copy(FILE, handed)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "OLD_TIER": str(tmp_path / "tier"),
+        "STORE": str(tmp_path / "store"),
+    }
+    script = "\n".join(["set -eo pipefail", *commands])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    before, after = (decode_rocketmq_json(Path(each).read_bytes(), "DefaultCluster") for each in (FILE, handed))
+    assert handed.read_bytes() == (tmp_path / "handed-back.json").read_bytes() != Path(FILE).read_bytes()
+    assert {s.key: s.size for s in after.segments if s.size} == {s.key: s.size for s in before.segments if s.size}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ import pytest
 from tiermq import Message
 from tiermq.errors import StoreNotRecovered
 from tiermq.store.local_store import LocalStore
-from tiermq.store.readonly.directory import StoreState, require_recovered, store_state
+from tiermq.store.readonly.directory import LockQuestion, StoreState, require_recovered, store_state
 
 OWNER = """
 import sys
@@ -76,3 +79,13 @@ def test_a_store_that_is_being_opened_after_a_crash_is_not_believed(tmp_path: Pa
             require_recovered(tmp_path)
         (tmp_path / "abort").write_bytes(b"")  # As an old broker writes it.
         assert store_state(tmp_path) is StoreState.RUNNING
+
+
+def test_the_question_about_a_lock_has_the_layout_of_each_system() -> None:
+    """The tests above ask the kernel of Linux. The other layout is that of macOS in <sys/fcntl.h>."""
+    linux, other = LockQuestion(True), LockQuestion(False)
+    assert linux.encode() == struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+    assert other.encode() == struct.pack("qqihh", 0, 1, 0, fcntl.F_RDLCK, os.SEEK_SET)
+    assert len(other.encode()) == 24
+    assert other.decode(struct.pack("qqihh", 0, 1, 4711, fcntl.F_WRLCK, 0)) == (fcntl.F_WRLCK, 4711)
+    assert linux.decode(struct.pack("hhqqi", fcntl.F_UNLCK, 0, 0, 1, 0)) == (fcntl.F_UNLCK, 0)

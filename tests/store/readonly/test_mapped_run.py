@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 from simulation.descriptor_limit import descriptors_below
 from tiermq.store.readonly import mapped_run
-from tiermq.store.readonly.mapped_run import CLOCK_TICK_NS, Listing, MappedRun, RunFile
+from tiermq.store.readonly.mapped_run import CLOCK_TICK_NS, Listing, MappedRun, ReadOnlyMap, RunFile
 
 
 def write(directory: Path, base: int, data: bytes) -> Path:
@@ -158,3 +159,16 @@ def test_a_file_deleted_since_it_was_listed_is_left_out(tmp_path: Path) -> None:
     path.unlink()
     assert run.maps() == []
     assert run.find(0) is None
+
+
+@pytest.mark.parametrize(("data", "is_zero"), [(bytes(3 << 20), True), (bytes(3 << 20) + b"x", False)])
+def test_every_byte_is_looked_at_where_the_file_system_reports_no_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, is_zero: bool
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    file = ReadOnlyMap(write(tmp_path, 0, data))
+    monkeypatch.setattr(os, "lseek", refuse)
+    assert file.is_zero_from(100) is is_zero
+    file.close()

@@ -38,6 +38,7 @@ from tiermq.errors import StoreDamaged, StoreNotRecovered
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.files.store_lock import LOCKED_BYTES, is_held_here
+from tiermq.files.system_calls import ON_LINUX
 from tiermq.index.index_file import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
@@ -140,7 +141,28 @@ def _files_under(top: Path) -> Iterator[Path]:
             yield Path(folder) / name
 
 
-_FLOCK = struct.Struct("hhqqi")  # l_type, l_whence, l_start, l_len, l_pid, as Linux has it on 64 bits.
+class LockQuestion:
+    """struct flock of 64 bits: whether, and by which process, the lock is held."""
+
+    __slots__ = ("_fields", "_names")
+
+    def __init__(self, is_linux: bool = ON_LINUX) -> None:
+        names, codes = _LINUX_FLOCK if is_linux else _BSD_FLOCK
+        self._names, self._fields = names.split(), struct.Struct(codes)
+
+    def encode(self) -> bytes:
+        # A shared lock is enough: it collides with the exclusive one, and needs no right to write.
+        values = {"type": fcntl.F_RDLCK, "whence": os.SEEK_SET, "start": 0, "length": LOCKED_BYTES, "process": 0}
+        return self._fields.pack(*(values[name] for name in self._names))
+
+    def decode(self, answer: bytes) -> tuple[int, int]:
+        """F_UNLCK or the kind of lock that is held, and the process that holds it."""
+        values = dict(zip(self._names, self._fields.unpack_from(answer), strict=True))
+        return values["type"], values["process"]
+
+
+_LINUX_FLOCK = ("type whence start length process", "hhqqi")
+_BSD_FLOCK = ("start length process type whence", "qqihh")  # macOS, too.
 _NO_HOLDER = 0
 _UNKNOWN_HOLDER = -1
 
@@ -217,9 +239,8 @@ def _lock_holder(path: Path) -> int:
     except PermissionError:
         return _UNKNOWN_HOLDER  # No permission to read the file.
     try:
-        # A query for a shared lock is enough: it collides with the exclusive one, and needs no right to write.
-        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, LOCKED_BYTES, 0)
-        kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+        question = LockQuestion()
+        kind, process = question.decode(fcntl.fcntl(descriptor, fcntl.F_GETLK, question.encode()))
     finally:
         os.close(descriptor)
     if kind == fcntl.F_UNLCK:

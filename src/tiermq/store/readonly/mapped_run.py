@@ -28,6 +28,7 @@ from tiermq.kernel import Segments, WriteCursor
 
 _NAME = re.compile(r"[0-9]{20}")
 _ZERO_CHUNK = bytes(1 << 20)
+_REPORTS_NO_HOLES = frozenset({errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOTSUP})
 CLOCK_TICK_NS = 1_000_000_000
 """A directory that changed less than this before it was listed may have changed again with the same change time."""
 
@@ -73,7 +74,8 @@ class ReadOnlyMap:
                 except OSError as error:
                     if error.errno == errno.ENXIO:  # No data from here to the end of the file.
                         return True
-                    raise
+                    if error.errno not in _REPORTS_NO_HOLES:
+                        raise
                 end = min(position + len(_ZERO_CHUNK), len(self.view))
                 if not is_zero(self.view, position, end):
                     return False

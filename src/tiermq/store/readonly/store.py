@@ -30,6 +30,7 @@ from typing import NamedTuple, Self
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged
 from tiermq.files.os_errors import translated
+from tiermq.files.system_calls import sync_data
 from tiermq.kernel import Collected, Segments, collect_for_tier
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.topic_name import QueueName
@@ -369,6 +370,6 @@ def _sync(path: Path) -> None:
         except FileNotFoundError:
             return  # Deleted by its owner: there is nothing left to lose.
         try:
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
         finally:
             os.close(descriptor)

@@ -43,6 +43,7 @@ from tiermq.errors import (
     TierError,
     TierUnavailable,
 )
+from tiermq.files import system_calls
 from tiermq.files.os_errors import limit_reached
 from tiermq.tier.driver import contract
 from tiermq.tier.driver.contract import (
@@ -101,7 +102,7 @@ class RecycledMemory:
         if length < BLOCK_BYTES:
             return memoryview(bytearray(length))
         size = -(-length // BLOCK_BYTES) * BLOCK_BYTES
-        block = self._take_idle(size) or mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = self._take_idle(size) or mmap.mmap(-1, size, mmap.MAP_PRIVATE)
         # An object between views and block: it is collected with the last view, and the block survives it.
         lease = (ctypes.c_ubyte * len(block)).from_buffer(block)
         weakref.finalize(lease, self._give_back, block).atexit = False
@@ -140,22 +141,22 @@ class PosixCalls:
         return os.pwrite(descriptor, data, position)
 
     def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        return os.preadv(descriptor, [buffer], position)
+        return system_calls.read_into(descriptor, buffer, position)
 
     def drop_cached(self, descriptor: int, position: int, length: int) -> None:
         """Drop a range from the page cache, so that the next read goes to the disk. Dirty pages stay."""
-        if hasattr(os, "posix_fadvise"):
+        if hasattr(os, "posix_fadvise") and hasattr(os, "POSIX_FADV_DONTNEED"):
             os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
     def sync_data(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+        system_calls.sync_data(descriptor)
 
     def sync_directory(self, path: str) -> None:
         with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            os.fsync(descriptor)
+            system_calls.sync_file(descriptor)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from typing import Any, Self
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreClosed, StoreDamaged, StoreError, StoreLocked
 from tiermq.files.os_errors import translated
 from tiermq.files.os_file_access import is_seal_broken, seal_file
+from tiermq.files.system_calls import sync_file
 
 DAMAGED, REPLACED = ".damaged", ".replaced"
 JOURNAL, SHARED = "-wal", "-shm"
@@ -141,7 +142,7 @@ def seal(path: str) -> None:
         return
     with open(path, "rb") as file:
         if seal_file(file.fileno(), file.read()):
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
 
 
 def put_away(path: Path) -> None:
