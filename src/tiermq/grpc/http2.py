@@ -33,6 +33,7 @@ from tiermq.remoting.connection import ACTIVE_BYTES, Connection, ConnectionOwner
 from tiermq.remoting.limits import SLICE_S
 
 if TYPE_CHECKING:
+from tiermq.remoting.proxy_protocol import Networks, header_in, is_within
     import asyncio
 
 _log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class Http2Connection(Connection):
         "_blocked",
         "_buffered_bytes",
         "_calls",
+        "_awaits_header",
         "_control_frames",
         "_control_since_s",
         "_decoder",
@@ -134,8 +136,14 @@ class Http2Connection(Connection):
         "_waiting_bytes",
         "_window",
     )
+        "_ping_is_out",
+        "_pinged",
+        "_proxies",
 
-    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, handle: Handle) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, handle: Handle, proxies: Networks = ()
+    ) -> None:
+        """`proxies`: peers that pass connections on, each with a header that says whose it is."""
         super().__init__(owner, loop)
         self._handle = handle
         self._input = b""
@@ -143,6 +151,8 @@ class Http2Connection(Connection):
         self._decoder = HeaderDecoder(HEADER_BLOCK_BYTES_MAX)
         self._calls: dict[int, Call] = {}
         self._blocked: dict[int, Call] = {}
+        self._proxies = proxies
+        self._awaits_header = False
         self._block: tuple[int, int, bytearray] | None = None
         self._last_stream = 0
         self._window = FIRST_WINDOW
@@ -164,11 +174,31 @@ class Http2Connection(Connection):
             data = self._decrypted(data)
         except BadFrame as error:
             self._give_up(error)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._awaits_header = is_within(self.peer[0], self._proxies)
+
+    def _behind_header(self, data: bytes) -> bytes:
+        """What the peer itself sent. Raises BadFrame."""
+        data = self._input + data
+        header = header_in(data)
+        self._input = data if header is None else b""
+        self._count_partial()
+        if header is None:
+            return b""
+        self._awaits_header = False
+        self.peer, self.local = header.source or self.peer, header.destination or self.local
+        return data[header.length :]
+
             return
         self._input = self._input + data if self._input else data
         if self._silent_bytes >= ACTIVE_BYTES:
             self.last_active_s = self._owner.now_s()
             self._silent_bytes = 0
+            if self._awaits_header:
+                data = self._behind_header(data)
+            if not data:
+                return
         if not self._waits_for_slice:
             self._take_frames()
         if self._tls is not None and self._tls.ended and not self.closing:

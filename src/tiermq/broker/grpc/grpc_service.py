@@ -117,6 +117,7 @@ class GrpcService:
     def __init__(self, parts: BrokerContext, pops: PopProcessor) -> None:
         self._parts = parts
         self._acl = parts.server.acl
+        self._proxies = parts.config.grpc_proxies
         self._asking = Asking(parts.server)
         self.clients = clients = GrpcClients(parts)
         self._telemetry = TelemetryCalls(clients)
@@ -260,7 +261,7 @@ class GrpcService:
 
     def connection(self, server: Any, loop: Any) -> Http2Connection:
         """For a peer that has connected."""
-        return Http2Connection(server, loop, self.open)
+        return Http2Connection(server, loop, self.open, self._proxies)
 
 
 def _end_empty(call: Call) -> None:
