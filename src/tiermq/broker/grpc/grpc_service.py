@@ -74,9 +74,9 @@ class Ask:
         self._open: list[LocalRequest] = []
         self._until_s = monotonic() + SLICE_S
 
-    def broker(self, code: int, ext: dict[str, str], *, leases: bool = False) -> Pending:
-        """Ask a processor. `leases`: the client has what it pops for as long as it lives."""
-        request = self._asking.ask(self.caller, code, ext, leases=leases)
+    def broker(self, code: int, ext: dict[str, str]) -> Pending:
+        """Ask a processor."""
+        request = self._asking.ask(self.caller, code, ext)
         if not request.pending.is_done:
             self._open.append(request)
         return request.pending
@@ -123,10 +123,10 @@ class GrpcService:
         self._telemetry = TelemetryCalls(clients)
         self.leases = GrpcLeases(parts, clients, pops)
         routes = RouteCalls(parts, clients)
-        lite = LiteCalls(parts, clients, pops)
+        lite = LiteCalls(parts, clients, pops, self.leases)
         self.expiration = LiteExpiration(parts, pops.orders)
         sends = SendCalls(parts, clients, lite)
-        receives, offsets = ReceiveCalls(parts, clients, pops, lite), OffsetCalls(parts)
+        receives, offsets = ReceiveCalls(parts, clients, pops, self.leases, lite), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
