@@ -329,7 +329,7 @@ class ReceiveCalls:
             await ask.give_way()
             made = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
             try:
-                handles[number] = handle = Handle.decode(entry.receipt_handle)
+                handles[number] = handle = self._own(entry.receipt_handle)
                 self._require_open(group, topic, handle)
                 if entry.lite_topic:
                     self._lite.acknowledge(group, light_queue(topic, entry.lite_topic), handle.receipt)
@@ -361,7 +361,7 @@ class ReceiveCalls:
         request = ask.request
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
-        handle = Handle.decode(request.receipt_handle)
+        handle = self._own(request.receipt_handle)
         wanted = request.invisible_duration
         invisible_ms = wanted.seconds * 1000 + wanted.nanos // 1_000_000
         if not 0 <= invisible_ms <= INVISIBLE_MS_MOST:
@@ -406,7 +406,7 @@ class ReceiveCalls:
         request = ask.request
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
-        handle = Handle.decode(request.receipt_handle)
+        handle = self._own(request.receipt_handle)
         self._require_open(group, topic, handle)
         lite = request.lite_topic or None
         return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
@@ -427,6 +427,18 @@ class ReceiveCalls:
         if answer.code == ResponseCode.SUCCESS:
             answer = await self._acknowledge(ask, group, topic, handle, lite)
         return status_of(answer)
+
+    def _own(self, text: str) -> Handle:
+        """A handle of this broker. Raises Refused: another broker's queues and offsets mean other messages here."""
+        handle = Handle.decode(text)
+        own = self._parts.config.broker_name
+        if handle.receipt.broker != own:
+            raise Refused(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"expected a receipt handle of this broker, {own}, found one of {handle.receipt.broker[:80]!r}: send "
+                "it to that broker's endpoint",
+            )
+        return handle
 
     def _require_open(self, group: str, topic: str, handle: Handle) -> None:
         """Raises Refused for a receipt whose time is over: its message is delivered again."""
