@@ -15,6 +15,7 @@ from broker.grpc.grpc_peer import DATE
 from broker.grpc.test_http2 import RawPeer
 from servers.certificate import loopback_certificate
 from servers.loopback import free_ports
+from servers.serving import Serving
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.listen_address import broker_sockets
@@ -136,6 +137,15 @@ def test_a_white_list_compares_the_address_that_was_passed_on(tmp_path: Path) ->
         for header, code in ((TEXT, Code.OK), (LOCAL, Code.UNAUTHORIZED)):
             with RawPeer(port, before=header) as raw:
                 assert send(raw, **headers) == code
+
+
+def test_the_setting_is_read_from_a_settings_file(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with Serving(tmp_path / "store", grpc_server_port=port, grpcProxyProtocolPeers="127.0.0.1"):
+        with RawPeer(port, before=TEXT) as raw:
+            assert send(raw) == Code.OK
+        with RawPeer(port) as raw:
+            assert list(raw.frames()) == []
 
 
 def test_a_setting_that_means_nothing_is_refused(tmp_path: Path) -> None:
