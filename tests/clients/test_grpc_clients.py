@@ -62,15 +62,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcServing]:
 
 
 PYTHON, NODE = GRPC_CLIENTS
-OTHERS = [pytest.param(each, marks=pytest.mark.interop) for each in (GRPC_JAVA, GRPC_GO, GRPC_RUST)]
+OTHERS = (GRPC_JAVA, GRPC_GO, GRPC_RUST)
+ALL = [*GRPC_CLIENTS, *(pytest.param(each, marks=pytest.mark.interop) for each in OTHERS)]
 PUSHING = [
     PYTHON,
     pytest.param(NODE, marks=pytest.mark.slow),  # Its shutdown waits for its long polls.
-    *(each for each in OTHERS if "push" not in each.values[0].lacks),
+    *(pytest.param(each, marks=pytest.mark.interop) for each in OTHERS if "push" not in each.lacks),
 ]
 
 
-@pytest.fixture(params=[*GRPC_CLIENTS, *OTHERS], ids=lambda each: each.name)
+@pytest.fixture(params=ALL, ids=lambda each: each.name)
 def client(request: pytest.FixtureRequest) -> ForeignClient:
     return available(request.param)
 

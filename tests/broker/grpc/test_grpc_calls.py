@@ -87,7 +87,8 @@ def test_a_route_has_this_broker_s_address_where_the_client_names_several_broker
     broker: Broker, peer: GrpcPeer
 ) -> None:
     """A client that names the endpoints of two brokers must come back to the one that gave it a message."""
-    port, place = broker.config.grpc_server_port, {"topic": {"name": "T"}, "group": {"name": "G"}}
+    port = broker.config.grpc_server_port
+    place: dict[str, Any] = {"topic": {"name": "T"}, "group": {"name": "G"}}
     other = {"host": "127.0.0.1", "port": port + 1}
     for addresses in ([other, {"host": "127.0.0.1", "port": port}], [other, {"host": "127.0.0.2", "port": port}]):
         asked = {"scheme": 1, "addresses": addresses}

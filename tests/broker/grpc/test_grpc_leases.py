@@ -7,6 +7,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,10 @@ def points(broker: Broker) -> list[Any]:
     return list(pops_of(broker).log.points)
 
 
+def has_points(broker: Broker, count: int) -> bool:
+    return len(points(broker)) == count
+
+
 def require_soon_for_others(broker: Broker, clock: ManualClock, body: bytes) -> None:
     """Another consumer gets it after a second."""
     clock.advance_ms(grpc_leases.RELEASE_MS)
@@ -329,7 +334,7 @@ def test_a_peer_that_answers_no_ping_is_closed_before_too_much_waits_for_it(
         if number:
             raw.ask(2 * number + 1)
         living.send(living.message("T", b"%d" % number))
-        until(lambda number=number: len(points(broker)) == number + 1)
+        until(partial(has_points, broker, number + 1))
     assert {kind for kind, _, _, _ in raw.frames()} >= {PING}  # Until the connection ends.
     until(lambda: broker.grpc is not None and broker.grpc.leases.returned_count == 4)
     raw.socket.close()
@@ -405,7 +410,9 @@ def test_what_is_encoded_in_the_pool_for_a_connection_that_is_gone_goes_to_anoth
 def test_messages_in_order_that_did_not_arrive_are_free_after_a_second_for_one_that_waits(
     broker: Broker, living: GrpcPeer, clock: ManualClock
 ) -> None:
-    broker.parts.groups.put(type(broker.parts.groups.find_or_make("G"))("G", consume_message_orderly=True))
+    group = broker.parts.groups.find_or_make("G")
+    assert group is not None
+    broker.parts.groups.put(type(group)("G", consume_message_orderly=True))
     living.send(living.message("T", b"first", message_group="g"))
     raw = ReceivingPeer(broker, window=0, auto_renew=True)
     orders = pops_of(broker).orders

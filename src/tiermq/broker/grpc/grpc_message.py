@@ -249,7 +249,7 @@ def is_long_gzip(message: Any) -> bool:
 def _is_called_gzip(message: Any) -> bool:
     """Whether the producer says gzip and means nothing, as RocketMQ's own tests do, which want it back as it was."""
     body, encoding = message.body, message.system_properties.body_encoding
-    return encoding == Encoding.GZIP and body[:1] != ZLIB_MAGIC and body[:2] != GZIP_MAGIC
+    return bool(encoding == Encoding.GZIP and body[:1] != ZLIB_MAGIC and body[:2] != GZIP_MAGIC)
 
 
 def stored_body(message: Any) -> tuple[bytes, int]:
