@@ -3,6 +3,7 @@ package tiermq.peer;
 import apache.rocketmq.v2.QueryAssignmentResponse;
 import apache.rocketmq.v2.QueryRouteResponse;
 import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.attribute.TopicMessageType;
 import org.apache.rocketmq.proxy.config.ConfigurationManager;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
@@ -26,6 +27,7 @@ public class BrokerGrpcIT extends GrpcBaseIT {
     @Override
     public void setUp() throws Exception {
         super.setUp();
+        System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, NAMESRV_ADDR); // There the proxy does, for all of its process.
         ConfigurationManager.getProxyConfig().setGrpcServerPort(PORT); // What answers are compared with.
         blockingStub = createBlockingStub(createChannel(PORT));
         stub = createStub(createChannel(PORT));
