@@ -242,9 +242,9 @@ def run(argv: list[str]) -> dict[str, Any]:
             for name in measured:
                 made.rates[f"{name}_cpu_us_per_message"] = round(1e6 / cpu_rate(measured[name]), 1)
             if PROXY in sides:
-                made.compare(
-                    f"grpc_{work}_vs_proxy", measured[f"{OURS}_{work}_{callers}"], measured[f"{PROXY}_{work}_{callers}"]
-                )
+                ratio = f"grpc_{work}_vs_proxy"
+                made.compare(ratio, measured[f"{OURS}_{work}_{callers}"], measured[f"{PROXY}_{work}_{callers}"])
+                made.ratios[f"grpc_{work}_cpu_vs_proxy"] = made.cpu_ratios[ratio]
         for name, side in sides.items():
             memory[name]["load_mb"] = round(resident(side.served.pid).peak / 1e6, 1)
         if PROXY in sides:

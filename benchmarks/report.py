@@ -115,6 +115,8 @@ TARGETS: Mapping[str, Target] = {
     "client_consume_vs_grpc": Target(5.0),
     "grpc_send_vs_proxy": Target(1.0),
     "grpc_receive_vs_proxy": Target(1.2),
+    "grpc_send_cpu_vs_proxy": Target(1.43),  # At most 0.7 of the proxy's time for a message.
+    "grpc_receive_cpu_vs_proxy": Target(1.43),
     "grpc_memory_idle_proxy_vs_tiermq": Target(2.5),  # At most 0.4 of the proxy's.
     "grpc_memory_load_proxy_vs_tiermq": Target(2.5),
     "idle_connections_vs_10000": Target(1.0),

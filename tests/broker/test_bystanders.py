@@ -42,8 +42,11 @@ from servers.bystander import PAUSE_S, Bystander, Window
 from servers.loopback import free_ports
 from servers.preloaded import Preloaded
 from servers.serving import Serving
+from tiermq.broker.grpc import grpc_leases
 from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
 from tiermq.broker.grpc.grpc_message import PLAIN_BYTES_MAX
+from tiermq.broker.pop.pop_checkpoints import PoppedMessage
+from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.topic.attributes import LITE_CLIENT_QUOTA_MAX
 from tiermq.controller.broker_set import MEMBERS_MAX
 from tiermq.controller.controller_processor import SETS_AT_ONCE
@@ -65,6 +68,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.limits import BODY_BYTES_MAX
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -206,13 +210,17 @@ def test_a_bystander_notices_a_loop_that_stands_still(tmp_path: Path, code: int,
 
 # gRPC
 
+BROKER = "b1"
+LEASES = 5_000
+
 
 @pytest.fixture(scope="module")
 def grpc_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of a broker that serves both protocols, with a topic of many queues."""
     [port] = free_ports(1)
     lite = {"enable_lmq": True, "enable_multi_dispatch": True}
-    with Serving(tmp_path_factory.mktemp("grpc") / "store", grpc_server_port=port, **lite) as served:
+    store = tmp_path_factory.mktemp("grpc") / "store"
+    with Serving(store, grpc_server_port=port, broker_name=BROKER, **lite) as served:
         with BlockingClient("127.0.0.1", served.port, timeout_s=PATIENCE_S) as client:
             queues = {"readQueueNums": TOPIC_QUEUES_MAX, "writeQueueNums": TOPIC_QUEUES_MAX}
             wide = {"topicName": "wide", **queues}
@@ -226,7 +234,7 @@ def grpc_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, 
 
 
 def entries(count: int) -> bytes:
-    handle = "0 1 60000 0 0 broker-a 0 0 0"
+    handle = f"0 1 60000 0 0 {BROKER} 0 0 0"
     acks = [{"message_id": f"{each:032x}", "receipt_handle": handle} for each in range(count)]
     made = request_class("AckMessage")(group={"name": "G"}, topic={"name": "T"}, entries=acks)
     return bytes(made.SerializeToString())
@@ -322,6 +330,31 @@ def test_a_bystander_hardly_notices_long_settings(grpc_ports: tuple[int, int], n
             assert next(peer.telemetry).status.code == Code.OK
 
         cost = cost_of(flood, grpc_ports[0], MAX_OFFSET, f"Telemetry {name}, {command.ByteSize()} bytes")
+    assert cost.ratio < RATIO_MAX, cost
+
+
+def test_a_bystander_hardly_notices_the_leases_of_push_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are due at each look, and each is one more record of POP's log."""
+    monkeypatch.setattr(grpc_leases, "AHEAD_MS", grpc_leases.LEASE_MS_MAX)
+    [port] = free_ports(1)
+    with running(tmp_path, grpc_server_port=port) as broker, GrpcPeer(port) as client:
+        subscribed = {"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]}
+        client.settle(client_type=2, subscription=subscribed)
+        assert broker.grpc is not None
+        leases, log = broker.grpc.leases, next(each.log for each in broker.processors if isinstance(each, PopProcessor))
+        for number in range(LEASES):
+            popped = PoppedMessage("G", "T", 0, number, broker.parts.clock.now_ms())
+            log.begin(0, popped, grpc_leases.RENEWED_MS, (number,))
+            log.points.lease(popped, (client.client_id, ""))
+
+        def flood() -> None:
+            before = leases.renewed_count
+            broker.parts.server.call_threadsafe(leases.renew)
+            until(lambda: leases.renewed_count >= before + LEASES)
+
+        cost = cost_of(flood, broker.port, MAX_OFFSET, f"{LEASES} leases")
     assert cost.ratio < RATIO_MAX, cost
 
 

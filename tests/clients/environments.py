@@ -45,7 +45,7 @@ class ForeignClient:
     def home(self) -> Path:
         cache = Path(os.environ.get("TIERMQ_CACHE") or Path.home() / ".cache" / "tiermq")
         name = "+".join(self.packages).translate(str.maketrans("=@:/", "----"))
-        if self.program.endswith(".go"):  # Compiled: an edited program is never run from an old one.
+        if self.program.endswith((".go", ".rs")):  # Compiled: an edited program is never run from an old one.
             name += "-" + hashlib.sha256((PROGRAMS / self.program).read_bytes()).hexdigest()[:16]
         return cache / "clients" / name
 
@@ -96,6 +96,7 @@ class ForeignClient:
             ".js": ["node", str(program)],
             ".java": ["java", "-cp", f"{self.home}/*", str(program)],
             ".go": [str(self.home / "client")],
+            ".rs": [str(self.home / "client")],
         }[program.suffix]
         variables = {name: value.format(home=self.home) for name, value in self.variables.items()}
         return subprocess.Popen(
@@ -151,6 +152,24 @@ def _by_go(packages: tuple[str, ...], target: Path) -> list[str]:
     return ["sh", "-ec", f"cd '{target}'; {'; '.join(steps)}"]
 
 
+def _by_cargo(packages: tuple[str, ...], target: Path) -> list[str]:
+    """The same in Rust. What compiling leaves beside the program is not kept. The crate `rocketmq` asks `time` for less
+    than it calls.
+    """
+    if shutil.which("cargo") is None:
+        raise Unavailable("cargo is not installed")
+    shutil.copy(PROGRAMS / "grpc_rocketmq.rs", target / "main.rs")
+    wanted = "\n".join('{} = "={}"'.format(*each.split("@")) for each in packages)
+    (target / "Cargo.toml").write_text(
+        '[package]\nname = "client"\nversion = "0.0.0"\nedition = "2021"\n'
+        '[[bin]]\nname = "client"\npath = "main.rs"\n'
+        f'[dependencies]\n{wanted}\nserde_json = "1"\n'
+        'time = { version = "0.3", features = ["local-offset"] }\ntokio = { version = "1", features = ["full"] }\n'
+    )
+    steps = ("cargo build --quiet", "cp target/debug/client .", "rm -rf target")
+    return ["sh", "-ec", f"cd '{target}'; {'; '.join(steps)}"]
+
+
 CLIENTS = (
     ForeignClient("rocketmq", ("rocketmq==0.4.4",), "cpp_rocketmq.py", _by_pip, {"PYTHONPATH": "{home}"}),
     ForeignClient("ali-ons", ("ali-ons@3.12.0",), "ali_ons.js", _by_npm, {"NODE_PATH": "{home}/node_modules"}),
@@ -196,3 +215,7 @@ GRPC_GO = ForeignClient(
     lacks=frozenset({"recall"}),
 )
 """The same in Go, compiled."""
+GRPC_RUST = ForeignClient(
+    "rocketmq-rust", ("rocketmq@5.0.0",), "grpc_rocketmq.rs", _by_cargo, lacks=frozenset({"push", "recall", "tls"})
+)
+"""The same in Rust, compiled. Its only release has no push consumer."""

@@ -26,12 +26,12 @@ BODIES = [f"order {number} of ten, with a word in another script: Ωμέγα" fo
 SENT_WELL = {"OK", "SEND_OK"}
 
 
-def stored(broker: Serving, topic: str) -> list[StoredMessage]:
+def stored(broker: Serving, topic: str, queues: int = QUEUES) -> list[StoredMessage]:
     """The records of a topic as they are in the store, queue by queue."""
     found: list[StoredMessage] = []
     host, _, port = broker.address.rpartition(":")
     with BlockingClient(host, int(port), timeout_s=60.0) as client:
-        for queue in range(QUEUES):
+        for queue in range(queues):
             fields = {
                 "consumerGroup": "TOOLS_CONSUMER", "topic": topic, "queueId": queue, "queueOffset": 0, "maxMsgNums": 32,
                 "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -68,6 +69,14 @@ class Jars:
         with zipfile.ZipFile(self.lib / f"rocketmq-test-{VERSION}-tests.jar") as jar:
             names = (name.removesuffix(".class").replace("/", ".") for name in jar.namelist() if "$" not in name)
             return {name.removeprefix(PACKAGE) for name in names if name.endswith(("IT", "Test"))}
+
+    def test_methods(self, name: str) -> set[str]:
+        """Those of a class of tests, from whichever class each has them."""
+        command = ["javap", "-public", "-cp", f"{self.classes}:{self.lib}/*", name]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = set(re.findall(r"void (test\w+)\(", listed))
+        assert found, f"expected methods of tests in {name}, found none: {listed}"
+        return found
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from interop.rocketmq import Unavailable
-from peer.suite import Jars, PeerSuite, fetch
+from peer.suite import PACKAGE, Jars, PeerSuite, fetch
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("peer"), pytest.mark.timeout(0)]
 
@@ -121,10 +121,6 @@ WITHOUT: dict[str, dict[str, str]] = {
         ("testResetOffsetThenAckOldForPopOrderly", "testRestOffsetToSkipMsgForPopOrderly"),
         "looks up whether a queue is blocked inside the broker's process",
     ),
-    "tiermq.peer.BrokerGrpcIT": dict.fromkeys(
-        ("testQueryAssignment", "testQueryFifoAssignment"),
-        "counts the queues of three brokers: here each broker answers for itself",
-    ),
     "offset.LagCalculationIT": {"testEstimateLag": "counts the units of the broker's own consume queues"},
 }
 """Methods of classes above that look inside a broker of their own process."""
@@ -149,6 +145,10 @@ def suite(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer
 def test_every_class_of_the_suite_is_run_or_has_a_reason(jars: Jars) -> None:
     assert jars.test_classes() == set(CLASSES) | NOT_APPLICABLE.keys()
     assert WITHOUT.keys() <= {*CLASSES, *OWN_CLASSES}
+
+
+def test_every_method_of_rocketmq_s_test_of_grpc_is_run(jars: Jars) -> None:
+    assert jars.test_methods(f"{PACKAGE}grpc.v2.LocalGrpcIT") == jars.test_methods(*OWN_CLASSES)
 
 
 @pytest.mark.parametrize("test_class", [*CLASSES, *OWN_CLASSES, *NOT_APPLICABLE])

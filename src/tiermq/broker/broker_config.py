@@ -19,6 +19,7 @@ from tiermq.config import DELAY_LEVELS
 from tiermq.errors import BadConfig
 from tiermq.log_levels import levels_in
 from tiermq.message.hosts import LOOPBACK
+from tiermq.remoting.proxy_protocol import Networks
 from tiermq.settings import Configuration, whole
 
 DEFAULT_PORT = 10911
@@ -90,6 +91,8 @@ class BrokerConfig(Configuration):
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default: clients of other machines must reach it.
     grpc_server_port: int = whole(0, high=65_535)
     """Where RocketMQ 5's clients connect by gRPC; 0: nowhere."""
+    grpc_proxy_protocol_peers: str = ""
+    """Addresses and networks of load balancers before that port that speak the PROXY protocol, separated by commas."""
     min_invisible_time_mills_for_recv: int = whole(10_000, low=1, high=12 * 3_600_000)
     """The shortest invisible time that a gRPC client may ask for, as `rmq-proxy.json` names it."""
     grpc_client_consumer_min_long_polling_timeout_millis: int = whole(5_000, high=20_000)
@@ -278,7 +281,7 @@ class BrokerConfig(Configuration):
                 "masterLeaseTerm: expected more than masterLeaseRenewal and masterLeaseMargin together "
                 f"({self.master_lease_renewal + self.master_lease_margin}), found {self.master_lease_term}"
             )
-        _ = self.allowed_slaves  # Parsed here so that errors are reported at start.
+        _ = self.allowed_slaves, self.grpc_proxies  # Parsed here so that errors are reported at start.
 
     @property
     def takes_messages(self) -> bool:
@@ -286,13 +289,23 @@ class BrokerConfig(Configuration):
         return not (self.read_only or self.ha_observer)
 
     @property
-    def allowed_slaves(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    def allowed_slaves(self) -> Networks:
         """The networks of `ha_allowed_addresses`. Raises BadConfig."""
-        try:
-            pieces = [piece.strip() for piece in self.ha_allowed_addresses.split(",") if piece.strip()]
-            return tuple(ipaddress.ip_network(piece, strict=False) for piece in pieces)
-        except ValueError as error:
-            raise BadConfig(f"haAllowedAddresses: expected addresses and networks, found {error}") from error
+        return _networks("haAllowedAddresses", self.ha_allowed_addresses)
+
+    @property
+    def grpc_proxies(self) -> Networks:
+        """The networks of `grpc_proxy_protocol_peers`. Raises BadConfig."""
+        return _networks("grpcProxyProtocolPeers", self.grpc_proxy_protocol_peers)
+
+
+def _networks(name: str, text: str) -> Networks:
+    """Raises BadConfig."""
+    try:
+        pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+        return tuple(ipaddress.ip_network(piece, strict=False) for piece in pieces)
+    except ValueError as error:
+        raise BadConfig(f"{name}: expected addresses and networks, found {error}") from error
 
 
 def outward_address() -> str:

@@ -82,6 +82,8 @@ def bound_sockets(host: str, port: int, fast: FastListenPort) -> BoundSockets:
 def grpc_socket(config: BrokerConfig) -> socket.socket | None:
     """The socket for gRPC, None where it is off. Raises OSError when it is taken, BadConfig without its libraries."""
     if not config.grpc_server_port:
+        if config.grpc_proxies:
+            raise BadConfig("grpcProxyProtocolPeers: expected grpcServerPort, or --grpc-port, beside it, found neither")
         return None
     try:
         for name in GRPC_MODULES:

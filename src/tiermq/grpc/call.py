@@ -72,7 +72,9 @@ class Call:
         "metadata",
         "on_cancel",
         "on_half_close",
+        "on_lost",
         "on_message",
+        "on_taken",
         "out",
         "out_bytes",
         "path",
@@ -105,6 +107,10 @@ class Call:
         self.on_message: Callable[[Call, bytes], None] | None = None
         self.on_half_close: Callable[[], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
+        """Its peer may not have got all its answers: the call, or the connection, has ended before."""
+        self.on_taken: Callable[[], None] | None = None
+        """Its peer has got all its answers. Asked for by a ping, so only where it matters; beside it, `on_lost` is."""
 
     @property
     def left_s(self) -> float | None:

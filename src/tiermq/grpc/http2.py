@@ -13,6 +13,8 @@ Invariants:
   incomplete.
 * What a peer can send without an answer (resets, pings, settings, header blocks, empty frames) is counted, by what it
   costs: `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
+* Of a call with `on_taken` one of `on_taken` and `on_lost` is called: what was written may still be lost with the
+  connection, so a ping leaves behind the outcome, at most one at a time, and its answer says that all before it came.
 * Header blocks are decoded in the order in which they came, also those of streams that are refused: they change the
   state of the decoder. Blocks that leave are literals, which need no state.
 """
@@ -32,6 +34,7 @@ from tiermq.grpc.header_codes import CODES
 from tiermq.kernel import BadBlock, HeaderDecoder
 from tiermq.remoting.connection import ACTIVE_BYTES, Connection, ConnectionOwner
 from tiermq.remoting.limits import SLICE_S
+from tiermq.remoting.proxy_protocol import Networks, header_in, is_within
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,6 +71,8 @@ CONTROL_FRAMES_MAX = 20_000
 CONTROL_PERIOD_S = 1.0
 CALLS_PER_CONTROL_FRAME = 16
 """A change of all windows costs as much as one frame for so many open calls."""
+TAKEN = b"tmqtaken"
+"""The ping behind answers."""
 TEXT_BYTES_MAX = 1_024
 """Of the text of an outcome."""
 Handle = Callable[[Call], None]
@@ -118,6 +123,7 @@ class Http2Connection(Connection):
     """See the module."""
 
     __slots__ = (
+        "_awaits_header",
         "_block",
         "_blocked",
         "_buffered_bytes",
@@ -131,20 +137,32 @@ class Http2Connection(Connection):
         "_opened",
         "_peer_frame_bytes",
         "_peer_window",
+        "_ping_is_out",
+        "_pinged",
+        "_proxies",
         "_received_bytes",
+        "_untaken",
         "_waiting_bytes",
         "_window",
         "caller",
     )
 
-    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, handle: Handle) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, handle: Handle, proxies: Networks = ()
+    ) -> None:
+        """`proxies`: peers that pass connections on, each with a header that says whose it is."""
         super().__init__(owner, loop)
         self._handle = handle
+        self._proxies = proxies
+        self._awaits_header = False
         self._input = b""
         self._opened = False
         self._decoder = HeaderDecoder(HEADER_BLOCK_BYTES_MAX, CODES)
         self._calls: dict[int, Call] = {}
         self._blocked: dict[int, Call] = {}
+        self._pinged: dict[int, Call] = {}
+        self._untaken: dict[int, Call] = {}
+        self._ping_is_out = False
         self._block: tuple[int, int, bytearray] | None = None
         self._last_stream = 0
         self._window = FIRST_WINDOW
@@ -160,11 +178,31 @@ class Http2Connection(Connection):
 
     # Reading.
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._awaits_header = is_within(self.peer[0], self._proxies)
+
+    def _behind_header(self, data: bytes) -> bytes:
+        """What the peer itself sent. Raises BadFrame."""
+        data = self._input + data
+        header = header_in(data)
+        self._input = data if header is None else b""
+        self._count_partial()
+        if header is None:
+            return b""
+        self._awaits_header = False
+        self.peer, self.local = header.source or self.peer, header.destination or self.local
+        return data[header.length :]
+
     def data_received(self, data: bytes) -> None:
         if self.closing:
             return
         self._silent_bytes += len(data)
         try:
+            if self._awaits_header:
+                data = self._behind_header(data)
+            if not data:
+                return
             data = self._decrypted(data)
         except BadFrame as error:
             self._give_up(error)
@@ -265,9 +303,11 @@ class Http2Connection(Connection):
                 raise _Broken(FRAME_SIZE_ERROR, f"expected a ping of 8 bytes, found {len(payload)}")
             if not flags & ACK:
                 self._write_frame(_frame(PING, ACK, 0, payload))
+            elif self._ping_is_out and payload == TAKEN:
+                self._were_taken()
         elif kind == RST_STREAM:
             self._count_control()
-            self._cancel(self._calls.get(stream))
+            self._cancel(self._calls.get(stream) or self._pinged.pop(stream, None) or self._untaken.pop(stream, None))
         elif kind == PUSH_PROMISE:
             raise _Broken(PROTOCOL_ERROR, "expected what a client sends, found a pushed stream")
         else:
@@ -389,6 +429,8 @@ class Http2Connection(Connection):
         self._forget(call)
         if call.on_cancel is not None:
             call.on_cancel()
+        if call.on_lost is not None:
+            call.on_lost()
 
     def _forget(self, call: Call) -> None:
         call.ended = True
@@ -528,6 +570,29 @@ class Http2Connection(Connection):
         if call.trailers is not None:
             self._write_frame(call.trailers)
             self._forget(call)
+            if call.on_taken is not None:
+                self._ask_whether_taken(call)
+
+    def _ask_whether_taken(self, call: Call) -> None:
+        self._untaken[call.id] = call
+        if len(self._untaken) + len(self._pinged) > STREAMS_MAX:
+            _log.warning("%s: closed: it does not answer pings", self)
+            self.abort()
+        elif not self._ping_is_out:
+            self._ping()
+
+    def _ping(self) -> None:
+        self._ping_is_out, self._pinged, self._untaken = True, self._untaken, {}
+        self._write_frame(_frame(PING, 0, 0, TAKEN))
+
+    def _were_taken(self) -> None:
+        self._ping_is_out = False
+        taken, self._pinged = self._pinged, {}
+        for call in taken.values():
+            if call.on_taken is not None:
+                call.on_taken()
+        if self._untaken:
+            self._ping()
 
     def _send_blocked(self) -> None:
         for call in tuple(self._blocked.values()):
@@ -551,6 +616,8 @@ class Http2Connection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_calls()
+        for call in (*self._pinged.values(), *self._untaken.values()):
+            self._cancel(call)
         self._input = b""
         super().connection_lost(exc)
 

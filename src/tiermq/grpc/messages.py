@@ -139,7 +139,7 @@ DIGEST_BY_MD5 = 2
 """A digest type."""
 ANSWER_TO_CHECK = 2
 """Why a transaction is ended: the broker has asked for it."""
-IPV4, IPV6 = 1, 2
+IPV4, IPV6, DOMAIN_NAME = 1, 2, 3
 """How an address is written."""
 
 

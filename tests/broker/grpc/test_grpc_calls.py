@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,9 @@ from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.grpc.grpc_message import consistent_queue
 from tiermq.grpc.messages import Code, Encoding, MessageType, QueuePermission, TelemetryCommand, request_class
+from tiermq.message.compression import compress
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import CompressionType
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
@@ -78,6 +81,23 @@ def test_a_route_has_the_broker_s_port_where_the_client_names_none(broker: Broke
     answer = peer.call("QueryRoute", topic={"name": "T"}, endpoints={"scheme": 1, "addresses": [{"host": "here"}]})
     [address] = answer.message_queues[0].broker.endpoints.addresses
     assert (address.host, address.port) == ("here", broker.config.grpc_server_port)
+
+
+def test_a_route_has_this_broker_s_address_where_the_client_names_several_brokers(
+    broker: Broker, peer: GrpcPeer
+) -> None:
+    """A client that names the endpoints of two brokers must come back to the one that gave it a message."""
+    port = broker.config.grpc_server_port
+    place: dict[str, Any] = {"topic": {"name": "T"}, "group": {"name": "G"}}
+    other = {"host": "127.0.0.1", "port": port + 1}
+    for addresses in ([other, {"host": "127.0.0.1", "port": port}], [other, {"host": "127.0.0.2", "port": port}]):
+        asked = {"scheme": 1, "addresses": addresses}
+        queues = list(peer.call("QueryRoute", topic={"name": "T"}, endpoints=asked).message_queues)
+        queues += [each.message_queue for each in peer.call("QueryAssignment", endpoints=asked, **place).assignments]
+        assert len(queues) == 5
+        for queue in queues:
+            assert [(each.host, each.port) for each in queue.broker.endpoints.addresses] == [("127.0.0.1", port)]
+            assert (queue.broker.name, queue.broker.endpoints.scheme) == ("b1", 1)
 
 
 @pytest.mark.parametrize("topic", ["", "bad topic", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_anything"])
@@ -178,11 +198,26 @@ def test_a_topic_takes_messages_of_its_type_alone(broker: Broker, peer: GrpcPeer
 
 
 def test_the_queue_of_a_group_is_the_one_that_rocketmq_s_proxy_chooses() -> None:
-    """Guava's consistentHash of Java's hash, as its tests have it: of 1 and of many buckets."""
-    assert [consistent_queue("", buckets) for buckets in (1, 2, 8)] == [0, 0, 0]
+    """Guava's consistentHash of Java's hash, with the values of Guava's own tests: one character's hash is its code."""
+    golden = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]
+    assert [consistent_queue(chr(code), 100) for code in range(20)] == golden
+    assert [consistent_queue(chr(code), 100_001) for code in (2, 2201, 2202)] == [80_343, 22_152, 15_018]
+    assert consistent_queue("polygenelubricants", 1) == 0  # The hash is Java's least int.
     moved = [name for name in map(str, range(1000)) if consistent_queue(name, 8) != consistent_queue(name, 9)]
     assert all(consistent_queue(name, 9) == 8 for name in moved)
     assert 60 < len(moved) < 170
+
+
+@pytest.mark.parametrize("attributes", [{}, {"message.type": "MIXED"}], ids=["none", "mixed"])
+def test_a_topic_of_mixed_messages_takes_a_priority_and_names_it(
+    broker: Broker, peer: GrpcPeer, attributes: dict[str, str]
+) -> None:
+    make(broker, attributes=attributes)
+    [queue] = peer.call("QueryRoute", topic={"name": "T"}).message_queues
+    assert set(queue.accept_message_types) == set(MessageType) - {MessageType.LITE}
+    assert peer.send(peer.message("T", message_type=MessageType.PRIORITY, priority=7)).status.code == Code.OK
+    [found] = peer.receive("T")
+    assert found.system_properties.priority == 7
 
 
 def test_messages_of_a_higher_priority_are_received_first(broker: Broker, peer: GrpcPeer) -> None:
@@ -229,12 +264,30 @@ def test_a_body_that_remoting_has_compressed_is_read_by_grpc(broker: Broker, pee
     assert gzip.decompress(message.body) == plain
 
 
+@pytest.mark.parametrize("kind", [CompressionType.LZ4, CompressionType.ZSTD], ids=["lz4", "zstd"])
+def test_a_body_of_a_kind_that_grpc_does_not_know_is_given_plain(
+    broker: Broker, peer: GrpcPeer, kind: CompressionType
+) -> None:
+    plain = b"many words, " * 500
+    with Producer(broker) as producer:
+        packed = compress(plain, kind)
+        assert len(packed) < len(plain)
+        assert producer.send("T", packed, sys_flag=1 | kind << 8).code == 0
+    [message] = peer.receive("T")
+    assert (message.body, message.system_properties.body_encoding) == (plain, Encoding.IDENTITY)
+    assert message.system_properties.body_digest.checksum == hashlib.md5(plain).hexdigest().upper()
+
+
 def test_a_plain_body_that_is_called_gzip_is_stored_and_given_as_it_is(broker: Broker, peer: GrpcPeer) -> None:
     make(broker)
     assert peer.send(peer.message("T", b"plain", body_encoding=Encoding.GZIP)).status.code == Code.OK
     assert [(each.body, each.sys_flag & 1) for each in stored(broker)] == [(b"plain", 0)]
     [found] = peer.receive("T")
-    assert (found.body, found.system_properties.body_encoding) == (b"plain", Encoding.IDENTITY)
+    assert (found.body, found.system_properties.body_encoding) == (
+        b"plain",
+        Encoding.GZIP,
+    )  # As RocketMQ's test has it.
+    assert dict(found.user_properties) == {}
 
 
 def test_a_body_of_damaged_gzip_is_refused(broker: Broker, peer: GrpcPeer) -> None:
@@ -338,13 +391,38 @@ def test_a_message_is_forwarded_to_the_dead_letters_and_not_delivered_again(brok
     assert len(pops.log.points) == 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "poll_s", "code"), [(9, 5, Code.ILLEGAL_INVISIBLE_TIME), (43_201, 5, Code.ILLEGAL_INVISIBLE_TIME)]
-)
-def test_an_invisible_time_has_bounds(peer: GrpcPeer, seconds: int, poll_s: int, code: Code) -> None:
+@pytest.mark.parametrize("seconds", [9, 43_201])
+def test_an_invisible_time_has_bounds(peer: GrpcPeer, seconds: int) -> None:
     request = request_class("ReceiveMessage")(group={"name": "G"}, message_queue={"topic": {"name": "T"}})
-    request.invisible_duration.seconds, request.long_polling_timeout.seconds = seconds, poll_s
-    assert peer.call("ReceiveMessage", request)[0].status.code == code
+    request.invisible_duration.seconds, request.long_polling_timeout.seconds = seconds, 5
+    assert peer.call("ReceiveMessage", request)[0].status.code == Code.ILLEGAL_INVISIBLE_TIME
+
+
+@pytest.mark.parametrize("poll_s", [0, 20])
+def test_a_receive_whose_call_ends_before_the_shortest_wait_is_refused(peer: GrpcPeer, poll_s: int) -> None:
+    request = request_class("ReceiveMessage")(group={"name": "G"}, message_queue={"topic": {"name": "T"}})
+    request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, poll_s
+    [refused, _] = peer.call("ReceiveMessage", request, timeout_s=4)
+    assert refused.status.code == Code.ILLEGAL_POLLING_TIME
+    assert "at least 5.0 s" in refused.status.message
+
+
+def test_a_handle_of_another_broker_is_refused_by_every_call_that_takes_one(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(peer.message("T"))
+    [found] = peer.receive("T")
+    own = found.system_properties.receipt_handle
+    found.system_properties.receipt_handle = handle = own.replace(" b1 ", " b2 ")
+    place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": "T"}, "receipt_handle": handle}
+    refused = [
+        peer.acknowledge("T", found).entries[0].status,
+        peer.call("ChangeInvisibleDuration", invisible_duration={"seconds": 30}, **place).status,
+        peer.call("ForwardMessageToDeadLetterQueue", message_id="m", **place).status,
+    ]
+    assert [each.code for each in refused] == [Code.INVALID_RECEIPT_HANDLE] * 3
+    assert {"expected a receipt handle of this broker, b1" in each.message for each in refused} == {True}
+    found.system_properties.receipt_handle = own
+    assert peer.acknowledge("T", found).status.code == Code.OK
 
 
 def test_a_filter_that_cannot_be_parsed_is_refused(broker: Broker, peer: GrpcPeer) -> None:
@@ -473,7 +551,7 @@ def test_what_is_no_call_of_the_service_is_unimplemented(peer: GrpcPeer) -> None
         assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_calls_are_counted_under_the_proxy_s_names(broker: Broker, peer: GrpcPeer) -> None:
+def test_calls_are_counted_and_the_broker_is_up_under_the_proxy_s_name(broker: Broker, peer: GrpcPeer) -> None:
     peer.send(peer.message("T"))
     page = broker.render_metrics()
     assert 'rocketmq_proxy_up{cluster="DefaultCluster",node_type="proxy",node_id="b1",proxy_mode="local"} 1' in page

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
+from typing import Self
 
 import pytest
 from hpack import Decoder, Encoder
@@ -39,11 +41,23 @@ Frame = tuple[int, int, int, bytes]
 class RawPeer:
     """A socket that speaks frames."""
 
-    def __init__(self, port: int, preface: bytes = PREFACE) -> None:
+    def __init__(
+        self, port: int, preface: bytes = PREFACE, *, before: bytes = b"", tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`before`: what a load balancer sends first. `tls`: what trusts the server."""
         self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.sendall(before)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self.encoder, self.decoder = Encoder(), Decoder()
         self._read = b""
         self.socket.sendall(preface)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.socket.close()
 
     def send(self, kind: int, flags: int, stream: int, payload: bytes = b"") -> None:
         length = len(payload)

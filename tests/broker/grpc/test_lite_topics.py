@@ -495,6 +495,7 @@ def test_a_lite_topic_that_was_left_may_begin_again(
     consumer.done(*consumer.got())
     consumer.want("ann", action=LiteAction.PARTIAL_REMOVE)
     send(consumer, "ann", "a2")
+    broker.parts.local.dispatch_now()
     consumer.want("ann")
     assert bodies(consumer.got()) == expected
 

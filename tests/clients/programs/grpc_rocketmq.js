@@ -22,6 +22,7 @@ async function send() {
   for (const body of job.bodies) {
     const message = { topic: job.topic, body: Buffer.from(body), tag: job.tag || 'paid', keys: [`key-${body}`] };
     if (job.messageGroup) message.messageGroup = job.messageGroup;
+    if (job.priority) message.priority = job.priority;
     if (job.delayS) message.delay = job.delayS * 1000;
     if (job.properties) message.properties = new Map(Object.entries(job.properties));
     const transaction = job.transaction ? producer.beginTransaction() : undefined;

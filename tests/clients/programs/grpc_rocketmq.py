@@ -2,8 +2,8 @@
 
 One JSON object is the job: endpoints, topic, group, optional accessKey and secretKey, tls, lite topics (the first is
 sent to), and either
-    send      bodies; optional messageGroup, delayS, tag, properties, recall, transaction: commit, rollback, or lost,
-              which is committed when it is asked about                →  {"sent": {...}} for each, {"checked": body}
+    send      bodies; optional messageGroup, delayS, priority, tag, properties, recall, transaction: commit, rollback,
+              or lost, which is committed when it is asked about       →  {"sent": {...}} for each, {"checked": body}
     receive   until so many are acknowledged; the first of each of `again` is given more or less time instead, or fails
               in a push consumer, which fails for each of `fail` always, and never ends with one of `hold`; optional
               push, tag, sql                                                       →  {"received": {...}} for each
@@ -65,6 +65,8 @@ def message_of(job: dict[str, Any], body: str) -> Any:
         message.message_group = job["messageGroup"]
     if "lite" in job:
         message.lite_topic = job["lite"][0]
+    if "priority" in job:
+        message.priority = job["priority"]
     if "delayS" in job:
         message.delivery_timestamp = int(time.time()) + job["delayS"]
     for name, value in job.get("properties", {}).items():

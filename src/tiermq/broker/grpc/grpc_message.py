@@ -51,7 +51,10 @@ LITE_NAME = "__LITE_TOPIC"
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 ReceiveMessageResponse = message_class("ReceiveMessageResponse")
+CALLED_GZIP = "__CALLED_GZIP"
+"""A property of TierMQ's: the producer called the body gzip, and it is none."""
 GZIP_MAGIC = b"\x1f\x8b"
+ZLIB_MAGIC = b"\x78"
 ZLIB_FLAG = 0x300
 """Of a record's system flag: the body is by zlib."""
 _ZLIBS = (CompressionType.ZLIB, CompressionType.ZLIB_LEGACY)
@@ -62,7 +65,7 @@ RESERVED = frozenset(
         if name.isupper() and isinstance(value, str) and name not in ("KEY_SEPARATOR",)
     }
     | {
-        LITE_NAME, BORN_HOST, TRACE_CONTEXT, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
+        LITE_NAME, BORN_HOST, TRACE_CONTEXT, CALLED_GZIP, "BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
         "MIN_OFFSET", "MAX_OFFSET", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "INSTANCE_ID",
         "PROPERTY_CORRELATION_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", "__MSG_TYPE",
     }
@@ -73,7 +76,7 @@ APART = frozenset(
     (
         names.SHARDING_KEY, LITE_NAME, names.MESSAGE_PRIORITY, TRACE_CONTEXT, names.TIMER_DELIVER_MS,
         names.TIMER_OUT_MS, names.DLQ_ORIGIN_TOPIC, names.TRAN_MSG, names.DELAY, names.TIMER_DELAY_SEC,
-        names.TIMER_DELAY_MS,
+        names.TIMER_DELAY_MS, CALLED_GZIP,
     )
 )  # fmt: skip
 """What makes a consumer's message another than a plain one."""
@@ -233,6 +236,8 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
             found[names.INNER_MULTI_DISPATCH] = lite_queue(topic, system.lite_topic)
     if system.HasField("priority"):
         found[names.MESSAGE_PRIORITY] = str(system.priority)
+    if _is_called_gzip(message):
+        found[CALLED_GZIP] = "true"
     if system.trace_context:
         found[TRACE_CONTEXT] = system.trace_context
     if system.HasField("born_timestamp"):
@@ -244,7 +249,7 @@ def properties_of(message: Any, topic: str, peer: str) -> bytes:
 def is_long_gzip(message: Any) -> bool:
     """Whether the body is by gzip, and longer than is decompressed on the loop, or damaged."""
     body = message.body
-    if message.system_properties.body_encoding != Encoding.GZIP or body[:1] == b"\x78":
+    if message.system_properties.body_encoding != Encoding.GZIP or body[:1] == ZLIB_MAGIC:
         return False
     inflating = zlib.decompressobj(wbits=31)
     try:
@@ -254,15 +259,21 @@ def is_long_gzip(message: Any) -> bool:
     return not inflating.eof
 
 
+def _is_called_gzip(message: Any) -> bool:
+    """Whether the producer says gzip and means nothing, as RocketMQ's own tests do, which want it back as it was."""
+    body, encoding = message.body, message.system_properties.body_encoding
+    return bool(encoding == Encoding.GZIP and body[:1] != ZLIB_MAGIC and body[:2] != GZIP_MAGIC)
+
+
 def stored_body(message: Any) -> tuple[bytes, int]:
     """The body as it is stored, and its system flag. Raises Refused."""
     body: bytes = message.body
     if message.system_properties.body_encoding != Encoding.GZIP:
         return body, 0
-    if body[:1] == b"\x78":  # Some clients say gzip and mean zlib.
-        return body, 1 | ZLIB_FLAG
-    if body[:2] != GZIP_MAGIC:  # Some say gzip and mean nothing, RocketMQ's own tests among them.
+    if _is_called_gzip(message):
         return body, 0
+    if body[:1] == ZLIB_MAGIC:  # Some clients say gzip and mean zlib.
+        return body, 1 | ZLIB_FLAG
     inflating, rest, total, checksum = zlib.decompressobj(wbits=31), body, 0, zlib.adler32(b"")
     try:
         while not inflating.eof and total <= PLAIN_BYTES_MAX:
@@ -347,7 +358,7 @@ def fill_message(found: Any, message: StoredMessage, topic: str, *, handle: str 
     for name, value in properties.items():
         if name not in RESERVED:
             user[name] = value
-    system.body_encoding = encoding
+    system.body_encoding = Encoding.GZIP if CALLED_GZIP in properties else encoding
     system.body_digest.type = DIGEST_BY_MD5
     system.body_digest.checksum = hashlib.md5(found.body, usedforsecurity=False).hexdigest().upper()
     system.message_id = properties.get(names.UNIQ_KEY) or message.message_id

@@ -74,9 +74,9 @@ class Ask:
         self._open: list[LocalRequest] = []
         self._until_s = monotonic() + SLICE_S
 
-    def broker(self, code: int, ext: dict[str, str], *, leases: bool = False) -> Pending:
-        """Ask a processor. `leases`: the client has what it pops for as long as it lives."""
-        request = self._asking.ask(self.caller, code, ext, leases=leases)
+    def broker(self, code: int, ext: dict[str, str]) -> Pending:
+        """Ask a processor."""
+        request = self._asking.ask(self.caller, code, ext)
         if not request.pending.is_done:
             self._open.append(request)
         return request.pending
@@ -117,15 +117,16 @@ class GrpcService:
     def __init__(self, parts: BrokerContext, pops: PopProcessor) -> None:
         self._parts = parts
         self._acl = parts.server.acl
+        self._proxies = parts.config.grpc_proxies
         self._asking = Asking(parts.server)
         self.clients = clients = GrpcClients(parts)
         self._telemetry = TelemetryCalls(clients)
         self.leases = GrpcLeases(parts, clients, pops)
         routes = RouteCalls(parts, clients)
-        lite = LiteCalls(parts, clients, pops)
+        lite = LiteCalls(parts, clients, pops, self.leases)
         self.expiration = LiteExpiration(parts, pops.orders)
         self._sends = sends = SendCalls(parts, clients, lite)
-        receives, offsets = ReceiveCalls(parts, clients, pops, lite), OffsetCalls(parts)
+        receives, offsets = ReceiveCalls(parts, clients, pops, self.leases, lite), OffsetCalls(parts)
         self._handlers: dict[str, Handler] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
@@ -270,7 +271,7 @@ class GrpcService:
 
     def connection(self, server: Any, loop: Any) -> Http2Connection:
         """For a peer that has connected."""
-        return Http2Connection(server, loop, self.open)
+        return Http2Connection(server, loop, self.open, self._proxies)
 
 
 def _end_empty(call: Call) -> None:

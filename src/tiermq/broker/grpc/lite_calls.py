@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import GrpcClient, GrpcClients, check_consumer
-from tiermq.broker.grpc.grpc_leases import RELEASE_MS
+from tiermq.broker.grpc.grpc_leases import RELEASE_MS, Given, GrpcLeases
 from tiermq.broker.grpc.grpc_message import Refused
 from tiermq.broker.grpc.local_request import Caller, LocalRequest, Pending
 from tiermq.broker.pop.pop_acks import ORDERED_QUEUE, Receipt
@@ -32,7 +32,7 @@ from tiermq.broker.pop.pop_checkpoints import PoppedMessage
 from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.broker.pop.pop_reader import PopResult, whole
 from tiermq.broker.pop.pop_topics import MARK_NORMAL
-from tiermq.broker.pop.pop_waiting import LEASE_OF, LOOK_MS, Pop
+from tiermq.broker.pop.pop_waiting import LOOK_MS, Pop
 from tiermq.broker.topic.attributes import (
     LITE,
     LITE_EXCLUSIVE,
@@ -62,6 +62,8 @@ COLD_MS = 1_000
 class LiteMessage(NamedTuple):
     """A message of a lite topic that was popped."""
 
+    queue: str
+    """The light queue."""
     message: StoredMessage
     receipt: Receipt
     attempt: int
@@ -99,10 +101,11 @@ class LiteClient:
 class LiteCalls:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor) -> None:
+    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor, leases: GrpcLeases) -> None:
         self._parts = parts
         self._clients = clients
         self._pops = pops
+        self._leases = leases
         self._lite: dict[tuple[str, str], LiteClient] = {}
         self._subscribers: dict[str, dict[LiteClient, None]] = {}
         self._count = 0
@@ -359,17 +362,21 @@ class LiteCalls:
             client.ready |= dict.fromkeys(each for each in client.blocked if self._is_of_attempt(client, each, attempt))
         found: list[LiteMessage] = []
         for name in tuple(client.ready):
-            await ask.give_way()
+            try:
+                await ask.give_way()
+            except GeneratorExit:  # The client is gone.
+                self.give_back(self.given(client.group, found))
+                raise
             if len(found) >= room or self._lite.get(ask.caller.key) is not client:
                 break
             if name not in client.ready:  # Another receive has looked at it meanwhile.
                 continue
             del client.ready[name]
             wanted = {**fields, "topic": name, "queueId": "0", "order": "true", "maxMsgNums": str(room - len(found))}
-            got = self._read(ask.caller, name, wanted, leases=ask.request.auto_renew)
+            got = self._read(ask.caller, name, wanted)
             if got.count:
                 client.blocked[name] = got.pop_ms + int(fields["invisibleTime"])
-                found += self._popped(got, int(fields["invisibleTime"]))
+                found += self._popped(name, got, int(fields["invisibleTime"]))
             elif got.look_again_ms is not None:
                 client.blocked[name] = got.look_again_ms
             elif got.met_cold:
@@ -380,16 +387,14 @@ class LiteCalls:
         key, orders = (name, client.group, 0), self._pops.orders
         return orders.blocked_until_ms(key) is not None and orders.blocked_until_ms(key, attempt) is None
 
-    def _read(self, caller: Caller, name: str, fields: dict[str, str], *, leases: bool) -> PopResult:
+    def _read(self, caller: Caller, name: str, fields: dict[str, str]) -> PopResult:
         request = LocalRequest(caller)
-        if leases:
-            request.attributes[LEASE_OF] = caller.key
         command = RemotingCommand(RequestCode.POP_MESSAGE, ext=fields)
         command.account = caller.account
         pop = Pop(request, command, self._parts.clock.now_ms())
         return whole(self._pops.reader.gather(pop, TopicConfig(name, 1, 1), may_wait=False))
 
-    def _popped(self, found: PopResult, invisible_ms: int) -> list[LiteMessage]:
+    def _popped(self, name: str, found: PopResult, invisible_ms: int) -> list[LiteMessage]:
         counts = {}
         for text in found.order_counts:
             _, key, count = text.split(" ")
@@ -399,7 +404,7 @@ class LiteCalls:
         broker, made = self._parts.config.broker_name, []
         for message, offset in zip(decode_records(b"".join(found.data)), offsets, strict=True):
             receipt = Receipt(offsets[0], found.pop_ms, invisible_ms, ORDERED_QUEUE, MARK_NORMAL, broker, 0, offset)
-            made.append(LiteMessage(message, receipt, 1 + counts.get(offset, 0)))
+            made.append(LiteMessage(name, message, receipt, 1 + counts.get(offset, 0)))
         return made
 
     # Ends.
@@ -418,6 +423,17 @@ class LiteCalls:
             return False
         self._freed(group, name)
         return True
+
+    def given(self, group: str, popped: list[LiteMessage]) -> Given:
+        """What a receive has popped."""
+        pops = (PoppedMessage(group, each.queue, 0, each.receipt.start_offset, each.receipt.pop_ms) for each in popped)
+        return Given(frozenset(pops), is_ordered=True)
+
+    def give_back(self, given: Given) -> None:
+        """A client did not get what it popped."""
+        self._leases.give_back(given)
+        for popped in given.popped:
+            self._freed(popped.group, popped.topic)
 
     def _freed(self, group: str, name: str) -> None:
         """Others may get more of a queue, or know when they may."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.broker.group.client_processor import ACCOUNT
-from tiermq.broker.pop.pop_waiting import LEASE_OF
 from tiermq.kernel import SendRequest
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import AccessCheck, Connection
@@ -56,6 +55,12 @@ class Pending:
         self.resume: Callable[[], None] | None = None
         self._value: RemotingCommand | None = None
 
+    @property
+    def value(self) -> RemotingCommand:
+        """The answer that is there."""
+        assert self._value is not None
+        return self._value
+
     def answer(self, value: RemotingCommand) -> None:
         """The first one counts."""
         if self.is_done:
@@ -67,8 +72,7 @@ class Pending:
     def __await__(self) -> Generator[Pending, None, RemotingCommand]:
         if not self.is_done:
             yield self
-        assert self._value is not None
-        return self._value
+        return self.value
 
 
 class LocalRequest(Connection):
@@ -128,13 +132,9 @@ class Asking:
     def __init__(self, server: RemotingServer) -> None:
         self.server = server
 
-    def ask(
-        self, caller: Caller, code: int, ext: Mapping[str, str], body: bytes = b"", *, leases: bool = False
-    ) -> LocalRequest:
-        """Make a request; its answer is what `pending` gives. `leases`: the client has what it pops while it lives."""
+    def ask(self, caller: Caller, code: int, ext: Mapping[str, str], body: bytes = b"") -> LocalRequest:
+        """Make a request; its answer is what `pending` gives."""
         request = LocalRequest(caller)
-        if leases:
-            request.attributes[LEASE_OF] = caller.key
         self.server.take_request(request, RemotingCommand(code, ext=ext, body=body))
         return request
 

@@ -1,6 +1,7 @@
 """ReceiveCalls: ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
 
     receive ─► a pop ─► messages, each with a receipt ─► acknowledged, or given more time, or a dead letter
+                │             └► not received (the call, or its connection, ended) ─► visible after a second
                 └► none in time ─► MESSAGE_NOT_FOUND
 
 A receipt handle is POP's receipt with the message's offset in the log behind it: nine words, which any broker that has
@@ -10,6 +11,7 @@ the store understands. The stream is a status, the messages, the time of deliver
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +22,7 @@ from tiermq.broker.grpc.grpc_clients import (
     code_of,
     status_of,
 )
-from tiermq.broker.grpc.grpc_leases import RENEWED_MS
+from tiermq.broker.grpc.grpc_leases import RENEWED_MS, Given, GrpcLeases
 from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, are_long, given_answer, set_timestamp
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
 from tiermq.broker.grpc.local_request import Pending
@@ -79,13 +81,22 @@ class Handle(NamedTuple):
         return cls(receipt, log_offset)
 
 
+Popped = tuple[StoredMessage, Handle, int]
+"""A message, and the number of its delivery."""
+Shown = tuple[StoredMessage, str, int]
+"""The same, its handle in text."""
+
+
 class ReceiveCalls:
     """See the module."""
 
-    def __init__(self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor, lite: LiteCalls) -> None:
+    def __init__(
+        self, parts: BrokerContext, clients: GrpcClients, pops: PopProcessor, leases: GrpcLeases, lite: LiteCalls
+    ) -> None:
         self._parts = parts
         self._clients = clients
         self._pops = pops
+        self._leases = leases
         self._lite = lite
 
     # Receiving.
@@ -109,7 +120,8 @@ class ReceiveCalls:
         elif command.code != ResponseCode.SUCCESS:
             self._end(call, status_of(command))
         else:
-            await self._give(ask, group, topic, self._popped(command))
+            popped = self._popped(command)
+            await self._give(ask, group, topic, popped, given_in(group, topic, popped), self._leases.give_back)
         return None
 
     async def _receive_lite(self, ask: Ask, group: str, topic: str) -> None:
@@ -119,8 +131,11 @@ class ReceiveCalls:
             raise Refused(Code.FORBIDDEN, f"group {group} may not consume")
         popped = await self._lite.pop(ask, topic, self._fields_of_pop(ask, group, is_ordered=True), self._poll_s(ask))
         if popped:
-            handles = [(message, Handle(receipt, message.physical_offset), n) for message, receipt, n in popped]
-            await self._give(ask, group, topic, handles)
+            given = self._lite.given(group, popped)
+            handles = [
+                (each.message, Handle(each.receipt, each.message.physical_offset), each.attempt) for each in popped
+            ]
+            await self._give(ask, group, topic, handles, given, self._lite.give_back)
         else:
             self._end(ask.call, status(Code.MESSAGE_NOT_FOUND, "no new message"))
 
@@ -143,7 +158,18 @@ class ReceiveCalls:
             "queueId": str(queue if is_known else -1),
             "pollTime": str(int(poll_s * 1000)),
         }
-        return await ask.broker(RequestCode.POP_MESSAGE, fields, leases=request.auto_renew)
+        pending = ask.broker(RequestCode.POP_MESSAGE, fields)
+        try:
+            return await pending
+        except GeneratorExit:  # The client is gone, and a read of the tier goes on.
+            pending.resume = partial(self._came_late, pending, group, topic)
+            raise
+
+    def _came_late(self, pending: Pending, group: str, topic: str) -> None:
+        """What was popped for a client that is gone."""
+        command = pending.value
+        if command.code == ResponseCode.SUCCESS:
+            self._leases.give_back(given_in(group, topic, self._popped(command)))
 
     def _fields_of_pop(self, ask: Ask, group: str, *, is_ordered: bool) -> dict[str, str]:
         """What the request says, but for its place. Raises Refused."""
@@ -207,14 +233,38 @@ class ReceiveCalls:
             poll_s -= step_s
         return max(0.0, poll_s)
 
-    async def _give(self, ask: Ask, group: str, topic: str, popped: list[tuple[StoredMessage, Handle, int]]) -> None:
+    async def _give(
+        self,
+        ask: Ask,
+        group: str,
+        topic: str,
+        popped: list[Popped],
+        given: Given,
+        give_back: Callable[[Given], None],
+    ) -> None:
         """Send what was popped, but for what the client must not get."""
-        call, request = ask.call, ask.request
+        try:
+            answers = await self._answers(ask, group, topic, popped)
+        except BaseException:  # The client is gone, or a message cannot be given.
+            give_back(given)
+            raise
+        call = ask.call
+        if not answers:
+            self._end(call, status(Code.MESSAGE_NOT_FOUND, "no match message"))
+            return
+        call.on_lost = partial(give_back, given)
+        if ask.request.auto_renew:
+            call.on_taken = partial(self._leases.take, given, ask.caller.key, self._clients.find(ask.caller))
+        self._end(call, status(Code.OK), *answers)
+
+    async def _answers(self, ask: Ask, group: str, topic: str, popped: list[Popped]) -> list[bytes]:
+        """Each message that the client gets, with its handle."""
+        request = ask.request
         wanted = _tags(request.filter_expression)
         found = self._parts.groups.get(group)
         most = 1 + (16 if found is None else found.retry_max_times)
         is_lite = self._lite.is_lite(ask.caller)
-        given: list[tuple[StoredMessage, str, int]] = []
+        given: list[Shown] = []
         for message, handle, attempt in popped:
             lite = message.get_property(LITE_NAME) if is_lite else None
             if wanted is not None and message.tags not in wanted:
@@ -224,19 +274,15 @@ class ReceiveCalls:
                 await self._bury(ask, group, topic, handle, message.unique_key or message.message_id, lite)
                 continue
             given.append((message, handle.encode(), attempt))
-        if not given:
-            self._end(call, status(Code.MESSAGE_NOT_FOUND, "no match message"))
-            return
         encode = partial(_encoded, topic, given)
-        answers = await ask.in_pool(encode) if are_long(each for each, _, _ in given) else encode()
-        self._end(call, status(Code.OK), *answers)
+        return await ask.in_pool(encode) if are_long(each for each, _, _ in given) else encode()
 
     def _end(self, call: Call, found: Any, *answers: bytes) -> None:
         last = ReceiveMessageResponse()
         set_timestamp(last.delivery_timestamp, self._parts.clock.now_ms())
         call.send(ReceiveMessageResponse(status=found).SerializeToString(), *answers, last.SerializeToString())
 
-    def _popped(self, command: RemotingCommand) -> list[tuple[StoredMessage, Handle, int]]:
+    def _popped(self, command: RemotingCommand) -> list[Popped]:
         """The messages of a pop's answer, each with its handle and the number of its delivery."""
         ext = command.ext
         starts: dict[int, int] = {}
@@ -278,7 +324,7 @@ class ReceiveCalls:
             await ask.give_way()
             made = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
             try:
-                handles[number] = handle = Handle.decode(entry.receipt_handle)
+                handles[number] = handle = self._own(entry.receipt_handle)
                 self._require_open(group, topic, handle)
                 if entry.lite_topic:
                     self._lite.acknowledge(group, light_queue(topic, entry.lite_topic), handle.receipt)
@@ -310,7 +356,7 @@ class ReceiveCalls:
         request = ask.request
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
-        handle = Handle.decode(request.receipt_handle)
+        handle = self._own(request.receipt_handle)
         wanted = request.invisible_duration
         invisible_ms = wanted.seconds * 1000 + wanted.nanos // 1_000_000
         if not 0 <= invisible_ms <= INVISIBLE_MS_MOST:
@@ -355,7 +401,7 @@ class ReceiveCalls:
         request = ask.request
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
-        handle = Handle.decode(request.receipt_handle)
+        handle = self._own(request.receipt_handle)
         self._require_open(group, topic, handle)
         lite = request.lite_topic or None
         return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
@@ -377,19 +423,41 @@ class ReceiveCalls:
             answer = await self._acknowledge(ask, group, topic, handle, lite)
         return status_of(answer)
 
+    def _own(self, text: str) -> Handle:
+        """A handle of this broker. Raises Refused: another broker's queues and offsets mean other messages here."""
+        handle = Handle.decode(text)
+        own = self._parts.config.broker_name
+        if handle.receipt.broker != own:
+            raise Refused(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"expected a receipt handle of this broker, {own}, found one of {handle.receipt.broker[:80]!r}: send "
+                "it to that broker's endpoint",
+            )
+        return handle
+
     def _require_open(self, group: str, topic: str, handle: Handle) -> None:
         """Raises Refused for a receipt whose time is over: its message is delivered again."""
         receipt = handle.receipt
         if receipt.pop_ms + receipt.invisible_ms > self._parts.clock.now_ms() or receipt.is_ordered:
             return  # Of a longer time since its pop, the check point knows.
-        stored_in = real_topic(group, topic, receipt.mark)
-        popped = PoppedMessage(group, stored_in, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
-        point = self._pops.log.points.find(popped)
+        point = self._pops.log.points.find(_point_of(group, topic, receipt))
         if point is None or receipt.offset not in point.open:
             raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
-def _encoded(topic: str, given: list[tuple[StoredMessage, str, int]]) -> list[bytes]:
+def _point_of(group: str, topic: str, receipt: Receipt) -> PoppedMessage:
+    stored_in = real_topic(group, topic, receipt.mark)
+    return PoppedMessage(group, stored_in, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
+
+
+def given_in(group: str, topic: str, popped: list[Popped]) -> Given:
+    """The pops of an answer. One has several, from different queues."""
+    receipts = [handle.receipt for _, handle, _ in popped]
+    pops = frozenset(_point_of(group, topic, each) for each in receipts)
+    return Given(pops, is_ordered=any(each.is_ordered for each in receipts))
+
+
+def _encoded(topic: str, given: list[Shown]) -> list[bytes]:
     name = topic.encode()
     return [given_answer(message, name, handle, attempt) for message, handle, attempt in given]
 

@@ -6,6 +6,7 @@ asks for the route before its first send, and sends nothing without one.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.broker_context import BrokerContext
@@ -18,7 +19,7 @@ from tiermq.broker.grpc.grpc_clients import (
 )
 from tiermq.broker.grpc.grpc_message import Refused
 from tiermq.broker.topic.attributes import MESSAGE_TYPE
-from tiermq.grpc.messages import IPV4, IPV6, Code, QueuePermission, message_class, status
+from tiermq.grpc.messages import DOMAIN_NAME, IPV4, IPV6, Code, QueuePermission, message_class, status
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.namesrv.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from tiermq.remoting.codes import ANY_QUEUE
@@ -112,14 +113,28 @@ class RouteCalls:
         queue.accept_message_types.extend(types)
 
     def _endpoints(self, ask: Ask, asked: Any) -> Any:
-        """What the client connected to, as it names it: right behind address translation, too. Raises Refused."""
+        """What the client connected to, as it names it: right behind address translation, too. Several addresses may
+        be those of several brokers: then the one that it reached, or, unless that is among them, the one that this
+        broker registers. Raises Refused.
+        """
         if asked.ByteSize() > ENDPOINTS_BYTES_MAX:
             raise Refused(Code.BAD_REQUEST, f"expected endpoints of at most {ENDPOINTS_BYTES_MAX} bytes, found more")
         host, port = ask.caller.local
-        if asked.addresses:
-            for address in asked.addresses:
-                address.port = address.port or port  # Some clients leave it to the server.
+        for address in asked.addresses:
+            address.port = address.port or port  # Some clients leave it to the server.
+        if len(asked.addresses) == 1:
             return asked
-        made = Endpoints(scheme=IPV6 if ":" in host else IPV4)
-        made.addresses.add(host=host, port=port)
-        return made
+        if asked.addresses and (host, port) not in [(each.host, each.port) for each in asked.addresses]:
+            config = self._parts.config
+            host, port = config.broker_ip1, config.grpc_server_port
+        return _endpoints_at(host, port)
+
+
+def _endpoints_at(host: str, port: int) -> Any:
+    try:
+        scheme = IPV6 if ipaddress.ip_address(host).version == 6 else IPV4
+    except ValueError:
+        scheme = DOMAIN_NAME
+    made = Endpoints(scheme=scheme)
+    made.addresses.add(host=host, port=port)
+    return made

@@ -107,7 +107,20 @@ class OrderInfos:
         self._access = OsFileAccess()
         self._lock = threading.Lock()
         self._table: dict[QueueOfGroup, OrderInfo] = self._access.read_config(self.path, decode_order_infos) or {}
+        self._leased: dict[Lease, set[QueueOfGroup]] = {}
+        for queue, info in self._table.items():
+            self._list(queue, info)
         self._changed = False
+
+    def _list(self, queue: QueueOfGroup, info: OrderInfo) -> None:
+        if info.lease is not None:
+            self._leased.setdefault(info.lease, set()).add(queue)
+
+    def _unlist(self, queue: QueueOfGroup, info: OrderInfo | None) -> None:
+        if info is not None and info.lease is not None and (own := self._leased.get(info.lease)) is not None:
+            own.discard(queue)
+            if not own:
+                del self._leased[info.lease]
 
     def blocked_until_ms(self, queue: QueueOfGroup, attempt_id: str = "") -> int | None:
         """When the queue is free at the latest; None if it is free now."""
@@ -126,7 +139,6 @@ class OrderInfos:
         pop_ms: int,
         invisible_ms: int,
         attempt_id: str,
-        lease: Lease | None = None,
     ) -> dict[int, int]:
         """These were delivered; returns earlier delivery counts, of those that have any."""
         with self._lock:
@@ -137,7 +149,8 @@ class OrderInfos:
             elif before is not None:
                 again = set(before.offsets).intersection(offsets)
                 counts = {offset: before.counts.get(offset, 0) + 1 for offset in sorted(again)}
-            self._table[queue] = OrderInfo(offsets, pop_ms, invisible_ms, attempt_id, counts, lease=lease)
+            self._unlist(queue, before)
+            self._table[queue] = OrderInfo(offsets, pop_ms, invisible_ms, attempt_id, counts)
             self._changed = True
             return dict(counts)
 
@@ -167,39 +180,52 @@ class OrderInfos:
             self._changed = True
             return True
 
-    def leased(self) -> list[tuple[QueueOfGroup, Lease, int, int]]:
-        """Queues whose messages a client has for as long as it lives: its lease, the pop, and when they are free."""
+    def lease(self, queue: QueueOfGroup, pop_ms: int, lease: Lease) -> None:
+        """A client has the messages of a pop for as long as it lives."""
+        self._change(queue, pop_ms, None, lease)
+
+    def leased(self, lease: Lease | None = None) -> list[tuple[QueueOfGroup, Lease, int, int]]:
+        """Queues whose messages a client has for as long as it lives, of one client or of all: its lease, the pop, and
+        when they are free.
+        """
         with self._lock:
+            owners = tuple(self._leased) if lease is None else (lease,)
             return [
-                (queue, info.lease, info.pop_ms, info.pop_ms + info.invisible_ms)
-                for queue, info in self._table.items()
-                if info.lease is not None and not info.acked.issuperset(info.offsets)
+                (queue, owner, info.pop_ms, info.pop_ms + info.invisible_ms)
+                for owner in owners
+                for queue in self._leased.get(owner, ())
+                if not (info := self._table[queue]).acked.issuperset(info.offsets)
             ]
 
     def extend(self, queue: QueueOfGroup, pop_ms: int, until_ms: int, lease: Lease | None) -> None:
         """The messages of a pop are free at another time; receipts stay valid."""
+        self._change(queue, pop_ms, until_ms - pop_ms, lease)
+
+    def _change(self, queue: QueueOfGroup, pop_ms: int, invisible_ms: int | None, lease: Lease | None) -> None:
         with self._lock:
             info = self._table.get(queue)
             if info is not None and info.pop_ms == pop_ms:
-                info.invisible_ms, info.lease = until_ms - pop_ms, lease
+                self._unlist(queue, info)
+                info.lease = lease
+                self._list(queue, info)
+                if invisible_ms is not None:
+                    info.invisible_ms = invisible_ms
                 self._changed = True
 
     def clear(self, queue: QueueOfGroup) -> None:
         """The group's offset was reset: open messages do not block it."""
         with self._lock:
-            self._changed = self._table.pop(queue, None) is not None or self._changed
+            gone = self._table.pop(queue, None)
+            self._unlist(queue, gone)
+            self._changed = gone is not None or self._changed
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Topics are deleted, and with them their lite topics."""
         gone = frozenset(topics)
         with self._lock:
-            kept = {
-                queue: info
-                for queue, info in self._table.items()
-                if queue[0] not in gone and lite_parent(queue[0]) not in gone
-            }
-            self._changed = self._changed or len(kept) != len(self._table)
-            self._table = kept
+            for queue in [each for each in self._table if each[0] in gone or lite_parent(each[0]) in gone]:
+                self._unlist(queue, self._table.pop(queue))
+                self._changed = True
 
     def flush(self) -> bool:
         """Write the file if anything changed. Raises OSError."""

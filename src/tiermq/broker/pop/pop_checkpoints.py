@@ -140,7 +140,7 @@ class CheckPoints:
         self._numbers = itertools.count()
         # In the order of the log: each is added under the lock of its queue, after its record was appended.
         self._logged: dict[int, dict[int, CheckPoint]] = {queue: {} for queue in range(revive_queues)}
-        self._leased: dict[PoppedMessage, CheckPoint] = {}
+        self._leased: dict[Lease, dict[PoppedMessage, CheckPoint]] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -157,7 +157,7 @@ class CheckPoints:
                 self._forget(known)
             self._table[point.popped] = point
             if point.lease is not None:
-                self._leased[point.popped] = point
+                self._leased.setdefault(point.lease, {})[point.popped] = point
             logged = self._logged.setdefault(point.revive_queue, {})
             is_late = point.log_offset < next(reversed(logged), -1)  # A timer had delivered its record.
             logged[point.log_offset] = point
@@ -182,13 +182,29 @@ class CheckPoints:
 
     def _forget(self, point: CheckPoint) -> None:
         self._table.pop(point.popped, None)
-        self._leased.pop(point.popped, None)
+        self._end_lease(point)
         self._logged.get(point.revive_queue, {}).pop(point.log_offset, None)
 
-    def leased(self) -> list[CheckPoint]:
-        """Those whose messages a client has for as long as it lives."""
+    def _end_lease(self, point: CheckPoint) -> None:
+        if point.lease is not None and (own := self._leased.get(point.lease)) is not None:
+            own.pop(point.popped, None)
+            if not own:
+                del self._leased[point.lease]
+
+    def lease(self, popped: PoppedMessage, lease: Lease) -> None:
+        """A client has the open messages for as long as it lives. The log knows once they get more time."""
         with self._lock:
-            return list(self._leased.values())
+            point = self._table.get(popped)
+            if point is not None:
+                self._end_lease(point)
+                point.lease = lease
+                self._leased.setdefault(lease, {})[popped] = point
+
+    def leased(self, lease: Lease | None = None) -> list[CheckPoint]:
+        """Those whose messages a client has for as long as it lives: of one client, or of all."""
+        with self._lock:
+            owners = self._leased.values() if lease is None else (self._leased.get(lease, {}),)
+            return [point for own in owners for point in own.values()]
 
     def next_due_ms(self) -> int | None:
         """When the next one is due; None without one."""

@@ -146,13 +146,12 @@ class PopLog:
         *,
         group_offset: int | None = None,
         instead_of: PoppedMessage | None = None,
-        lease: Lease | None = None,
     ) -> CheckPoint:
         """Make a check point and move the group's offset, or make one `instead_of` another, for messages of that one.
 
         Raises RequestRefused when the store does not take it: nothing may be delivered then.
         """
-        point = CheckPoint(popped, invisible_ms, offsets, queue, lease=lease)
+        point = CheckPoint(popped, invisible_ms, offsets, queue)
         value = point.to_json(self._broker)
         if instead_of is not None:
             value[AGAIN] = [instead_of.start_offset, instead_of.pop_ms]

@@ -68,7 +68,7 @@ class PopProcessor:
         self.waiting = PopWaiting(
             parts.server, parts.clock, config.max_pop_polling_size, config.pop_polling_size, self._resume
         )
-        self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
+        self.acks = PopAcks(parts, self.log, self.orders, self.queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
         parts.server.serve(self.acks)
         parts.server.take_acks_by(self.acks.acknowledge_run)
@@ -254,14 +254,15 @@ class PopProcessor:
 
     # Events.
 
-    def _queue_freed(self, topic: str, queue_id: int) -> None:
+    def queue_freed(self, topic: str, queue_id: int) -> None:
+        """Pops that wait on a queue which is popped in order look again."""
         self.waiting.wake((topic, queue_id))
         self.waiting.wake((topic, ANY_QUEUE))
 
     def _was_reset(self, _group: str, topic: str, queue_id: int) -> None:
         """In any thread: retry the pops that wait on that queue."""
         if self.waiting.held:
-            self._server.call_threadsafe(self._queue_freed, topic, queue_id)
+            self._server.call_threadsafe(self.queue_freed, topic, queue_id)
 
     def _topics_changed(self, names: Collection[str]) -> None:
         """In the thread of the change: messages of a deleted topic are not delivered again."""

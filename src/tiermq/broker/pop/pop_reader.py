@@ -57,7 +57,7 @@ RETRY_FIRST = 0.2
 QUEUES_A_STEP = 64
 """A read that visits more gives way in between: to visit an empty queue takes some microseconds."""
 PAGES_MAX = 16
-"""Of one queue, when a filter lets nothing pass; a read gives way after as many of several queues."""
+"""Of one queue, when a filter lets nothing pass; a read gives way, or ends, after as many of several queues."""
 STEPS_MAX = 2 * FILTER_STEPS_MAX
 """Comparisons of one pop, over all its queues; the next read continues."""
 FILTER_UNITS = 800
@@ -133,11 +133,9 @@ class PopReader:
                 self._visit(pop, place, found, may_wait)
             except RequestRefused as error:  # Messages of other queues must reach the client.
                 refusal = error
-            if visited % QUEUES_A_STEP == 0:
-                if found.count:
+            if visited % QUEUES_A_STEP == 0 or found.pages - pages >= PAGES_MAX:
+                if found.count:  # Whoever drops a read between its steps drops no message with it.
                     break
-                yield
-            elif found.pages - pages >= PAGES_MAX:
                 pages = found.pages
                 yield
         if refusal is not None and not found.count and not found.met_cold:
@@ -318,13 +316,13 @@ class PopReader:
             given, data = fitting.keys(), fitting.values()
         if pop.is_ordered:
             key = (place.topic, pop.group, place.queue_id)
-            counts = self._orders.popped(key, offsets, found.pop_ms, pop.invisible_ms, pop.attempt_id, pop.lease)
+            counts = self._orders.popped(key, offsets, found.pop_ms, pop.invisible_ms, pop.attempt_id)
             found.order_counts += _order_counts(place, offsets, counts)
             after = begin
         else:
             popped = PoppedMessage(pop.group, place.topic, place.queue_id, start, found.pop_ms)
             after = page.next_offset
-            self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after, lease=pop.lease)
+            self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after)
         if given_text := ",".join(map(str, given)):
             found.count += given_text.count(",") + 1
             found.starts.append(f"{place.mark} {place.queue_id} {start}")

@@ -31,8 +31,6 @@ from tiermq.remoting.server import RemotingServer
 MESSAGES_MAX = 32
 FROM_MIN = 0
 INVISIBLE_MS_MAX = 7 * 24 * 3_600_000
-LEASE_OF = "lease"
-"""The attribute of a connection whose client has what it pops for as long as it lives."""
 LOOK_MS = 250
 """Interval of the check for due pops."""
 WatchKey = tuple[str, int]
@@ -56,7 +54,6 @@ class Pop:
         "invisible_ms",
         "is_notification",
         "is_ordered",
-        "lease",
         "max_messages",
         "message_filter",
         "owner",
@@ -77,7 +74,6 @@ class Pop:
         self.is_notification = command.code == RequestCode.NOTIFICATION
         self.is_ordered = bool_field(command, "order", default=False)
         self.attempt_id = command.ext.get("attemptId") or ""
-        self.lease: tuple[str, str] | None = connection.attributes.get(LEASE_OF)
         self.max_messages = 1
         self.invisible_ms = 0
         self.starts_at_min = True
