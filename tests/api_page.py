@@ -1,10 +1,12 @@
 """docs/api.md from the docstrings of the public names: `python3 tests/api_page.py` writes it.
 
-What is public: the names of `tiermq.__all__`, and of their classes what has no underscore and a docstring of its own.
+What is public: the names of `tiermq.__all__` and `tiermq.client.__all__`, and of their classes what has no underscore
+and a docstring of its own. Of the client's classes for asyncio: what their twins for threads have too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import re
@@ -13,23 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import tiermq
-from tiermq import errors
+from tiermq import client, errors
 from tiermq.kernel import pure
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 SECTIONS = {
     "Stores": ("LocalStore", "TieredStore", "AsyncStore", "NotUploaded"),
-    "Reading and consuming": ("MessageStream", "Consumer", "AsyncConsumer"),
+    "Reading and consuming": ("MessageStream", "AsyncStream", "Consumer", "AsyncConsumer"),
     "Messages, results and pages": ("Message", "StoredMessage", "PutResult", "PutResults", "GetPage", "QueryPage"),
     "Statuses": ("PutStatus", "GetStatus"),
     "History for data tools": ("read", "HistoryFrame"),
     "Client of a cluster": ("connect", "aconnect", "Decision", "RetryLater"),
+    "Classes of the client": (
+        *("client.Cluster", "client.Producer", "client.Transaction", "client.Consumer", "client.SimpleConsumer"),
+        *("client.AsyncCluster", "client.AsyncProducer", "client.AsyncTransaction", "client.AsyncConsumer"),
+        *("client.AsyncSimpleConsumer", "client.ReceivedMessage", "client.SendReceipt", "client.SendStatus"),
+        *("client.QueuePlace", "client.MessageQueue", "client.ClientTls"),
+    ),
     "Errors": ("errors",),
 }
 HEAD = """# Python API
 
-The names of the package `tiermq`, from their docstrings. Everything else is inside, and may change. The
-[embedded store](embedded.md) has the tutorial and recipes.
+The names of the packages `tiermq` and `tiermq.client`, from their docstrings. Everything else is inside, and may
+change. The [embedded store](embedded.md) and the [Python client](python_client.md) have tutorials and recipes.
 
 <!-- Written by `python3 tests/api_page.py`; a test compares. -->
 """
@@ -38,7 +46,8 @@ The names of the package `tiermq`, from their docstrings. Everything else is ins
 def page() -> str:
     """The whole page."""
     named = [name for names in SECTIONS.values() for name in names]
-    sections = {**SECTIONS, "More": tuple(name for name in tiermq.__all__ if name not in named)}
+    public = [*tiermq.__all__, *(f"client.{name}" for name in client.__all__)]
+    sections = {**SECTIONS, "More": tuple(name for name in public if name not in named)}
     parts = [HEAD]
     for title, names in sections.items():
         if names:
@@ -49,7 +58,8 @@ def page() -> str:
 
 def _entry(name: str) -> str:
     # The pure kernel has the signatures that the compiled one has, too.
-    value = getattr(pure, name, None) or getattr(tiermq, name)
+    home, _, own = name.rpartition(".")
+    value = getattr(pure, name, None) or getattr(client if home else tiermq, own)
     if name == "errors":
         return _errors()
     if inspect.isfunction(value):
@@ -62,19 +72,25 @@ def _entry(name: str) -> str:
 
 
 def _members(kind: Any) -> Iterator[tuple[str, str]]:
-    if kind.__init__ is not object.__init__ and kind.__name__ in ("Message", "AsyncStore"):
+    is_client = kind.__module__.startswith("tiermq.client")
+    if kind.__name__ in ("Message", "AsyncStore", "ClientTls"):
         yield _row(f"{kind.__name__}{_signature(kind.__init__)}"), "makes one"
+    elif is_client and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+        yield _row(", ".join(inspect.get_annotations(kind))), "its fields"
+    twin = None
+    if is_client and kind.__name__.startswith("Async"):
+        twin = vars(getattr(client, kind.__name__.removeprefix("Async")))
     seen = set()
     for owner in kind.__mro__:
         for name, value in vars(owner).items():
-            if name.startswith("_") or name in seen or owner is tuple:
+            if name.startswith("_") or name in seen or owner is tuple or (twin is not None and name not in twin):
                 continue
             seen.add(name)
             value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             text = inspect.getdoc(value) if isinstance(value, property) or inspect.isfunction(value) else None
             if text:
                 shown = name if isinstance(value, property) else f"{name}{_signature(value)}"
-                yield _row(shown), _row(" ".join(text.split("\n\n")[0].split()))
+                yield _row(shown), _row(" ".join((text if is_client else text.split("\n\n")[0]).split()))
 
 
 def _signature(function: Any) -> str:
