@@ -274,11 +274,10 @@ class AsyncProducer:
 
     def _begin(self, outgoing: Outgoing) -> FirstTry | None:
         """None: something has to be waited for before it is sent."""
-        topic = outgoing.topic
-        places = self._session.known_writable(topic)
+        topic, began_s = outgoing.topic, time.monotonic()
+        places = self._session.known_writable(topic, began_s)
         if not places:
             return None
-        began_s = time.monotonic()
         place = self._turn_of(topic, places, None, began_s)
         client = self._session.greeted(place.address)
         if client is None or client.credentials is not None:
@@ -290,9 +289,9 @@ class AsyncProducer:
     ) -> None:
         if answer.cancelled():
             self._settle(outgoing, later, None, _given_up(outgoing))
-        elif answer.exception() is None and answer.result().code == ResponseCode.SUCCESS:
+        elif answer.exception() is None and (command := answer.result()).code == ResponseCode.SUCCESS:
             try:
-                receipt = _receipt_of(outgoing, first.place, answer.result())
+                receipt = _receipt_of(outgoing, first.place, command)
             except RemotingError as error:
                 self._failed_count += 1
                 self._settle(outgoing, later, None, error)
@@ -323,12 +322,14 @@ class AsyncProducer:
         self, outgoing: Outgoing, later: AnyFuture, receipt: SendReceipt | None, problem: BaseException | None
     ) -> None:
         del self._open[later]
-        if not later.done():
+        try:
             if receipt is not None:
                 later.set_result(receipt)
             elif problem is not None:
                 later.set_exception(problem)
                 later.exception()  # Seen: the sender has the future.
+        except asyncio.InvalidStateError:
+            _log.debug("topic %s: its sender has cancelled a message's future", outgoing.topic)
         self.room.release(outgoing.size)
         if not self._open:
             self._none_is_open.set()
@@ -596,7 +597,10 @@ class AsyncProducer:
 
     def _turn_of(self, topic: str, places: Sequence[QueuePlace], failed: str | None, now_s: float) -> QueuePlace:
         """The next queue by turns, of a broker that has not just failed and is not avoided, if there is one."""
-        turn, count = next(self._turns.setdefault(topic, itertools.count())), len(places)
+        turns = self._turns.get(topic)
+        if turns is None:
+            turns = self._turns[topic] = itertools.count()
+        turn, count = next(turns), len(places)
         second = None
         for step in range(count):
             place = places[(turn + step) % count]
@@ -674,7 +678,8 @@ class AsyncProducer:
         return take()
 
 
-_STORED = frozenset(int(status.value) for status in SendStatus)
+_STATUSES = {int(status.value): status for status in SendStatus}
+_STORED = frozenset(_STATUSES)
 _COMPRESSED_AT_ONCE_BYTES = 64 << 10
 
 
@@ -687,7 +692,7 @@ def _receipt_of(outgoing: Outgoing, place: QueuePlace, answer: RemotingCommand) 
         int_field(answer, "queueOffset"),
         ext.get("msgId", ""),
         outgoing.unique_key,
-        SendStatus(answer.code),
+        _STATUSES[answer.code],
         ext.get("recallHandle"),
     )
 

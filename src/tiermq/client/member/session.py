@@ -131,10 +131,10 @@ class Session:
         self._routes[topic] = _KnownRoute(route, time.monotonic())
         return route
 
-    def known_writable(self, topic: str) -> tuple[QueuePlace, ...]:
+    def known_writable(self, topic: str, now_s: float) -> tuple[QueuePlace, ...]:
         """The queues that take messages, where that need not be asked for; else none."""
         known = self._routes.get(topic)
-        if known is None or known.route is None or time.monotonic() - known.at_s >= ROUTE_S:
+        if known is None or known.route is None or now_s - known.at_s >= ROUTE_S:
             return ()
         return known.route.writable
 
