@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from present import present
 from servers.loopback import free_ports
 from tiermq import Message
 from tiermq.client import Cluster, Producer, SendStatus
+from tiermq.client.member.session import ANYWHERE, make_client_id
 from tiermq.errors import BadConfig, BadFrame, IllegalMessage, RemotingError, RequestRefused
 from tiermq.kernel import FRAME_BYTES_MAX
 from tiermq.message.properties import get_text_property
@@ -397,6 +399,20 @@ def test_a_message_larger_than_a_frame_is_an_error_of_its_own_future(cluster: Cl
         with pytest.raises(BadFrame, match="at most"):
             large.result()
         assert {before.result().status, behind.result().status} == {SendStatus.SEND_OK}
+
+
+def test_no_name_is_looked_up_for_the_client_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made on the loop, which a slow name service would hold."""
+    asked: list[str] = []
+
+    class Probe(socket.socket):
+        def connect(self, address: Any) -> None:
+            asked.append(address[0])
+
+    monkeypatch.setattr("tiermq.client.member.session.socket.socket", Probe)
+    for servers in ("names.example:9876", "10.0.0.1:9876;names.example:9876", "[::1]:9876"):
+        make_client_id(servers)
+    assert asked == [ANYWHERE, "10.0.0.1", ANYWHERE]
 
 
 @pytest.mark.parametrize("run", LOOP_RUNS)
