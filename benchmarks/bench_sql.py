@@ -2,7 +2,7 @@
 
 A group-by over every message of a topic in a tier (a directory; 1,000,000 messages, quick 100,000). A round is one
 process, its start included: the interpreter's, and for Spark the JVM's. Both print the same rows, or it is an error.
-Processor time is of the process and of all that it waited for. Nothing is pinned: both have all cores.
+Nothing is pinned: both have all cores. `cpu_ratios` say nothing here: the JVM's processor time is not in them.
 """
 
 from __future__ import annotations

@@ -204,7 +204,9 @@ def verdict(ratio: float, target: Mapping[str, float | None] | None) -> str:
         return "below"
     if aim is not None and ratio >= aim:
         return "aim"
-    return "ok" if required is not None else "short of aim"
+    if required is not None:
+        return "ok"
+    return "short of aim" if aim is not None else ""
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:

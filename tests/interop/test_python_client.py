@@ -10,6 +10,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ import pytest
 
 import tiermq
 from interop.rocketmq import SMALL_FILES, Cluster, Distribution, Unavailable, fetch_servers
+from interop.test_offload_with_accounts import ACL_2, SECRETS
 from present import present
 from servers.loopback import stop
 from servers.serving import Serving
 from tiermq import Decision, Message, RetryLater, client
 from tiermq.client import ReceivedMessage
-from tiermq.errors import IllegalMessage, RequestRefused
+from tiermq.errors import IllegalMessage, RemotingError, RequestRefused
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
+from tiermq.remoting.tls import make_self_signed
 from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("python-client")]
@@ -46,10 +49,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def real_cluster(version: str, scratch: Path) -> Iterator[Cluster]:
-    try:
-        distribution = fetch_servers(version)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ {version} here: {reason}")
+    distribution = servers(version)
     (scratch / "home" / "conf").mkdir(parents=True)
     for name in ("namesrv", "broker"):  # 4.9 does not start without.
         (scratch / "home" / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
@@ -262,6 +262,76 @@ def test_popped_messages_are_acknowledged_or_come_again(
             again = consumer.receive()
         assert [(message.body, message.attempt) for message in again] == [(found[1].body, 2)]
         consumer.ack(again[0])
+
+
+# Brokers that let in known accounts only, or speak TLS only.
+
+
+def servers(version: str) -> Distribution:
+    try:
+        return fetch_servers(version)
+    except Unavailable as reason:
+        pytest.skip(f"no real RocketMQ {version} here: {reason}")
+
+
+def goes_through(cluster: client.Cluster, topic: str) -> None:
+    """Each kind of send, and a consumer that commits and leaves."""
+    cluster.create_topic(topic, 4)
+    with cluster.producer("shop") as producer:
+        producer.send(Message(topic, b"1"))
+        later = [producer.send_later(Message(topic, b"%d" % number)) for number in range(2, 12)]
+        producer.send_all([Message(topic, b"12"), Message(topic, b"13")])
+        assert len({each.result().message_id for each in later}) == 10
+    expected = sorted(b"%d" % number for number in range(1, 14))
+    assert sorted(message.body for message in received(cluster, f"G{topic}", 13, topic=topic)) == expected
+    with cluster.consumer(f"G{topic}", topic=topic, idle_s=2) as consumer:
+        assert list(consumer) == []
+
+
+def test_a_signed_client_is_let_in_and_others_are_refused(tmp_path: Path) -> None:
+    settings = {**SETTINGS, **ACL_2, "authConfigPath": tmp_path / "auth"}
+    with Cluster(servers("5.3.3"), tmp_path / "store", tmp_path / "home", settings) as running:
+        running.await_registered()
+        secret = SECRETS["operator"]
+        with tiermq.connect(running.name_server, access_key="operator", secret_key=secret) as cluster:
+            goes_through(cluster, "Signed")
+        for key, its_secret in ((None, None), ("operator", "another-secret")):
+            refuses(running.name_server, "Signed", access_key=key, secret_key=its_secret)
+
+
+def refuses(name_server: str, topic: str, **how: Any) -> None:
+    with (
+        tiermq.connect(name_server, **how) as cluster,
+        cluster.producer("shop", patience_s=1) as producer,
+        pytest.raises(RemotingError),
+    ):
+        producer.send(Message(topic, b"x"))
+
+
+def test_a_client_by_tls_is_let_in_and_another_certificate_is_refused(tmp_path: Path) -> None:
+    paths = {}
+    for name in ("server", "other"):
+        made = make_self_signed(name)
+        paths[name] = tmp_path / f"{name}.crt"
+        paths[name].write_text(made.certificate)
+        (tmp_path / f"{name}.key").write_text(made.key)
+    options = {
+        "tls.server.mode": "enforcing",
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.server.certPath": paths["server"],
+        "tls.server.keyPath": tmp_path / "server.key",
+        "tls.client.trustCertPath": paths["server"],
+        "tls.client.authServer": "false",
+    }
+    distribution = replace(servers("5.3.3"), options=tuple(f"-D{name}={value}" for name, value in options.items()))
+    with Cluster(distribution, tmp_path / "store", tmp_path / "home", SETTINGS) as running:
+        trusting = client.ClientTls(trusted_path=str(paths["server"]))
+        running.await_registered(trusting.context())
+        with tiermq.connect(running.name_server, tls=trusting) as cluster:
+            goes_through(cluster, "Secret")
+        for wrong in (False, client.ClientTls(trusted_path=str(paths["other"]))):
+            refuses(running.name_server, "Secret", tls=wrong)
 
 
 # In one group with Java, with kills on both sides.

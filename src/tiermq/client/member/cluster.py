@@ -208,10 +208,13 @@ class Producer(_OnLoop):
         return later
 
     def _begin(self) -> None:
-        """On the loop, or after its end. A producer that is closed sends nothing any more."""
+        """On the loop, or after its end in any thread. A producer that is closed sends nothing any more."""
         self._begin_is_due = False
-        while self._begun:
-            outgoing, choose, later = self._begun.popleft()
+        while True:
+            try:
+                outgoing, choose, later = self._begun.popleft()
+            except IndexError:
+                return
             if later.set_running_or_notify_cancel():
                 self._inner.launch(outgoing, choose, later)
             else:
