@@ -113,6 +113,26 @@ def test_poll_returns_lists_and_finishes_the_last_one(
         assert committed(broker, group, topic) == len(EXPECTED)
 
 
+def test_an_interrupted_poll_skips_nothing(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt comes when the messages are taken and the waiting thread has not seen them; the block ends well."""
+    fill(broker, topic)
+    with cluster.consumer(group, topic=topic, start="first") as consumer:
+        until(lambda: consumer.metrics["ready"] == len(EXPECTED))
+        submit = consumer._thread.submit
+
+        def interrupted(work: Any) -> Any:
+            submit(work).result()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as interrupting, pytest.raises(KeyboardInterrupt):
+            interrupting.setattr(consumer._thread, "submit", interrupted)
+            consumer.poll(32)
+    with cluster.consumer(group, topic=topic, idle_s=IDLE_S) as consumer:
+        assert sorted(message.body for message in consumer) == EXPECTED
+
+
 def test_without_auto_ack_only_what_was_acknowledged_is_done(
     broker: LocalBroker, cluster: Cluster, topic: str, group: str
 ) -> None:

@@ -297,7 +297,12 @@ class Consumer(_OnLoop):
 
     def poll(self, max_messages: int = 32, *, wait_s: float | None = 1.0) -> list[ReceivedMessage]:
         """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`."""
-        return self._run(self._inner.poll(max_messages, wait_s=wait_s))
+        found = self._cursor.next_many(max_messages)
+        if not found:
+            # Noted as given in this thread: what an interrupt keeps from it must not be done by the next call.
+            self._cursor.refill(self._run(self._inner.take(max_messages, wait_s)))
+            found = self._cursor.next_many(max_messages)
+        return found
 
     def ack(self, message: ReceivedMessage) -> None:
         """A message is done. For consumers without `auto_ack`. Any thread may call."""
