@@ -18,6 +18,7 @@ NAMES = (
     "columns",
     "verify",
     "spark",
+    "sql",
     "offload",
     "wire",
     "broker",
@@ -39,7 +40,7 @@ NAMES = (
 @click.pass_context
 def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[str, ...]) -> None:
     """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark,
-    offload, wire, broker, brokers, client, grpc, delivery, topics, replication, latency or compare.
+    sql, offload, wire, broker, brokers, client, grpc, delivery, topics, replication, latency or compare.
 
     Results are ratios first: against Java reference loops and against what the machine can do at all, measured in the
     same run. `compare` runs everything beside the real RocketMQ and writes a report with pictures. More arguments go to

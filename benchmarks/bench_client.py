@@ -1,11 +1,14 @@
-"""Our Python client beside two others, send and consume, on one broker.
+"""Our Python client beside three others, send and consume, on one broker.
 
-They are `rocketmq`, which wraps RocketMQ's C++ client, and `rocketmq-python-client`, the official one by gRPC.
+They are RocketMQ's own Java client, `rocketmq`, which wraps RocketMQ's C++ client, and `rocketmq-python-client`, the
+official one by gRPC.
 
-1 KiB, 64 in flight: futures here, 64 threads there, since those clients are used so. Each round is a process, which
-warms up before it measures; client and broker share the machine's cores. The broker is `tiermq serve`, or with
-`--rocketmq` the real one, within RocketMQ's proxy in local mode. A round of the gRPC client has a fifth of the
-messages. `cpu_ratios` compare the clients' own processor time.
+1 KiB, 64 in flight: futures here, 64 threads there, since those clients are used so. Consumers take a backlog: ours by
+a loop, Java's in 20 threads (its default), the C++ one in one thread, the gRPC one in its default. Each round is a
+process, which warms up before it measures; Java's is one process for all rounds, so that its compiled code stays warm,
+and its processor time has the start and the end of each client in it. Client and broker share the machine's cores. The
+broker is `tiermq serve`, or with `--rocketmq` the real one, within RocketMQ's proxy in local mode. A round of the gRPC
+client has a fifth of the messages. `cpu_ratios` compare the clients' own processor time.
 """
 
 from __future__ import annotations
@@ -17,16 +20,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tiermq
 from benchmarks import harness, store_side
 from benchmarks.bench_grpc import their_proxy
+from benchmarks.broker_side import Served
 from benchmarks.harness import JavaBench, Side
 from benchmarks.report import Report, Round
 from clients.environments import CLIENTS, GRPC_CLIENTS, Unavailable
+from interop.java_client import JavaClient
+from interop.rocketmq import Unavailable as NoRocketMQ
+from interop.rocketmq import fetch
 from servers.loopback import free_ports
 from servers.serving import Serving
 
@@ -39,7 +46,9 @@ WARM = 2_000
 TRIES = 3
 GRPC_SHARE = 5
 OTHERS = {"cpp": CLIENTS[0], "grpc": GRPC_CLIENTS[0]}
+JAVA_THREADS = 20
 BROKER = {"mapped_file_size_commit_log": 256 << 20}
+Load = Callable[..., dict[str, Any]]
 _groups = itertools.count()
 
 
@@ -58,8 +67,9 @@ def broker(directory: Path, *, is_rocketmq: bool) -> Iterator[tuple[str, str]]:
 class Sides:
     """Runs one round of one client."""
 
-    def __init__(self, name_server: str, endpoints: str, messages: int, scratch: Path) -> None:
+    def __init__(self, name_server: str, endpoints: str, messages: int, scratch: Path, java: Load | None) -> None:
         self._messages = messages
+        self._java = java
         self._job: dict[str, Any] = {
             "nameServer": name_server,
             "endpoints": endpoints,
@@ -70,11 +80,25 @@ class Sides:
 
     def round(self, client: str, work: str) -> Round:
         """The C++ client may crash: then its round is done again."""
+        if client == "java":
+            return self._java_round(work)
         for _ in range(TRIES if client == "cpp" else 1):
             found = self._once(client, work)
             if found is not None:
                 return found
         raise AssertionError(f"{client} ended without a figure")
+
+    def _java_round(self, work: str) -> Round:
+        assert self._java is not None
+        job: dict[str, Any] = {"kind": work, "messages": self._messages, "bytes": BYTES, "group": f"j{next(_groups)}"}
+        if work == "send":
+            job |= {"topic": "BenchSend", "threads": IN_FLIGHT, "timeoutMs": 30_000}
+        else:
+            job |= {"topic": "BenchConsume", "threads": JAVA_THREADS}
+        reported = self._java(**job)
+        if reported["failed"]:
+            raise SystemExit(f"java: {reported['failed']} of {reported['messages']} messages failed")
+        return Round(self._messages, self._messages * BYTES, reported["seconds"], reported["cpuSeconds"])
 
     def _once(self, client: str, work: str) -> Round | None:
         topic = "BenchSend" if work == "send" else "BenchConsume"
@@ -117,9 +141,9 @@ def run(argv: list[str]) -> dict[str, Any]:
     made = Report(NAME)
     made.environment |= {"messages": messages, "bytes": BYTES, "in_flight": IN_FLIGHT, "rocketmq": arguments.rocketmq}
     others = []
-    for name, client in OTHERS.items():
+    for name, foreign in OTHERS.items():
         try:
-            client.prepare()
+            foreign.prepare()
         except Unavailable as reason:
             made.environment[name] = str(reason)
         else:
@@ -127,11 +151,21 @@ def run(argv: list[str]) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
         broker(Path(scratch), is_rocketmq=arguments.rocketmq) as (name_server, endpoints),
+        contextlib.ExitStack() as stack,
     ):
+        java: Load | None = None
+        try:
+            jars = fetch()
+        except NoRocketMQ as reason:
+            made.environment["java"] = str(reason)
+        else:
+            client = JavaClient(Served(jars.version, jars.lib, jars.classes), name_server, Path(scratch))
+            java = stack.enter_context(client.loading())
+            others.insert(0, "java")
         fill(name_server, messages + WARM + 1_000)
-        sides = Sides(name_server, endpoints, messages, Path(scratch))
+        sides = Sides(name_server, endpoints, messages, Path(scratch), java)
         works: dict[str, Side] = {}
-        wanted = [("tiermq", "send"), ("tiermq-async", "send"), ("tiermq", "consume")]
+        wanted = [(side, work) for work in ("send", "consume") for side in ("tiermq", "tiermq-async")]
         wanted += [(name, work) for name in others for work in ("send", "consume")]
         for side, work in wanted:
             works[f"{side}_{work}"] = lambda side=side, work=work: sides.round(side, work)  # type: ignore[misc]
@@ -141,6 +175,8 @@ def run(argv: list[str]) -> dict[str, Any]:
             made.compare(f"client_send_vs_{name}", measured["tiermq_send"], measured[f"{name}_send"])
             made.compare(f"client_async_send_vs_{name}", measured["tiermq-async_send"], measured[f"{name}_send"])
             made.compare(f"client_consume_vs_{name}", measured["tiermq_consume"], measured[f"{name}_consume"])
+            consumed = measured["tiermq-async_consume"]
+            made.compare(f"client_async_consume_vs_{name}", consumed, measured[f"{name}_consume"])
         return harness.finish(made, options, Path(scratch), JavaBench(wanted=False), store_side.kernel())
 
 

@@ -115,17 +115,35 @@ def _against_put_loop(
 
 
 def embedded(made: Report, options: Options, directory: Path) -> None:
-    """`tiermq.LocalStore.put`, which raises what was refused, against the engine's own, which returns a status."""
+    """What a program's put costs more than the engine's own, which returns a status and raises nothing.
+
+    First both on warm files of full size: the call alone. Then before and after: the engine as it was opened before
+    there was an embedded store, with files of full size, and `tiermq.LocalStore.open`, whose files grow as it writes;
+    neither is warmed.
+    """
     count = messages_per_round(options)
-    with ExitStack() as stack:
-        sides: dict[str, Side] = {}
-        for name in ("engine_put", "embedded_put"):
-            store = stack.enter_context(store_side.open_store(directory / name, options.size))
-            chosen: Any = LocalStore(store) if name == "embedded_put" else store
-            sides[name] = store_side.Puts(chosen, count).round
-        measured = harness.alternate(sides, options.rounds, options.warmup)
-    made.add(measured)
-    made.compare("embedded_put_vs_engine", measured["embedded_put"], measured["engine_put"])
+
+    def pair(ratio: str, before: tuple[str, Any], after: tuple[str, Any]) -> None:
+        with ExitStack() as stack:
+            sides: dict[str, Side] = {}
+            for name, opened in (before, after):
+                sides[name] = store_side.Puts(stack.enter_context(opened), count).round
+            measured = harness.alternate(sides, options.rounds, options.warmup)
+        made.add(measured)
+        made.compare(ratio, measured[after[0]], measured[before[0]])
+
+    with harness.part_directory(directory) as place:
+        pair(
+            "embedded_put_vs_engine",
+            ("engine_put", store_side.open_store(place / "engine", options.size)),
+            ("embedded_put", LocalStore(store_side.open_store(place / "embedded", options.size))),
+        )
+    with harness.part_directory(directory) as place:
+        pair(
+            "embedded_open_put_vs_full_files",
+            ("full_files_put", store_side.open_store(place / "full", options.size, warm_maped_file_enable=False)),
+            ("embedded_open_put", store_side.open_embedded_store(place / "growing", options.size)),
+        )
 
 
 def batch(made: Report, options: Options, directory: Path, java: JavaBench) -> None:

@@ -15,6 +15,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,12 +73,7 @@ def tiermq_async_send(job: Job) -> None:
             await send(job["messages"])
             tell(began, cpu)
 
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work())
-    else:
-        uvloop.run(work())
+    run_quickly(work())
 
 
 def tiermq_consume(job: Job) -> None:
@@ -93,6 +89,34 @@ def tiermq_consume(job: Job) -> None:
         for _ in range(job["messages"]):
             assert next(consumer).body
         tell(began, cpu)
+
+
+def tiermq_async_consume(job: Job) -> None:
+    import tiermq
+
+    async def work() -> None:
+        async with (
+            tiermq.aconnect(job["nameServer"]) as cluster,
+            cluster.consumer(job["group"], topic=job["topic"], start="first") as consumer,
+        ):
+            for _ in range(WARM_MESSAGES):
+                await anext(consumer)
+            began, cpu = time.perf_counter(), time.process_time()
+            for _ in range(job["messages"]):
+                assert (await anext(consumer)).body
+            tell(began, cpu)
+
+    run_quickly(work())
+
+
+def run_quickly(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 def cpp_send(job: Job) -> None:
@@ -133,7 +157,7 @@ def cpp_consume(job: Job) -> None:
 
     consumer = rocketmq.PushConsumer(job["group"])
     consumer.set_namesrv_addr(job["nameServer"])
-    consumer.set_thread_count(job.get("threads", 1))
+    consumer.set_thread_count(1)
     warm, done = threading.Event(), threading.Event()
     lock, seen = threading.Lock(), 0
 
@@ -215,6 +239,7 @@ WORKS = {
     ("tiermq", "send"): tiermq_send,
     ("tiermq-async", "send"): tiermq_async_send,
     ("tiermq", "consume"): tiermq_consume,
+    ("tiermq-async", "consume"): tiermq_async_consume,
     ("cpp", "send"): cpp_send,
     ("cpp", "consume"): cpp_consume,
     ("grpc", "send"): grpc_send,

@@ -46,6 +46,7 @@ TARGETS: Mapping[str, Target] = {
     "put_handle_vs_java": Target(None, 1.4),
     "put_pure_vs_java": Target(0.12),
     "embedded_put_vs_engine": Target(0.98),
+    "embedded_open_put_vs_full_files": Target(0.98),
     "put_many_vs_java": Target(1.7, 2.0),
     "put_many_vs_memcpy": Target(0.55, 0.7),
     "group_commit_vs_single_flush": Target(100.0),
@@ -80,6 +81,7 @@ TARGETS: Mapping[str, Target] = {
     "scan_vs_parquet": Target(0.7, 1.0),
     "scan_named_vs_parquet": Target(0.9, 1.0),
     "count_vs_parquet": Target(None, 1.0),
+    "sql_vs_spark": Target(5.0),
     "offload_by_plan_vs_shuffle": Target(2.5, 5.0),
     "offload_two_cores_vs_one": Target(1.6),
     "wire_offload_tiermq_vs_directory": Target(0.5),
@@ -107,12 +109,18 @@ TARGETS: Mapping[str, Target] = {
     "send_1024_cpu_vs_rocketmq": Target(1.0, 2.0),
     "batch_cpu_vs_rocketmq": Target(1.0, 2.0),
     "consume_cpu_vs_rocketmq": Target(1.0, 2.0),
+    "client_send_vs_java": Target(None),
+    "client_async_send_vs_java": Target(None),
+    "client_consume_vs_java": Target(None),
+    "client_async_consume_vs_java": Target(None),
     "client_send_vs_cpp": Target(1.0),
     "client_async_send_vs_cpp": Target(1.0),
     "client_consume_vs_cpp": Target(1.5),
+    "client_async_consume_vs_cpp": Target(1.5),
     "client_send_vs_grpc": Target(5.0),
     "client_async_send_vs_grpc": Target(5.0),
     "client_consume_vs_grpc": Target(5.0),
+    "client_async_consume_vs_grpc": Target(5.0),
     "grpc_send_vs_proxy": Target(1.0),
     "grpc_receive_vs_proxy": Target(1.2),
     "grpc_send_cpu_vs_proxy": Target(1.43),  # At most 0.7 of the proxy's time for a message.
@@ -219,7 +227,9 @@ def verdict(ratio: float, target: Mapping[str, float | None] | None) -> str:
         return "below"
     if aim is not None and ratio >= aim:
         return "aim"
-    return "ok" if required is not None else "short of aim"
+    if required is not None:
+        return "ok"
+    return "short of aim" if aim is not None else ""
 
 
 def print_result(result: Mapping[str, Any], as_json: bool) -> None:

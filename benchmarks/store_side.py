@@ -20,6 +20,7 @@ import tiermq.kernel
 from benchmarks import harness, workload
 from benchmarks.harness import settle, timed
 from benchmarks.report import Round
+from tiermq import LocalStore as EmbeddedStore
 from tiermq import Message
 from tiermq.clock import SystemClock
 from tiermq.commitlog.recovery import verify_log
@@ -51,11 +52,28 @@ def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
     # A store that closes with its dispatch paused warns that the next start will check it. This one has no next start.
     logging.getLogger("tiermq").setLevel(logging.ERROR)
     store = LocalStore.open(directory, mapped_file_size_commit_log=log_size, **settings)
+    _pause(store)
+    return store
+
+
+def open_embedded_store(directory: Path, log_size: int) -> EmbeddedStore:
+    """The same as programs open it: its files grow, and are not warmed."""
+    logging.getLogger("tiermq").setLevel(logging.ERROR)
+    store = EmbeddedStore.open(
+        directory,
+        mapped_file_size_commit_log=log_size,
+        flush_interval_commit_log=HOUR_MS,
+        disk_max_used_space_ratio=95,
+    )
+    _pause(store._local)
+    return store
+
+
+def _pause(store: LocalStore) -> None:
     store._parts.reput.paused = True
     with store._parts.dispatch.lock:  # The current round of the dispatch is over.
         pass
     settle()  # The file behind is being warmed now.
-    return store
 
 
 def sample_message(number: int, body: bytes, key: bytes) -> Message:
@@ -84,7 +102,7 @@ def message_batches() -> list[list[Message]]:
 class Puts:
     """Single puts: the whole pool again and again through `store.put`."""
 
-    def __init__(self, store: LocalStore, count: int) -> None:
+    def __init__(self, store: LocalStore | EmbeddedStore, count: int) -> None:
         self._store = store
         self._pool = message_pool()
         self._turns = -(-count // len(self._pool))

@@ -1,11 +1,12 @@
 """docs/api.md from the docstrings of the public names: `python3 tests/api_page.py` writes it.
 
-What is public: the names in `__all__` of `tiermq` and of `OTHERS`, and of their classes what has no underscore and a
-docstring of its own.
+What is public: the names in `__all__` of `tiermq`, of `tiermq.client` and of `OTHERS`, and of their classes what has no
+underscore and a docstring of its own. Of the client's classes for asyncio: what their twins for threads have too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import importlib
 import inspect
@@ -16,33 +17,38 @@ from pathlib import Path
 from typing import Any
 
 import tiermq
-from tiermq import errors
+from tiermq import client, errors
 from tiermq.kernel import pure
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 SECTIONS = {
     "Stores": ("LocalStore", "TieredStore", "AsyncStore", "NotUploaded"),
-    "Reading and consuming": ("MessageStream", "Consumer", "AsyncConsumer"),
+    "Reading and consuming": ("MessageStream", "AsyncStream", "Consumer", "AsyncConsumer"),
     "Messages, results and pages": ("Message", "StoredMessage", "PutResult", "PutResults", "GetPage", "QueryPage"),
     "Statuses": ("PutStatus", "GetStatus"),
     "History for data tools": ("read", "HistoryFrame"),
     "Client of a cluster": ("connect", "aconnect", "Decision", "RetryLater"),
+    "Classes of the client": (
+        *("client.Cluster", "client.Producer", "client.Transaction", "client.Consumer", "client.SimpleConsumer"),
+        *("client.AsyncCluster", "client.AsyncProducer", "client.AsyncTransaction", "client.AsyncConsumer"),
+        *("client.AsyncSimpleConsumer", "client.ReceivedMessage", "client.SendReceipt", "client.SendStatus"),
+        *("client.QueuePlace", "client.MessageQueue", "client.ClientTls"),
+    ),
     "Errors": ("errors",),
 }
 OTHERS = {
-    "tiermq.client": "A cluster from outside, a request at a time. Its members are made by `tiermq.connect`, above.",
     "tiermq.spark": 'For [Spark](spark.md): sessions, scans, tables. `spark.read.format("tiermq")` needs none of them.',
     "tiermq.testing": "A broker inside a test, also as the pytest fixture `tiermq_broker`: [testing](testing.md).",
 }
 MADE = (
-    "Access", "AsyncStore", "BlockingCluster", "ClusterClient", "LocalBroker", "Message", "MovableClock", "Producer",
-    "ScanMeter", "SparkRunner",
+    "AsyncStore", "ClientTls", "LocalBroker", "Message", "MovableClock", "ScanMeter", "SparkRunner",
 )  # fmt: skip
 """Classes of which a program makes objects by their name."""
 HEAD = """# Python API
 
 The names of the packages `tiermq`, `tiermq.client`, `tiermq.spark` and `tiermq.testing`, from their docstrings.
-Everything else is inside, and may change. The [embedded store](embedded.md) has the tutorial and recipes.
+Everything else is inside, and may change. The [embedded store](embedded.md) and the [Python client](python_client.md)
+have tutorials and recipes.
 
 <!-- Written by `python3 tests/api_page.py`; a test compares. -->
 """
@@ -51,19 +57,25 @@ Everything else is inside, and may change. The [embedded store](embedded.md) has
 def page() -> str:
     """The whole page."""
     named = [name for names in SECTIONS.values() for name in names]
-    sections = {**SECTIONS, "More": tuple(name for name in tiermq.__all__ if name not in named)}
+    public = [*tiermq.__all__, *(f"client.{name}" for name in client.__all__)]
+    sections = {**SECTIONS, "More": tuple(name for name in public if name not in named)}
     parts = [HEAD]
     for title, names in sections.items():
         if names:
             parts.append(f"## {title}\n")
-            parts += [_entry("tiermq", name, getattr(tiermq, name)) for name in names]
-    shown = [getattr(tiermq, name) for name in tiermq.__all__]
+            parts += [_entry("tiermq", name, _value_of(name)) for name in names]
+    shown = [_value_of(name) for name in public]
     for module, words in OTHERS.items():
         package = importlib.import_module(module)
         values = {name: getattr(package, name) for name in sorted(package.__all__)}
         parts.append(f"## {module}\n\n{words}\n")
         parts += [_entry(module, name, value) for name, value in values.items() if value not in shown]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _value_of(name: str) -> Any:
+    home, _, own = name.rpartition(".")
+    return getattr(client if home else tiermq, own)
 
 
 def _entry(module: str, name: str, value: Any) -> str:
@@ -81,19 +93,27 @@ def _entry(module: str, name: str, value: Any) -> str:
 
 
 def _members(kind: Any) -> Iterator[tuple[str, str]]:
+    is_client = kind.__module__.startswith("tiermq.client")
     if kind.__init__ is not object.__init__ and kind.__name__ in MADE:
         yield _row(f"{kind.__name__}{_signature(kind.__init__)}"), "makes one"
+    elif is_client and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+        yield _row(", ".join(inspect.get_annotations(kind))), "its fields"
+    twin = None
+    if is_client and kind.__name__.startswith("Async"):
+        twin = vars(getattr(client, kind.__name__.removeprefix("Async")))
     seen = set()
     for owner in kind.__mro__:
         for name, value in vars(owner).items():
             if name.startswith("_") or name in seen or not owner.__module__.startswith("tiermq"):
+                continue
+            if twin is not None and name not in twin:
                 continue
             seen.add(name)
             value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             text = inspect.getdoc(value) if isinstance(value, property) or inspect.isfunction(value) else None
             if text:
                 shown = name if isinstance(value, property) else f"{name}{_signature(value)}"
-                yield _row(shown), _row(" ".join(text.split("\n\n")[0].split()))
+                yield _row(shown), _row(" ".join((text if is_client else text.split("\n\n")[0]).split()))
 
 
 def _signature(function: Any) -> str:

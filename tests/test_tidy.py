@@ -273,8 +273,8 @@ CALLED_BY_OTHERS = {
 }  # fmt: skip
 DOCUMENTED_FOR_USERS = {
     "as_metrics", "born_at", "committed_offset", "count_rows", "from_properties", "get_fragments",
-    "leave_open", "poll", "restart", "roll_back", "send_later", "send_oneway", "show_in", "simple_consumer",
-    "to_pandas", "try_put", "try_put_many", "write_broker_state",
+    "leave_open", "poll", "restart", "roll_back", "send_oneway", "show_in", "simple_consumer", "to_pandas",
+    "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}

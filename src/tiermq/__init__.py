@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tiermq.client.member.cluster import connect
     from tiermq.client.member.handlers import RetryLater
     from tiermq.client.member.transactions import Decision
-    from tiermq.embedded.async_store import AsyncConsumer, AsyncStore
+    from tiermq.embedded.async_store import AsyncConsumer, AsyncStore, AsyncStream
     from tiermq.embedded.consumer import Consumer
     from tiermq.embedded.history_frame import HistoryFrame, read
     from tiermq.embedded.local_store import LocalStore
@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncConsumer": "tiermq.embedded.async_store",
     "AsyncStore": "tiermq.embedded.async_store",
+    "AsyncStream": "tiermq.embedded.async_store",
     "Consumer": "tiermq.embedded.consumer",
     "Decision": "tiermq.client.member.transactions",
     "GetPage": "tiermq.kernel",
@@ -54,6 +55,7 @@ _HOMES = {
 __all__ = [
     "AsyncConsumer",
     "AsyncStore",
+    "AsyncStream",
     "Consumer",
     "Decision",
     "GetPage",

@@ -51,6 +51,6 @@ def test_grpc_is_measured_beside_the_real_proxy(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_client_is_measured_beside_those_that_can_be_had(tmp_path: Path) -> None:
     result = as_printed(bench_client.run([*TINY, "--messages", "500", "--dir", str(tmp_path)]))
-    others = [name for name in bench_client.OTHERS if name not in result["environment"]]
-    kinds = ("client_send", "client_async_send", "client_consume")
+    others = [name for name in (*bench_client.OTHERS, "java") if name not in result["environment"]]
+    kinds = ("client_send", "client_async_send", "client_consume", "client_async_consume")
     assert set(result["ratios"]) == {f"{kind}_vs_{name}" for kind in kinds for name in others}

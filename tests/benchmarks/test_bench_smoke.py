@@ -39,6 +39,7 @@ def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
                 "put_vs_java",
                 "put_handle_vs_java",
                 "embedded_put_vs_engine",
+                "embedded_open_put_vs_full_files",
                 "put_many_vs_java",
                 "put_many_vs_memcpy",
                 "group_commit_vs_single_flush",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import (
+    bench_sql,
     process_tree,
     spark_export_side,
     spark_idle_side,
@@ -181,3 +182,13 @@ def test_a_row_gives_its_ratios_and_leaves_nothing_behind(tmp_path: Path, part: 
     if part == "key":
         assert result["rates"]["key_segments"] == 10_000
         assert result["ratios"]["key_bytes_stored_vs_read"] >= 1000
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+def test_a_typed_query_is_measured_against_spark_with_both_starts(tmp_path: Path) -> None:
+    words = ["--quick", "--rounds", "1", "--warmup", "1", "--core", "none", "--messages", "800", "--dir", str(tmp_path)]
+    result = bench_sql.run(words)
+    assert set(result["ratios"]) == {"sql_vs_spark"}
+    assert {"tiermq_sql_median_seconds", "spark_sql_median_seconds"} <= set(result["rates"])
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
+from tiermq.embedded.duckdb_query import advice
 from tiermq.store.local_store import LocalStore
 
 
@@ -64,6 +66,18 @@ def test_mistakes_are_explained_in_a_sentence(store: Path) -> None:
     assert (wrong.exit_code, "Tables are" in wrong.output) == (1, True)
     assert "did you mean 'orders'" in run("select 1", "--store", store, "--topic", "order").output
     assert "tiermq pipeline sql" in run("--help").output
+
+
+def test_a_query_that_reads_much_is_answered_with_a_note_about_spark(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = ("select count(body) c from orders", "--store", store)
+    assert "spark" not in run(*query).stderr.lower()
+    monkeypatch.setattr("tiermq.embedded.duckdb_query.advice", partial(advice, least=1))
+    found = run(*query)
+    assert (found.exit_code, found.stdout) == (0, "c\n30\n")
+    assert "tiermq pipeline sql --master local[*]" in found.stderr
+    assert "tiermq pipeline sql" in run(*query, "--dry-run").output
 
 
 COUNT = "select count(*) from orders"

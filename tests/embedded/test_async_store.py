@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -10,16 +11,20 @@ from typing import Any
 
 import pytest
 
-from tiermq import AsyncStore, LocalStore, Message
+from loop_runs import LOOP_RUNS, Run
+from present import present
+from tiermq import AsyncStore, LocalStore, Message, MessageStream
 from tiermq.errors import IllegalMessage, NotDurable, PutRefused, StoreClosed
 from tiermq.status import PutStatus
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+@pytest.fixture(params=LOOP_RUNS)
+def run(request: pytest.FixtureRequest) -> Run:
+    chosen: Run = request.param
+    return chosen
 
 
-def test_messages_are_put_read_and_found(tmp_path: Path) -> None:
+def test_messages_are_put_read_and_found(run: Run, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncStore(tmp_path) as store:
             results = await asyncio.gather(*(store.put(Message("orders", b"%d" % n)) for n in range(100)))
@@ -44,15 +49,30 @@ def test_messages_are_put_read_and_found(tmp_path: Path) -> None:
     run(work())
 
 
-def test_puts_that_wait_for_the_disk_share_its_flushes(tmp_path: Path) -> None:
+def test_puts_that_wait_for_the_disk_share_its_flushes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with AsyncStore(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
-            local = store.store._local
-            before = local._parts.flusher.flush_count
-            results = await asyncio.gather(*(store.put(Message("orders", b"%d" % n)) for n in range(200)))
+            local, waiting = store.store._local, itertools.count(1)
+            flusher, when_durable = local._parts.flusher, local.when_durable
+            before, all_wait = flusher.flush_count, asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def counted(end_offset: int, call: Any) -> None:
+                when_durable(end_offset, call)
+                if next(waiting) == 200:
+                    loop.call_soon_threadsafe(all_wait.set)
+
+            with monkeypatch.context() as counting:
+                counting.setattr(local, "when_durable", counted)
+                with flusher._flush_lock:  # No flush begins before all of them wait.
+                    puts = [asyncio.create_task(store.put(Message("orders", b"%d" % n))) for n in range(200)]
+                    await all_wait.wait()
+                results = await asyncio.gather(*puts)
             assert all(result.ok for result in results)
             assert local.flushed_where >= max(result.end_offset for result in results)
-            assert local._parts.flusher.flush_count - before < 150
+            assert flusher.flush_count - before <= 2
             await store.put_many([Message("orders", b""), Message("orders", b"")])
             with pytest.raises(PutRefused, match="1 of 2"):
                 await store.put_many([Message("orders", b""), Message("a b", b"")])
@@ -60,7 +80,7 @@ def test_puts_that_wait_for_the_disk_share_its_flushes(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_disk_that_does_not_confirm_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_confirm_raises(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with AsyncStore(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
             local = store.store._local
@@ -71,7 +91,7 @@ def test_a_disk_that_does_not_confirm_raises(tmp_path: Path, monkeypatch: pytest
     run(work())
 
 
-def test_the_loop_goes_on_while_a_put_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_goes_on_while_a_put_waits(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The put hangs until the loop itself lets it go on: a loop that were blocked would never get there."""
 
     async def work() -> None:
@@ -94,7 +114,7 @@ def test_the_loop_goes_on_while_a_put_waits(tmp_path: Path, monkeypatch: pytest.
     run(work())
 
 
-def test_waiting_readers_hold_no_thread(tmp_path: Path) -> None:
+def test_waiting_readers_hold_no_thread(run: Run, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncStore(tmp_path) as store:
 
@@ -117,12 +137,12 @@ def test_waiting_readers_hold_no_thread(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_consumer_group_keeps_its_position(tmp_path: Path) -> None:
+def test_a_consumer_group_keeps_its_position(run: Run, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncStore(tmp_path) as store:
             await store.put_many([Message("orders", b"%d" % n) for n in range(5)])
             async with store.consumer("orders", group="audit") as consumer:
-                first = await consumer.receive()
+                first = present(await consumer.receive())
                 assert first.body == b"0"
                 await consumer.retry(first, after_s=0)
                 assert [message.body for message in await consumer.take(2)] == [b"1", b"2"]
@@ -132,7 +152,7 @@ def test_a_consumer_group_keeps_its_position(tmp_path: Path) -> None:
                 assert await consumer.lag() == 0
                 await consumer.seek("first")
                 assert await consumer.lag() == 5
-                again = await consumer.receive()
+                again = present(await consumer.receive())
                 await consumer.dead_letter(again)
             assert len(await store.get("%DLQ%audit")) == 1
             consumer = store.consumer("orders", group="audit", wait_s=0.01)
@@ -147,17 +167,156 @@ def test_a_consumer_group_keeps_its_position(tmp_path: Path) -> None:
             with pytest.raises(ZeroDivisionError):
                 await fail()
             async with store.consumer("orders", group="other") as other:
-                assert (await other.receive()).body == b"0"
+                assert present(await other.receive()).body == b"0"
 
     run(work())
 
 
-def test_it_opens_by_await_and_with_a_tier(tmp_path: Path) -> None:
+class Gate:
+    """Holds the thread of the first read that has found a message, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.inside = self.inside_most = 0
+        read, lock = MessageStream.next_with_queue, threading.Lock()
+
+        def held(stream: MessageStream) -> Any:
+            with lock:
+                self.inside += 1
+                self.inside_most = max(self.inside, self.inside_most)
+            found = read(stream)
+            if found is not None and not self.reached.is_set():
+                self.reached.set()
+                assert self.opened.wait(60)
+            with lock:
+                self.inside -= 1
+            return found
+
+        monkeypatch.setattr(MessageStream, "next_with_queue", held)
+
+    async def cancel_inside(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Cancel it while its thread reads; the thread goes on when the gate is opened."""
+        task = asyncio.create_task(work)
+        await asyncio.to_thread(self.reached.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_a_receive_that_is_cancelled_inside_its_read_loses_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            await store.put_many([Message("orders", b"%d" % n) for n in range(5)])
+            async with store.consumer("orders", group="audit") as consumer:
+                gate = Gate(monkeypatch)
+                await gate.cancel_inside(consumer.receive(wait_s=60))
+                second = asyncio.create_task(consumer.take(3))
+                third = asyncio.create_task(consumer.receive())
+                await asyncio.sleep(0)
+                gate.opened.set()
+                assert [message.body for message in await second] == [b"0", b"1", b"2"], "in the order of the queue"
+                assert present(await third).body == b"3"
+                assert gate.inside_most == 1, "one thread at a time"
+                await consumer.commit()
+                assert await consumer.lag() == 1
+
+    run(work())
+
+
+def test_what_a_cancelled_receive_took_is_neither_consumed_nor_given(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            await store.put_many([Message("orders", b"%d" % n) for n in range(3)])
+            async with store.consumer("orders", group="audit") as consumer:
+                gate = Gate(monkeypatch)
+                await gate.cancel_inside(consumer.take(2))
+                gate.opened.set()
+                await consumer.commit()
+                assert await consumer.lag() == 3
+            async with store.consumer("orders", group="audit") as consumer:
+                assert [message.body async for message in consumer] == [b"0", b"1", b"2"]
+
+    run(work())
+
+
+def test_a_stream_that_is_cancelled_inside_its_read_goes_on_without_a_gap(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            await store.put_many([Message("orders", b"%d" % n) for n in range(5)])
+            stream, gate = store.read("orders"), Gate(monkeypatch)
+            await gate.cancel_inside(anext(stream))
+            gate.opened.set()
+            assert [message.body async for message in stream] == [b"%d" % n for n in range(5)]
+
+    run(work())
+
+
+def test_a_consumer_whose_opening_is_cancelled_can_be_used_and_closed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            await store.put(Message("orders", b"0"))
+            opening, opened = threading.Event(), threading.Event()
+            make = store.store.consumer
+
+            def slow(*arguments: Any, **named: Any) -> Any:
+                opening.set()
+                assert opened.wait(60)
+                return make(*arguments, **named)
+
+            monkeypatch.setattr(store.store, "consumer", slow)
+            consumer = store.consumer("orders", group="audit")
+            task = asyncio.create_task(consumer.receive())
+            await asyncio.to_thread(opening.wait)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            opened.set()
+            await closing
+            async with store.consumer("orders", group="audit") as other:
+                assert present(await other.receive()).body == b"0"
+
+    run(work())
+
+
+def test_refusals_under_sync_flush_are_statuses_and_block_no_other_put(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk confirms nothing until the end: a `try_put` that waited in the thread would hold the others."""
+
+    async def work() -> None:
+        async with AsyncStore(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
+            local, waiting = store.store._local, list[Any]()
+            monkeypatch.setattr(local, "when_durable", lambda _end, call: waiting.append(call))
+            one = asyncio.create_task(store.try_put(Message("orders", b"0")))
+            many = asyncio.create_task(store.try_put_many([Message("orders", b"1"), Message("a b", b"")]))
+            raises = asyncio.create_task(store.put(Message("orders", b"2")))
+            while len(waiting) < 3:
+                await asyncio.sleep(0)
+            for call in waiting:
+                call(PutStatus.FLUSH_DISK_TIMEOUT)
+            assert (await one).status is PutStatus.FLUSH_DISK_TIMEOUT
+            assert [each.status for each in await many] == [PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.MESSAGE_ILLEGAL]
+            with pytest.raises(NotDurable):
+                await raises
+
+    run(work())
+
+
+def test_it_opens_by_await_and_with_a_tier(run: Run, tmp_path: Path) -> None:
     async def work() -> None:
         store = await AsyncStore(tmp_path / "s", tier=tmp_path / "t")
         await store.put(Message("orders", b"coffee"))
         assert await store.flush_to_tier()
-        assert (await store.close()).messages == 0
+        assert present(await store.close()).messages == 0
         closed = AsyncStore(tmp_path / "x")
         assert "not open" in repr(closed)
         with pytest.raises(StoreClosed, match="opened"):

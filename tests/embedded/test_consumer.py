@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from present import present
 from simulation.manual_clock import ManualClock
 from tiermq import Consumer, LocalStore, Message
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
-from tiermq.errors import BadConfig, IllegalMessage, StoreClosed, StoreError
+from tiermq.errors import BadConfig, IllegalMessage, StoreClosed, StoreError, TierError
 from waiting import until
 
 
@@ -310,3 +311,51 @@ def test_offsets_are_written_while_a_consumer_runs(tmp_path: Path, manual_clock:
             consumer.receive()
             written = ConsumerOffsets(str(tmp_path / "config"), manual_clock)
             assert written.queues("audit", "orders") == {0: 1}
+
+
+def test_a_read_that_fails_loses_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read fails the first time, as one from a tier that is away. What was taken before is given later."""
+    with opened(tmp_path) as store:
+        put(store, *(b"%d" % number for number in range(7)))
+        monkeypatch.setattr("tiermq.embedded.message_stream.STREAMED_PAGE", 3)
+        page, failed = store._page, set[int]()
+
+        def fails_once(topic: str, queue_id: int, offset: int, *more: Any, **named: Any) -> Any:
+            if topic == "orders" and offset and offset not in failed:
+                failed.add(offset)
+                raise TierError(f"no answer for {offset}")
+            return page(topic, queue_id, offset, *more, **named)
+
+        monkeypatch.setattr(store, "_page", fails_once)
+        found: list[bytes] = []
+        with store.consumer("orders", group="audit") as consumer:
+            while len(found) < 7:
+                with suppress(TierError):
+                    found += [message.body for message in consumer.take(5)]
+        assert found == [b"%d" % number for number in range(7)]
+        failed.clear()
+        stream, found = store.read("orders"), []
+        while len(found) < 7:
+            with suppress(TierError):
+                found.append(present(stream.next_now()).body)
+        assert found == [b"%d" % number for number in range(7)]
+        assert failed == {3, 6}
+
+
+def test_offsets_that_cannot_be_written_lose_no_message(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, manual_clock) as store:
+        put(store, b"1", b"2", b"3")
+        with store.consumer("orders", group="audit") as consumer:
+            assert present(consumer.receive()).body == b"1"
+            with monkeypatch.context() as broken:
+
+                def refuse() -> None:
+                    raise OSError("no space")
+
+                broken.setattr(consumer._state.offsets, "flush", refuse)
+                manual_clock.advance_ms(6_000)
+                with pytest.raises(OSError, match="no space"):
+                    consumer.take(2)
+            assert [message.body for message in consumer.take(2)] == [b"2", b"3"]

@@ -11,7 +11,7 @@ import sys
 import threading
 
 import tiermq
-from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.client import ReceivedMessage
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -34,8 +35,10 @@ from tiermq.embedded.tiered_store import TieredStore
 from tiermq.errors import StoreClosed
 from tiermq.kernel import GetPage, Message, PutResult, PutResults
 from tiermq.kernel.columns import TIME_MAX_MS
+from tiermq.message.stored_message import StoredMessage
 from tiermq.status import PutStatus
 from tiermq.store.reader import QueryPage
+from tiermq.tier.tiered_store import NotUploaded
 
 READER_THREADS = 8
 PREFETCHED = 256
@@ -45,8 +48,9 @@ Source = TypeVar("Source", bound=MessageStream | Consumer)
 
 
 class AsyncStore:
-    """See the module. Belongs to the event loop in which it was opened. Options are those of `LocalStore.open` and,
-    with `tier`, of `TieredStore.open`.
+    """An embedded store for asyncio: nothing in it blocks the event loop, calls run in threads of its own. Belongs to
+    the event loop in which it was opened. Options are those of `LocalStore.open` and, with `tier`, of
+    `TieredStore.open`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, tier: Location | None = None, **settings: Any) -> None:
@@ -81,10 +85,10 @@ class AsyncStore:
     ) -> None:
         await self.close()
 
-    async def close(self) -> Any:
-        """Make everything durable, upload what a tier lacks, and close; what `close` of the store returns."""
+    async def close(self) -> NotUploaded | None:
+        """Make everything durable, upload what a tier lacks, and close. With a tier: what is left to upload."""
         store = self._store
-        left = None
+        left: NotUploaded | None = None
         if store is not None and store.is_open:
             left = await asyncio.get_running_loop().run_in_executor(self._writer, store.close)
         self._readers.shutdown(wait=False)
@@ -101,14 +105,14 @@ class AsyncStore:
     # Putting
 
     async def put(self, message: Message) -> PutResult:
-        """Store one message; durable as the settings require when it returns. Raises what `LocalStore.put` raises."""
+        """Store one message; durable as the settings require when it returns. Raises what `LocalStore.put` raises.
+
+        A put that is cancelled may be stored all the same.
+        """
         store = self.store
-        if store.config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+        if not self._waits_for_disk:
             return await self._write(store.put, message)
-        result = await self._write(store._local.append, message)
-        if result.status is PutStatus.PUT_OK and message.waits_for_store:
-            status = await self._durable(result.end_offset)
-            result = result if status is PutStatus.PUT_OK else result.with_status(status)
+        result = await self.try_put(message)
         if result.status is not PutStatus.PUT_OK:
             store._raise_refusal(message, result)
         return result
@@ -116,22 +120,42 @@ class AsyncStore:
     async def put_many(self, messages: Iterable[Message]) -> PutResults:
         """Store messages in one call, in order. Raises what `LocalStore.put_many` raises."""
         store, batch = self.store, list(messages)
-        if store.config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+        if not self._waits_for_disk:
             return await self._write(store.put_many, batch)
-        results = await self._write(store._local.appender.put_many, batch)
-        if results.end_offset >= 0 and any(message.waits_for_store for message in batch):
-            status = await self._durable(results.end_offset)
-            results = results if status is PutStatus.PUT_OK else results.with_status(status)
+        results = await self.try_put_many(batch)
         check_all(store._local, batch, results)
         return results
 
     async def try_put(self, message: Message) -> PutResult:
         """`put` for those who ask: a refusal is the result's `status`."""
-        return await self._write(self.store.try_put, message)
+        store = self.store
+        if not self._waits_for_disk:
+            return await self._write(store.try_put, message)
+        result = await self._write(store._local.append, message)
+        if result.status is PutStatus.PUT_OK and message.waits_for_store:
+            status = await self._durable(result.end_offset)
+            result = result if status is PutStatus.PUT_OK else result.with_status(status)
+        return result
+
+    async def try_put_many(self, messages: Iterable[Message]) -> PutResults:
+        """`put_many` for those who ask: each result has its status."""
+        store, batch = self.store, list(messages)
+        if not self._waits_for_disk:
+            return await self._write(store.try_put_many, batch)
+        results = await self._write(store._local.appender.put_many, batch)
+        if results.end_offset >= 0 and any(message.waits_for_store for message in batch):
+            status = await self._durable(results.end_offset)
+            results = results if status is PutStatus.PUT_OK else results.with_status(status)
+        return results
 
     async def flush(self) -> None:
         """Make everything that was put before durable."""
         await self._write(self.store.flush)
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        """Then puts wait on the loop, so that one flush releases many: the thread that puts goes on."""
+        return self.store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     async def _durable(self, end_offset: int) -> PutStatus:
         loop = asyncio.get_running_loop()
@@ -244,7 +268,7 @@ class AsyncStore:
     async def _read(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._readers, call, *arguments)
 
-    async def _wait(self, look: Callable[[], Any], wait_s: float) -> Any:
+    async def _wait(self, look: Callable[[], Awaitable[Result | None]], wait_s: float) -> Result | None:
         """What `look` finds, now or at an arrival within `wait_s`; None when it finds nothing."""
         loop = asyncio.get_running_loop()
         arrivals, arrived = self.store._arrivals, asyncio.Event()
@@ -270,18 +294,46 @@ class AsyncStore:
 
 
 class _AsyncReader(Generic[Source]):
-    """Makes a stream or a consumer in a thread when it is first used."""
+    """Makes a stream or a consumer in a thread when it is first used, and calls it in one thread at a time."""
 
     def __init__(self, store: AsyncStore, make: Callable[[], Source], wait_s: float) -> None:
         self._store = store
         self._make = make
         self._wait_s = wait_s
         self._made: list[Source] = []
+        self._turn = asyncio.Lock()
 
-    async def _opened(self) -> Source:
-        if not self._made:
-            self._made.append(await self._store._read(self._make))
-        return self._made[0]
+    async def _in_turn(
+        self, call: Callable[[Source], Result], *, give_back: Callable[[Source], None] | None = None
+    ) -> Result:
+        """What the call gives in a thread. Where the caller is cancelled meanwhile, the next call waits for the end of
+        this one, and `give_back` undoes it.
+        """
+
+        def run() -> Result:
+            if not self._made:
+                self._made.append(self._make())
+            return call(self._made[0])
+
+        def abandoned(work: asyncio.Future[Result]) -> None:
+            if not work.cancelled() and work.exception() is None and give_back is not None:
+                give_back(self._made[0])
+            self._turn.release()
+
+        await self._turn.acquire()
+        work: asyncio.Future[Result] | None = None
+        try:
+            work = asyncio.get_running_loop().run_in_executor(self._store._readers, run)
+            found = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            assert work is not None
+            work.add_done_callback(abandoned)
+            raise
+        except BaseException:
+            self._turn.release()
+            raise
+        self._turn.release()
+        return found
 
     def __aiter__(self) -> Self:
         return self
@@ -292,88 +344,84 @@ class AsyncStream(_AsyncReader[MessageStream]):
 
     def __init__(self, store: AsyncStore, make: Callable[[], MessageStream], wait_s: float) -> None:
         super().__init__(store, make, wait_s)
-        self._ready: list[Any] = []
+        self._ready: deque[StoredMessage] = deque()
+        """Added to by a thread, taken from on the loop."""
 
-    async def __anext__(self) -> Any:
-        if not self._ready:
-            stream = await self._opened()
+    async def __anext__(self) -> StoredMessage:
+        if self._ready:
+            return self._ready.popleft()
 
-            async def look() -> list[Any] | None:
-                return await self._store._read(_some, stream) or None
+        async def look() -> StoredMessage | None:
+            await self._in_turn(self._fetch)
+            return self._ready.popleft() if self._ready else None
 
-            found = await (self._store._wait(look, self._wait_s) if self._wait_s else look())
-            if not found:
-                raise StopAsyncIteration
-            self._ready = found[::-1]
-        return self._ready.pop()
+        found = await (self._store._wait(look, self._wait_s) if self._wait_s else look())
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    def _fetch(self, stream: MessageStream) -> None:
+        while len(self._ready) < PREFETCHED and (message := stream.next_now()) is not None:
+            self._ready.append(message)
 
 
 class AsyncConsumer(_AsyncReader[Consumer]):
-    """`Consumer` for asyncio: the same rules and names, awaited. Made by `AsyncStore.consumer`."""
+    """`Consumer` for asyncio: the same rules and names, awaited. Made by `AsyncStore.consumer`.
 
-    async def __anext__(self) -> Any:
+    A `receive` or `take` that is cancelled, for instance by `asyncio.timeout`, loses nothing: the next one gives what
+    it had taken.
+    """
+
+    async def __anext__(self) -> StoredMessage:
         message = await self.receive(self._wait_s)
         if message is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, wait_s: float = 0.0) -> Any:
+    async def receive(self, wait_s: float = 0.0) -> StoredMessage | None:
         """The next message, or None when none comes within `wait_s`."""
-        consumer = await self._opened()
+        found = await self.take(1, wait_s)
+        return found[0] if found else None
 
-        async def look() -> Any:
-            return await self._store._read(consumer.receive)
-
-        return await (self._store._wait(look, wait_s) if wait_s else look())
-
-    async def take(self, max_messages: int = 32, wait_s: float = 0.0) -> list[Any]:
+    async def take(self, max_messages: int = 32, wait_s: float = 0.0) -> list[StoredMessage]:
         """Up to `max_messages`, [] when none comes within `wait_s`."""
-        consumer = await self._opened()
 
-        async def look() -> list[Any] | None:
-            return await self._store._read(consumer.take, max_messages) or None
+        async def look() -> list[StoredMessage] | None:
+            found = await self._in_turn(lambda consumer: consumer.take(max_messages), give_back=Consumer._give_back)
+            return found or None
 
         return await (self._store._wait(look, wait_s) if wait_s else look()) or []
 
     async def commit(self) -> None:
         """Everything that was given is consumed; on return that is durable."""
-        await self._store._read((await self._opened()).commit)
+        await self._in_turn(Consumer.commit)
 
-    async def retry(self, message: Any, after_s: float | None = None) -> bool:
+    async def retry(self, message: StoredMessage, after_s: float | None = None) -> bool:
         """Have a message that was given consumed again later, as `Consumer.retry`."""
-        return await self._store._read((await self._opened()).retry, message, after_s)
+        return await self._in_turn(lambda consumer: consumer.retry(message, after_s))
 
-    async def dead_letter(self, message: Any) -> None:
+    async def dead_letter(self, message: StoredMessage) -> None:
         """Store a message that was given as a dead letter."""
-        await self._store._read((await self._opened()).dead_letter, message)
+        await self._in_turn(lambda consumer: consumer.dead_letter(message))
 
     async def seek(self, to: Moment | dict[int, int]) -> None:
         """Continue elsewhere, as `Consumer.seek`."""
-        await self._store._read((await self._opened()).seek, to)
+        await self._in_turn(lambda consumer: consumer.seek(to))
 
     async def lag(self) -> int:
         """How many messages the group has not consumed."""
-        consumer = await self._opened()
-        return await self._store._read(lambda: consumer.lag)
+        return await self._in_turn(lambda consumer: consumer.lag)
 
     async def close(self) -> None:
         """Write the offsets, and let another consumer of the group begin."""
-        if self._made:
-            await self._store._read(self._made[0].close)
+        if self._made or self._turn.locked():
+            await self._in_turn(Consumer.close)
 
     async def __aenter__(self) -> Self:
-        await self._opened()
+        await self._in_turn(lambda _consumer: None)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        consumer = await self._opened()
-        await self._store._read(consumer.__exit__, kind, error, trace)
-
-
-def _some(stream: MessageStream) -> list[Any]:
-    found: list[Any] = []
-    while len(found) < PREFETCHED and (message := stream.next_now()) is not None:
-        found.append(message)
-    return found
+        await self._in_turn(lambda consumer: consumer.__exit__(kind, error, trace))

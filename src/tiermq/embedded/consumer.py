@@ -18,6 +18,7 @@ Retries are stored in `%RETRY%group` (meanwhile in RocketMQ's delay levels), dea
 from __future__ import annotations
 
 import logging
+from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -39,7 +40,10 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """See the module. Belongs to one thread; `close` may come from any. Made by `store.consumer`."""
+    """A consumer group's reader of one topic: gives each message at least once, in the order of its queue. Asking for
+    more means that what was given before is consumed. Belongs to one thread; `close` may come from any. Made by
+    `store.consumer`.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Consumer:
         self._start_ms = None if start in ("first", "last") else moment_ms(start, store._clock.now_ms())
         self._from_last = start == "last"
         self._given: list[tuple[StoredMessage, QueueName, int]] = []
+        self._given_back: deque[tuple[StoredMessage, QueueName, int]] = deque()
         self._closed = False
         self._is_begun = False
         self._state.begin(group, topic)
@@ -133,18 +138,25 @@ class Consumer:
 
     def receive(self, wait_s: float = 0.0) -> StoredMessage | None:
         """The next message, or None when none comes within `wait_s`. What was given before counts as consumed."""
-        self._require_open()
-        self._finish()
-        found = self._next(wait_s)
-        self._state.flush_in_time()
-        return found
+        found = self.take(1, wait_s)
+        return found[0] if found else None
 
     def take(self, max_messages: int = 32, wait_s: float = 0.0) -> list[StoredMessage]:
-        """Up to `max_messages`, [] when none comes within `wait_s`. What was given before counts as consumed."""
-        first = self.receive(wait_s)
-        taken = [] if first is None else [first]
-        while taken and len(taken) < max_messages and (more := self._next(0.0)) is not None:
-            taken.append(more)
+        """Up to `max_messages`, [] when none comes within `wait_s`. What was given before counts as consumed.
+
+        When this raises, none of its messages is lost: the next call gives them.
+        """
+        self._require_open()
+        self._finish()
+        try:
+            first = self._next(wait_s)
+            taken = [] if first is None else [first]
+            while taken and len(taken) < max_messages and (more := self._next(0.0)) is not None:
+                taken.append(more)
+            self._state.flush_in_time()
+        except BaseException:
+            self._give_back()
+            raise
         return taken
 
     def _next(self, wait_s: float) -> StoredMessage | None:
@@ -152,6 +164,9 @@ class Consumer:
         if wait_s:
             arrivals, deadline = store._arrivals, store._monotonic() + wait_s
         while True:
+            if self._given_back:
+                self._given.append(self._given_back.popleft())
+                return self._given[-1][0]
             seen = arrivals.count if wait_s else 0
             found = self._stream.next_with_queue()
             if found is not None:
@@ -172,6 +187,11 @@ class Consumer:
     def _finish(self) -> None:
         for _, (topic, queue_id), offset in self._given:
             self._offsets.commit(self.group, topic, queue_id, offset)
+        self._given.clear()
+
+    def _give_back(self) -> None:
+        """Of a call whose caller did not get what it has taken: the next call gives it."""
+        self._given_back.extendleft(reversed(self._given))
         self._given.clear()
 
     def _pass_by(self) -> None:
@@ -268,6 +288,7 @@ class Consumer:
                 offset = engine.offset_at(self.topic, queue_id, since_ms)
             self._offsets.commit(self.group, self.topic, queue_id, offset)
         self._given.clear()
+        self._given_back.clear()
         self._stream = self._new_stream()
         self._state.flush()
 

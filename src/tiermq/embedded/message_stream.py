@@ -69,7 +69,9 @@ class QueueReader:
 
 
 class MessageStream:
-    """An iterator over messages; see the module. Belongs to one thread; `close` may come from any."""
+    """An iterator over messages, the queues of a topic merged by store time. Belongs to one thread; `close` may come
+    from any. Made by `store.read`.
+    """
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class MessageStream:
         self._text = text
         self._readers: dict[QueueName, QueueReader] = {}
         self._heads: list[tuple[int, str, int]] = []
+        self._taken_from: QueueReader | None = None
         self._taken = 0
         self._closed = False
         self._find()
@@ -139,6 +142,10 @@ class MessageStream:
     def next_with_queue(self) -> tuple[StoredMessage, QueueName] | None:
         """The same, with the queue that it was read from."""
         while not self._closed:
+            if self._taken_from is not None:
+                # Only now: it may read, and raise, and the message that was taken before must have been given then.
+                self._push(self._taken_from)
+                self._taken_from = None
             self._taken += 1
             if not self._heads or self._taken % LOOK_EVERY == 0:
                 self._find()
@@ -147,7 +154,7 @@ class MessageStream:
             _, topic, queue_id = heapq.heappop(self._heads)
             reader = self._readers[topic, queue_id]
             message = reader.take()
-            self._push(reader)
+            self._taken_from = reader
             # Times of a queue may step back where a clock was set back: so each message is compared.
             if self._since_ms <= message.store_timestamp_ms < self._until_ms:
                 return message, (topic, queue_id)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tiermq
+from loop_runs import LOOP_RUNS, Run
 from tiermq import Message, RetryLater
 from tiermq.client.member.async_consumer import AsyncConsumer
 from tiermq.client.member.cluster import Cluster, Consumer
@@ -112,6 +113,26 @@ def test_poll_returns_lists_and_finishes_the_last_one(
         assert committed(broker, group, topic) == len(EXPECTED)
 
 
+def test_an_interrupted_poll_skips_nothing(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt comes when the messages are taken and the waiting thread has not seen them; the block ends well."""
+    fill(broker, topic)
+    with cluster.consumer(group, topic=topic, start="first") as consumer:
+        until(lambda: consumer.metrics["ready"] == len(EXPECTED))
+        submit = consumer._thread.submit
+
+        def interrupted(work: Any) -> Any:
+            submit(work).result()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as interrupting, pytest.raises(KeyboardInterrupt):
+            interrupting.setattr(consumer._thread, "submit", interrupted)
+            consumer.poll(32)
+    with cluster.consumer(group, topic=topic, idle_s=IDLE_S) as consumer:
+        assert sorted(message.body for message in consumer) == EXPECTED
+
+
 def test_without_auto_ack_only_what_was_acknowledged_is_done(
     broker: LocalBroker, cluster: Cluster, topic: str, group: str
 ) -> None:
@@ -178,6 +199,54 @@ def test_handlers_get_every_message_and_failures_come_again(
             consumer.commit()
     assert sorted(seen) == sorted([(body, 1) for body in EXPECTED] + [(b"007", 2)])
     assert committed(broker, group, topic) == len(EXPECTED)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_handler_that_lets_a_cancellation_out_has_failed_and_its_worker_goes_on(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str, kind: str, ordered: bool
+) -> None:
+    """For instance one that awaits a task that was cancelled. There is one worker: all come after it."""
+    for number in range(4):
+        broker.send(topic, b"%d" % number, 0)
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append((message.body, message.attempt))
+        if message.body == b"0" and [body for body, _ in seen].count(b"0") == 1:
+            raise asyncio.CancelledError
+
+    async def handle_in_task(message: ReceivedMessage) -> None:
+        handle(message)
+
+    handler = handle if kind == "threads" else handle_in_task
+    options: dict[str, Any] = {"topic": topic, "start": "first", "workers": 1, "ordered": ordered}
+    with cluster.consumer(group, on_message=handler, **options) as consumer:
+        until(lambda: len(seen) >= 4)
+        if not ordered:
+            until(lambda: consumer.metrics["sent_back"] == 1)
+            broker.advance(seconds=20)
+        until(lambda: len(seen) == 5)
+        until(lambda: consumer.metrics["open"] == 0)
+    again = (b"0", 1) if ordered else (b"0", 2)
+    assert sorted(seen) == sorted([(b"%d" % number, 1) for number in range(4)] + [again])
+
+
+def test_a_handler_that_ends_its_thread_ends_neither_worker_nor_program(
+    broker: LocalBroker, cluster: Cluster, topic: str, group: str
+) -> None:
+    for number in range(3):
+        broker.send(topic, b"%d" % number, 0)
+    seen: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        if message.body == b"0":
+            raise SystemExit("this handler gives up")
+
+    with cluster.consumer(group, topic=topic, start="first", on_message=handle, workers=1) as consumer:
+        until(lambda: consumer.metrics["sent_back"] == 1 and len(seen) == 3)
+    assert seen == [b"0", b"1", b"2"]
 
 
 def test_a_handler_that_closes_its_own_consumer_is_an_error_in_a_thread_and_works_in_a_task(
@@ -297,7 +366,7 @@ def test_every_broadcasting_consumer_gets_every_message_and_keeps_its_place(
     assert broker.committed_offset(group, topic, 0) is None
 
 
-def test_a_reset_by_an_operator_moves_members_that_run(
+def test_a_member_that_seeks_gets_what_it_had_again(
     broker: LocalBroker, cluster: Cluster, topic: str, group: str
 ) -> None:
     fill(broker, topic)
@@ -362,6 +431,16 @@ def test_flow_control_stops_pulls_until_messages_are_taken(
         assert sum(1 for _ in consumer) == 400
 
 
+def test_flow_control_stops_pulls_by_bytes_too(broker: LocalBroker, cluster: Cluster, topic: str, group: str) -> None:
+    fill(broker, topic, [bytes([number % 256]) * 1_000 for number in range(400)])
+    with cluster.consumer(group, topic=topic, start="first", max_buffered_bytes=10_000, idle_s=2) as consumer:
+        inner = consumer._inner
+        # Each pull, of the retry topic too, has seen that there is no room, and waits for it.
+        until(lambda: inner._ready_bytes >= 10_000 and all(tuple(room._waiters) for room in inner._room.values()))
+        assert inner._ready_bytes < 10_000 + 4 * 32 * 1_200
+        assert sum(1 for _ in consumer) == 400
+
+
 def test_what_cannot_be_consumed_is_refused_in_words(cluster: Cluster, topic: str, group: str) -> None:
     for options, reason in (
         ({}, "topic or topics, found neither"),
@@ -380,7 +459,8 @@ def test_what_cannot_be_consumed_is_refused_in_words(cluster: Cluster, topic: st
         pass
 
 
-def test_the_async_form_has_the_same_names(broker: LocalBroker, topic: str, group: str) -> None:
+@pytest.mark.parametrize("run", LOOP_RUNS)
+def test_the_async_form_has_the_same_names(broker: LocalBroker, topic: str, group: str, run: Run) -> None:
     fill(broker, topic)
 
     async def work() -> list[bytes]:
@@ -390,7 +470,7 @@ def test_the_async_form_has_the_same_names(broker: LocalBroker, topic: str, grou
         ):
             return [message.body async for message in consumer]
 
-    assert sorted(asyncio.run(work())) == EXPECTED
+    assert sorted(run(work())) == EXPECTED
     assert committed(broker, group, topic) == len(EXPECTED)
 
 

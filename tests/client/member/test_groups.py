@@ -6,16 +6,19 @@ import itertools
 import threading
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tiermq
+from client.member.broker_pair import broker_pair
 from present import present
 from tiermq import Message
 from tiermq.client.member.cluster import Cluster, Consumer
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.errors import RequestRefused
+from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body
@@ -99,7 +102,8 @@ def test_nothing_is_lost_or_given_twice_while_members_come_and_go(broker: LocalB
     assert twice == []
 
 
-def test_an_operator_s_reset_reaches_members_that_run(broker: LocalBroker, topic: str, group: str) -> None:
+def test_a_reset_that_a_broker_passes_on_moves_members_that_run(broker: LocalBroker, topic: str, group: str) -> None:
+    """As RocketMQ's brokers do it; TierMQ's answers the next pull instead: see below."""
     for number in range(8):
         broker.send(topic, b"%d" % number, number % 4)
     with (
@@ -117,6 +121,62 @@ def test_an_operator_s_reset_reaches_members_that_run(broker: LocalBroker, topic
         assert work is not None
         assert consumer._run(work) is None
         assert len({next(consumer).body for _ in range(8)}) == 8
+
+
+def test_an_operator_s_reset_at_the_broker_moves_members_that_run(broker: LocalBroker, topic: str, group: str) -> None:
+    for number in range(8):
+        broker.send(topic, b"%d" % number, number % 4)
+    host, _, port = broker.address.rpartition(":")
+    with (
+        tiermq.connect(broker.name_server) as cluster,
+        cluster.consumer(group, topic=topic, start="first") as consumer,
+        BlockingClient(host, int(port)) as operator,
+    ):
+        old = {next(consumer).body for _ in range(8)}
+        assert len(old) == 8
+        consumer.commit()
+        ext = {"topic": topic, "group": group, "timestamp": "0", "isForce": "true"}
+        answer = operator.request(RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext=ext))
+        assert answer.code == 0, answer.remark
+        for queue_id in range(4):
+            broker.send(topic, b"new", queue_id)  # Ends the pulls that the broker holds.
+        found: list[bytes] = []
+        while not old <= set(found):
+            found.append(next(consumer).body)
+        assert Counter(each for each in found if each in old) == dict.fromkeys(old, 1)
+
+
+def test_members_share_the_queues_of_two_brokers(tmp_path: Path, group: str) -> None:
+    with broker_pair(tmp_path) as (left, right):
+        for broker in (left, right):
+            for number in range(8):
+                broker.send("orders", b"%s %d" % (broker.broker.config.broker_name.encode(), number), number % 4)
+        with tiermq.connect(left.name_server) as one, tiermq.connect(left.name_server) as other:
+            seen: list[bytes] = []
+            lock = threading.Lock()
+
+            def handle(message: ReceivedMessage) -> None:
+                with lock:
+                    seen.append(message.body)
+
+            def member(cluster: Cluster) -> Consumer:
+                return cluster.consumer(group, topic="orders", start="first", on_message=handle, workers=2)
+
+            with member(one) as first:
+                until(lambda: len(first.queues) == 8)
+                until(lambda: len(seen) == 16)
+                with member(other) as second:
+                    until(lambda: len(first.queues) == len(second.queues) == 4)
+                    assert {*first.queues}.isdisjoint(second.queues)
+                    assert {queue.broker_name for queue in (*first.queues, *second.queues)} == {"left", "right"}
+                    for broker in (left, right):
+                        for queue_id in range(4):
+                            broker.send("orders", b"%s new %d" % (broker.address.encode(), queue_id), queue_id)
+                    until(lambda: len(seen) == 24)
+                until(lambda: len(first.queues) == 8)
+            assert len(set(seen)) == 24
+        for broker in (left, right):
+            assert [broker.committed_offset(group, "orders", queue_id) for queue_id in range(4)] == [3] * 4
 
 
 def test_an_operator_sees_the_members_and_where_they_are(broker: LocalBroker, topic: str, group: str) -> None:

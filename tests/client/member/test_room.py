@@ -80,6 +80,19 @@ def test_the_order_of_those_who_wait_is_kept() -> None:
     assert granted == [0, 1, 2]
 
 
+def test_who_waits_for_the_number_is_woken_when_a_quarter_is_free() -> None:
+    room, granted = Room(64, 1 << 20), []
+    for _ in range(64):
+        room.take_blocking(1)
+    for number in range(20):
+        assert not room.try_take(1, lambda number=number: granted.append(number))  # type: ignore[misc]
+    for _ in range(15):
+        room.release(1)
+    assert granted == []
+    room.release(1)
+    assert granted == list(range(16)), "one wake, many messages"
+
+
 def test_no_room_at_all_is_refused() -> None:
     with pytest.raises(BadConfig, match="max_in_flight"):
         Room(0, 10)

@@ -20,21 +20,37 @@ PLACE = QueuePlace("broker-ä", "127.0.0.1:1", 3)
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=20)
 
 
-@given(st.binary(min_size=1, max_size=50), st.dictionaries(texts, texts), st.integers(0, 2**31 - 1), st.booleans())
+@given(
+    st.binary(min_size=1, max_size=50),
+    st.dictionaries(texts, texts),
+    st.integers(0, 2**31 - 1),
+    st.booleans(),
+    st.sampled_from([(0, 0), (0x301, 7), (0x301, 0), (0, 7)]),
+)
 def test_a_frame_decodes_to_the_same_fields(
-    body: bytes, properties: dict[str, str], opaque: int, is_batch: bool
+    body: bytes, properties: dict[str, str], opaque: int, is_batch: bool, flags: tuple[int, int]
 ) -> None:
+    sys_flag, flag = flags
     code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
-    outgoing = Outgoing("orders", body, encode_properties({"P": "p", **properties}), 0x301, 7, "K", 1_700_000_000_000)
+    outgoing = Outgoing(
+        "orders", body, encode_properties({"P": "p", **properties}), sys_flag, flag, "K", 1_700_000_000_000
+    )
     head = SendTemplate("shop", "orders", PLACE).encode(
-        code, opaque, outgoing.properties, len(body), sys_flag=0x301, born_ms=outgoing.born_ms, flag=7
+        code, opaque, outgoing.properties, len(body), sys_flag=sys_flag, born_ms=outgoing.born_ms, flag=flag
     )
     command = decode_frame(head + body)
     expected = RemotingCommand(
         code,
         opaque=opaque,
         ext=send_fields(
-            "shop", "orders", PLACE, outgoing.properties, outgoing.born_ms, sys_flag=0x301, flag=7, is_batch=is_batch
+            "shop",
+            "orders",
+            PLACE,
+            outgoing.properties,
+            outgoing.born_ms,
+            sys_flag=sys_flag,
+            flag=flag,
+            is_batch=is_batch,
         ),
         body=body,
         header_type=HeaderType.ROCKETMQ,
@@ -42,7 +58,7 @@ def test_a_frame_decodes_to_the_same_fields(
     command.body = bytes(command.body)
     assert command == expected
     request = send_request_of(command)
-    assert (request.topic, request.queue_id, request.sys_flag, request.flag) == ("orders", 3, 0x301, 7)
+    assert (request.topic, request.queue_id, request.sys_flag, request.flag) == ("orders", 3, sys_flag, flag)
     assert (request.body, request.properties, request.batch) == (body, outgoing.properties, is_batch)
 
 

@@ -3,6 +3,7 @@ import com.alibaba.fastjson2.JSONObject;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -43,7 +44,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * A job is one JSON object on one line of its input: kind (send, batch, consume, transaction, lag, open), nameServer, topic,
  * threads, bytes, messages, batch, group, timeoutMs (of a send; RocketMQ's own 3 s unless given). It tells
- * {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or received, and
+ * {"messages", "failed", "seconds", "cpuSeconds", "averageMs", "maxMs"} when all messages were sent or received, and
  * takes the next job, so that its compiled code stays warm.
  *
  * A consumer with pop true pops, if its group's mode is POP for the topic. Sends may have delayLevel or delaySeconds, and a rate (a second, all threads together; as fast as it goes unless
@@ -85,7 +86,9 @@ public final class Load {
             // Read when the first request is made. A binary header has no room for the codes of POP.
             System.setProperty("rocketmq.serialize.type", job.getBooleanValue("pop") ? "JSON" : "ROCKETMQ");
             JSONObject told = new JSONObject();
+            long cpuBefore = cpuNs();
             double seconds = run(job.getString("kind"), job, told);
+            told.put("cpuSeconds", (cpuNs() - cpuBefore) / 1e9);
             long messages = job.getLongValue("messages");
             told.put("messages", messages);
             told.put("failed", FAILED.sum());
@@ -94,6 +97,12 @@ public final class Load {
             told.put("maxMs", LONGEST_NS.get() / 1e6);
             events.println(told.toJSONString());
         }
+    }
+
+    /** Of this process, the start and end of a job's client too. */
+    private static long cpuNs() {
+        return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+            .getProcessCpuTime();
     }
 
     private static double run(String kind, JSONObject job, JSONObject told) throws Exception {

@@ -94,7 +94,7 @@ class Connecting:
 
 
 class AsyncCluster:
-    """See the module. Made by `tiermq.aconnect`; belongs to the loop that enters it."""
+    """A connection to a cluster, for asyncio. Made by `tiermq.aconnect`; belongs to the loop that enters it."""
 
     def __init__(self, connecting: Connecting) -> None:
         self._connecting = connecting

@@ -117,7 +117,9 @@ class ConsumerSettings:
 
 
 class AsyncConsumer:
-    """See the module. Made by `AsyncCluster.consumer`."""
+    """A member of a consumer group: `async for message in consumer`, or `poll`, or handlers. Made by
+    `AsyncCluster.consumer`, and used with `async with`; belongs to the cluster's loop.
+    """
 
     def __init__(
         self,

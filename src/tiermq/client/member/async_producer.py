@@ -12,6 +12,9 @@ Invariants: a receipt means stored. A try that fails goes to another broker, whe
 were slow are avoided for a while (`BrokerHealth`). A try without an answer may have been stored: then the message is
 stored twice, with one unique key. A message with a sharding key or a named queue is sent to no other queue, and after
 those sent before it. What is on its way is limited by count and bytes (`Room`).
+
+A message of `send_later` needs no task while nothing has to be waited for but its answer: its queues are known, its
+broker knows this client, and stores it. Everything else is one, which goes on from the first try.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future as ThreadFuture
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import uuid4
 
 from tiermq.client.cluster_client import QueuePlace
@@ -53,11 +58,13 @@ from tiermq.errors import (
     RemotingError,
     RequestRefused,
     RequestTimedOut,
+    TierMQError,
 )
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from tiermq.message.topic_name import check_group
+from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field
 
@@ -86,10 +93,36 @@ FINAL_ALONE = frozenset((ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIS
 """Of these, those that waiting does not change."""
 QueueChoice = Callable[[Sequence[QueuePlace]], QueuePlace]
 Once = Callable[[QueuePlace], Coroutine[Any, Any, RemotingCommand]]
+AnyFuture = asyncio.Future[SendReceipt] | ThreadFuture[SendReceipt]
+
+
+class FirstTry(NamedTuple):
+    """Of a message that was sent without a task: where, out of which queues, when, and the answer that will come."""
+
+    place: QueuePlace
+    places: tuple[QueuePlace, ...]
+    began_s: float
+    answer: asyncio.Future[RemotingCommand]
+
+
+class _Later(asyncio.Future[SendReceipt]):
+    """Of `send_later`: a message whose future is cancelled is not tried again."""
+
+    def __init__(self, producer: AsyncProducer) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self._producer = producer
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        is_cancelled = super().cancel(msg)
+        if is_cancelled:
+            self._producer.give_up(self)
+        return is_cancelled
 
 
 class AsyncProducer:
-    """See the module. Made by `AsyncCluster.producer`; belongs to the cluster's loop."""
+    """Sends messages of a producer group, each until a broker has stored it or the producer's patience ends. Made by
+    `AsyncCluster.producer`; belongs to the cluster's loop.
+    """
 
     def __init__(
         self,
@@ -118,7 +151,9 @@ class AsyncProducer:
         self._last_in_order: dict[tuple[str, str, int], asyncio.Future[None]] = {}
         self._topics: set[str] = set()
         self._stored_topics: set[str] = set()
-        self._open: set[asyncio.Task[Any]] = set()
+        self._open: dict[AnyFuture, asyncio.Future[Any]] = {}
+        """What the sender has of each message on its way, and what it waits for: an answer, or a task."""
+        self._none_is_open = asyncio.Event()
         self._replies: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._transactions = Transactions(session, group, check, self._send_half)
         self._is_closed = False
@@ -161,7 +196,8 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Wait until each message of `send_later` is stored or has failed; its future has which."""
         while self._open:
-            await asyncio.wait(tuple(self._open))
+            self._none_is_open.clear()
+            await self._none_is_open.wait()
 
     async def queues(self, topic: str) -> tuple[QueuePlace, ...]:
         """The queues of a topic that take messages, in the order in which `queue=` counts them."""
@@ -207,21 +243,96 @@ class AsyncProducer:
         """The same without waiting for the receipt: this waits only for room. `flush` waits for all of them."""
         outgoing = await self._prepared(message, delay_of(delay_level, delay_s, deliver_at), sharding_key)
         await self.room.take(outgoing.size)
-        return self.launch(outgoing, choice_of(queue, sharding_key))
+        later = _Later(self)
+        self.launch(outgoing, choice_of(queue, sharding_key), later)
+        return later
 
-    def launch(self, outgoing: Outgoing, choose: QueueChoice | None) -> asyncio.Task[SendReceipt]:
-        """Begin a send whose room is taken."""
-        task = asyncio.get_running_loop().create_task(self._store(outgoing, choose))
-        self._open.add(task)
+    def launch(self, outgoing: Outgoing, choose: QueueChoice | None, later: AnyFuture) -> None:
+        """Begin a send whose room is taken. `later` gets the receipt, or why there is none."""
+        if self._is_closed:
+            later.set_exception(self._closed_error())
+            later.exception()  # Seen: the sender has the future.
+            self.room.release(outgoing.size)
+            return
+        first = None
+        if choose is None and self._trace is None and not outgoing.is_timer:
+            try:
+                first = self._begin(outgoing)
+            except TierMQError as error:  # Such as a message larger than a frame: the task meets and reports it.
+                _log.debug("topic %s: %s", outgoing.topic, error)
+        if first is None:
+            self._go_on(outgoing, choose, later, None)
+        else:
+            self._open[later] = first.answer
+            first.answer.add_done_callback(partial(self._answered, outgoing, later, first))
+
+    def give_up(self, later: AnyFuture) -> None:
+        """Its sender does not wait for it any more: it is not tried again."""
+        work = self._open.get(later)
+        if work is not None:
+            work.cancel()
+
+    def _begin(self, outgoing: Outgoing) -> FirstTry | None:
+        """None: something has to be waited for before it is sent."""
+        topic, began_s = outgoing.topic, time.monotonic()
+        places = self._session.known_writable(topic, began_s)
+        if not places:
+            return None
+        place = self._turn_of(topic, places, None, began_s)
+        client = self._session.greeted(place.address)
+        if client is None or client.credentials is not None:
+            return None
+        return FirstTry(place, places, began_s, self._encoded(client, RequestCode.SEND_MESSAGE_V2, place, outgoing))
+
+    def _answered(
+        self, outgoing: Outgoing, later: AnyFuture, first: FirstTry, answer: asyncio.Future[RemotingCommand]
+    ) -> None:
+        if answer.cancelled():
+            self._settle(outgoing, later, None, _given_up(outgoing))
+        elif answer.exception() is None and (command := answer.result()).code == ResponseCode.SUCCESS:
+            try:
+                receipt = _receipt_of(outgoing, first.place, command)
+            except RemotingError as error:
+                self._failed_count += 1
+                self._settle(outgoing, later, None, error)
+                return
+            self._note_stored(outgoing.topic, first.place, first.began_s)
+            self._topics.add(outgoing.topic)
+            self._sent_count += 1
+            self._settle(outgoing, later, receipt, None)
+        else:
+            self._go_on(outgoing, None, later, first)
+
+    def _go_on(self, outgoing: Outgoing, choose: QueueChoice | None, later: AnyFuture, first: FirstTry | None) -> None:
+        """In a task: it may wait, and try again."""
 
         def ended(task: asyncio.Task[SendReceipt]) -> None:
-            self._open.discard(task)
-            self.room.release(outgoing.size)
-            if not task.cancelled():
-                task.exception()  # Seen: whoever wants it has the future.
+            if task.cancelled():
+                self._settle(outgoing, later, None, _given_up(outgoing))
+            elif (problem := task.exception()) is not None:
+                self._settle(outgoing, later, None, problem)
+            else:
+                self._settle(outgoing, later, task.result(), None)
 
+        task = asyncio.get_running_loop().create_task(self._store(outgoing, choose, first))
+        self._open[later] = task
         task.add_done_callback(ended)
-        return task
+
+    def _settle(
+        self, outgoing: Outgoing, later: AnyFuture, receipt: SendReceipt | None, problem: BaseException | None
+    ) -> None:
+        del self._open[later]
+        try:
+            if receipt is not None:
+                later.set_result(receipt)
+            elif problem is not None:
+                later.set_exception(problem)
+                later.exception()  # Seen: the sender has the future.
+        except asyncio.InvalidStateError:
+            _log.debug("topic %s: its sender has cancelled a message's future", outgoing.topic)
+        self.room.release(outgoing.size)
+        if not self._open:
+            self._none_is_open.set()
 
     async def send_oneway(
         self, message: Message, *, queue: int | QueueChoice | None = None, sharding_key: str | None = None
@@ -282,7 +393,7 @@ class AsyncProducer:
         return [receipts[number] for number in range(len(prepared))]
 
     async def request(self, message: Message, *, timeout_s: float | None = None) -> ReceivedMessage:
-        """Send a message and wait for the reply of a consumer (`message.reply` there). Raises RequestTimedOut."""
+        """Send a message and wait for the reply of a consumer, which calls `reply`. Raises RequestTimedOut."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         correlation = uuid4().hex
         more = {
@@ -314,7 +425,10 @@ class AsyncProducer:
     def check_open(self) -> None:
         """Raises RemotingError after `close`. Any thread may call."""
         if self._is_closed:
-            raise RemotingError(f"producer group {self.group}: expected an open producer, found it closed")
+            raise self._closed_error()
+
+    def _closed_error(self) -> RemotingError:
+        return RemotingError(f"producer group {self.group}: expected an open producer, found it closed")
 
     async def _prepared(self, message: Message, delay: Delay, sharding_key: str | None) -> Outgoing:
         self.check_open()
@@ -332,27 +446,22 @@ class AsyncProducer:
             places = {each.broker_name: each.address for each in await self._session.writable(message.topic)}
         return receipt, places[receipt.broker_name]
 
-    async def _store(self, outgoing: Outgoing, choose: QueueChoice | None) -> SendReceipt:
+    async def _store(
+        self, outgoing: Outgoing, choose: QueueChoice | None, first: FirstTry | None = None
+    ) -> SendReceipt:
         async def once(place: QueuePlace) -> RemotingCommand:
-            if outgoing.is_timer and 0 < self._session.version_of(place.address) < V5_0_0:
+            if outgoing.is_timer and await self._session.version_of(place.address) < V5_0_0:
                 raise IllegalMessage(
                     f"topic {outgoing.topic}: expected a broker with timers (5.0 or newer), found {place.broker_name}, "
                     "which would deliver the message at once: use delay_level"
                 )
             return await self._ask(RequestCode.SEND_MESSAGE_V2, place, outgoing)
 
-        place, answer = await self._traced([outgoing], outgoing.topic, choose, once)
-        ext = answer.ext
-        receipt = SendReceipt(
-            outgoing.topic,
-            place.broker_name,
-            int_field(answer, "queueId"),
-            int_field(answer, "queueOffset"),
-            ext.get("msgId", ""),
-            outgoing.unique_key,
-            SendStatus(answer.code),
-            ext.get("recallHandle"),
-        )
+        if first is None:
+            place, answer = await self._traced([outgoing], outgoing.topic, choose, once)
+        else:
+            place, answer = await self._until_stored(outgoing.topic, choose, once, first)
+        receipt = _receipt_of(outgoing, place, answer)
         if answer.code != ResponseCode.SUCCESS:
             raise NotConfirmed(f"topic {outgoing.topic}: the message is stored, but: {receipt.status.name}", [receipt])
         return receipt
@@ -396,22 +505,23 @@ class AsyncProducer:
         return place, answer
 
     async def _until_stored(
-        self, topic: str, choose: QueueChoice | None, once: Once
+        self, topic: str, choose: QueueChoice | None, once: Once, first: FirstTry | None = None
     ) -> tuple[QueuePlace, RemotingCommand]:
         """Try until a broker has stored it; where, and its answer."""
         self._topics.add(topic)
         try:
-            stored = await self._in_turn(topic, choose, once)
+            if choose is None:
+                stored = await self._try(topic, None, once, first)
+            else:
+                stored = await self._in_turn(topic, choose, once)
         except BaseException:
             self._failed_count += 1
             raise
         self._sent_count += 1
         return stored
 
-    async def _in_turn(self, topic: str, choose: QueueChoice | None, once: Once) -> tuple[QueuePlace, RemotingCommand]:
-        """After those that were sent to the same queue before, where one was chosen."""
-        if choose is None:
-            return await self._try(topic, None, once)
+    async def _in_turn(self, topic: str, choose: QueueChoice, once: Once) -> tuple[QueuePlace, RemotingCommand]:
+        """To a queue that is chosen, after those that were sent to it before."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         async with self._choosing.setdefault(topic, asyncio.Lock()):
             place = choose(await self._writable(topic))
@@ -442,19 +552,23 @@ class AsyncProducer:
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, SEND_REST_MAX_S)
 
-    async def _try(self, topic: str, choose: QueueChoice | None, once: Once) -> tuple[QueuePlace, RemotingCommand]:
+    async def _try(
+        self, topic: str, choose: QueueChoice | None, once: Once, first: FirstTry | None = None
+    ) -> tuple[QueuePlace, RemotingCommand]:
         deadline_s, rest_s, failed = 0.0, FIRST_REST_S, None
         while True:
-            places = await self._writable(topic)
-            began_s = time.monotonic()
+            if first is not None:
+                place, places, began_s = first.place, first.places, first.began_s
+            else:
+                places = await self._writable(topic)
+                began_s = time.monotonic()
+                place = self._turn_of(topic, places, failed, began_s) if choose is None else choose(places)
             deadline_s = deadline_s or began_s + self._patience_s
-            place = self._turn_of(topic, places, failed, began_s) if choose is None else choose(places)
             others = choose is None and any(each.broker_name != place.broker_name for each in places)
             try:
-                answer = await once(place)
+                answer = await (once(place) if first is None else first.answer)
                 if answer.code in _STORED:
-                    self._health.answered(place.broker_name, time.monotonic() - began_s, began_s)
-                    self._stored_topics.add(topic)
+                    self._note_stored(topic, place, began_s)
                     return place, answer
                 problem: RemotingError = RequestRefused(
                     f"topic {topic}: {place.broker_name} at {place.address} refuses: {answer.remark or answer.code}",
@@ -464,7 +578,7 @@ class AsyncProducer:
                     raise problem
             except (PeerGone, RequestTimedOut) as error:
                 problem = error
-            now_s, failed = time.monotonic(), place.broker_name
+            first, now_s, failed = None, time.monotonic(), place.broker_name
             self._health.failed(failed, now_s)
             self._session.forget_route(topic)
             if now_s + rest_s > deadline_s:
@@ -477,9 +591,16 @@ class AsyncProducer:
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, SEND_REST_MAX_S)
 
+    def _note_stored(self, topic: str, place: QueuePlace, began_s: float) -> None:
+        self._health.answered(place.broker_name, time.monotonic() - began_s, began_s)
+        self._stored_topics.add(topic)
+
     def _turn_of(self, topic: str, places: Sequence[QueuePlace], failed: str | None, now_s: float) -> QueuePlace:
         """The next queue by turns, of a broker that has not just failed and is not avoided, if there is one."""
-        turn, count = next(self._turns.setdefault(topic, itertools.count())), len(places)
+        turns = self._turns.get(topic)
+        if turns is None:
+            turns = self._turns[topic] = itertools.count()
+        turn, count = next(turns), len(places)
         second = None
         for step in range(count):
             place = places[(turn + step) % count]
@@ -500,6 +621,11 @@ class AsyncProducer:
         client = await self._session.greet(place.address)
         if client.credentials is not None:
             return await client.request(self._command(code, place, outgoing), self._timeout_s)
+        return await self._encoded(client, code, place, outgoing)
+
+    def _encoded(
+        self, client: RemotingClient, code: RequestCode, place: QueuePlace, outgoing: Outgoing
+    ) -> asyncio.Future[RemotingCommand]:
         template = self._template(outgoing.topic, place)
         body = outgoing.body
 
@@ -515,7 +641,7 @@ class AsyncProducer:
             )
             return head, body
 
-        return await client.request_encoded(encode, self._timeout_s, code)
+        return client.request_encoded(encode, self._timeout_s, code)
 
     def _command(self, code: RequestCode, place: QueuePlace, outgoing: Outgoing) -> RemotingCommand:
         """The same as a command, whose fields can be signed."""
@@ -552,8 +678,29 @@ class AsyncProducer:
         return take()
 
 
-_STORED = frozenset(int(status.value) for status in SendStatus)
+_STATUSES = {int(status.value): status for status in SendStatus}
+_STORED = frozenset(_STATUSES)
 _COMPRESSED_AT_ONCE_BYTES = 64 << 10
+
+
+def _receipt_of(outgoing: Outgoing, place: QueuePlace, answer: RemotingCommand) -> SendReceipt:
+    ext = answer.ext
+    return SendReceipt(
+        outgoing.topic,
+        place.broker_name,
+        int_field(answer, "queueId"),
+        int_field(answer, "queueOffset"),
+        ext.get("msgId", ""),
+        outgoing.unique_key,
+        _STATUSES[answer.code],
+        ext.get("recallHandle"),
+    )
+
+
+def _given_up(outgoing: Outgoing) -> RemotingError:
+    return RemotingError(
+        f"topic {outgoing.topic}: the message was given up before a broker had answered that it has it"
+    )
 
 
 def _resolve_after(before: asyncio.Future[None] | None, mine: asyncio.Future[None]) -> None:

@@ -14,7 +14,6 @@ groups all the same: open clusters are closed when the interpreter exits.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import ssl
 import threading
@@ -23,7 +22,6 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, TypeVar, Unpack
@@ -162,7 +160,7 @@ class Transaction(_OnLoop):
 
 
 class Producer(_OnLoop):
-    """See `AsyncProducer`. Any thread may send."""
+    """Sends messages of a producer group. Any thread may send. Made by `Cluster.producer`."""
 
     def __init__(self, thread: LoopThread, inner: AsyncProducer) -> None:
         super().__init__(thread)
@@ -180,7 +178,13 @@ class Producer(_OnLoop):
 
     def send(self, message: Message, **options: Unpack[SendOptions]) -> SendReceipt:
         """Store a message: see `AsyncProducer.send` for options and errors."""
-        return self._run(self._inner.send(message, **options))
+        later = self.send_later(message, **options)
+        try:
+            return later.result()
+        except BaseException:
+            if not later.done() and not later.cancel():  # An interrupt of this thread: it is not tried again.
+                self._thread.loop.call_soon_threadsafe(self._inner.give_up, later)
+            raise
 
     def send_later(self, message: Message, **options: Unpack[SendOptions]) -> Future[SendReceipt]:
         """The same without waiting for the receipt: this waits only for room. Not to be called on a loop.
@@ -193,20 +197,26 @@ class Producer(_OnLoop):
         delay = delay_of(options.get("delay_level"), options.get("delay_s"), options.get("deliver_at"))
         outgoing = self._inner.preparation.prepare(message, delay=delay, sharding_key=sharding_key)
         self._inner.room.take_blocking(outgoing.size)
-        future: Future[SendReceipt] = Future()
-        self._begun.append((outgoing, choose, future))
+        later: Future[SendReceipt] = Future()
+        self._begun.append((outgoing, choose, later))
         if not self._begin_is_due:
             self._begin_is_due = True
-            self._thread.loop.call_soon_threadsafe(self._begin)
-        return future
+            try:
+                self._thread.loop.call_soon_threadsafe(self._begin)
+            except RuntimeError:  # Another thread has closed the cluster: that is what each of them gets.
+                self._begin()
+        return later
 
     def _begin(self) -> None:
-        """On the loop."""
+        """On the loop, or after its end in any thread. A producer that is closed sends nothing any more."""
         self._begin_is_due = False
-        while self._begun:
-            outgoing, choose, future = self._begun.popleft()
-            if future.set_running_or_notify_cancel():
-                self._inner.launch(outgoing, choose).add_done_callback(partial(_pass_on, future))
+        while True:
+            try:
+                outgoing, choose, later = self._begun.popleft()
+            except IndexError:
+                return
+            if later.set_running_or_notify_cancel():
+                self._inner.launch(outgoing, choose, later)
             else:
                 self._inner.room.release(outgoing.size)
 
@@ -228,7 +238,7 @@ class Producer(_OnLoop):
 
     @property
     def metrics(self) -> dict[str, int]:
-        """Sends (a batch is one) since the producer was made, and messages of `send_later` on their way."""
+        """Sends (a batch is one) since the producer was made, and messages of `send` and `send_later` on their way."""
         return self._thread.call(lambda: self._inner.metrics)
 
     def queues(self, topic: str) -> tuple[QueuePlace, ...]:
@@ -251,17 +261,10 @@ class Producer(_OnLoop):
             self._run(self._inner.close())
 
 
-def _pass_on(future: Future[SendReceipt], task: asyncio.Task[SendReceipt]) -> None:
-    if task.cancelled():
-        future.set_exception(RemotingError("the cluster was closed before the message was stored"))
-    elif (problem := task.exception()) is not None:
-        future.set_exception(problem)
-    else:
-        future.set_result(task.result())
-
-
 class Consumer(_OnLoop):
-    """See `AsyncConsumer`. A loop over its messages belongs to one thread."""
+    """A member of a consumer group: `for message in consumer`, or `poll`, or handlers. A loop over its messages belongs
+    to one thread. Made by `Cluster.consumer`, and used with `with`.
+    """
 
     def __init__(self, thread: LoopThread, inner: AsyncConsumer) -> None:
         super().__init__(thread)
@@ -294,7 +297,12 @@ class Consumer(_OnLoop):
 
     def poll(self, max_messages: int = 32, *, wait_s: float | None = 1.0) -> list[ReceivedMessage]:
         """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`."""
-        return self._run(self._inner.poll(max_messages, wait_s=wait_s))
+        found = self._cursor.next_many(max_messages)
+        if not found:
+            # Noted as given in this thread: what an interrupt keeps from it must not be done by the next call.
+            self._cursor.refill(self._run(self._inner.take(max_messages, wait_s)))
+            found = self._cursor.next_many(max_messages)
+        return found
 
     def ack(self, message: ReceivedMessage) -> None:
         """A message is done. For consumers without `auto_ack`. Any thread may call."""
@@ -346,7 +354,9 @@ class Consumer(_OnLoop):
 
 
 class SimpleConsumer(_OnLoop):
-    """See `AsyncSimpleConsumer`. Any thread may receive and acknowledge."""
+    """Pops messages and acknowledges them one by one. Any thread may do so. Made by `Cluster.simple_consumer`, and used
+    with `with`.
+    """
 
     def __init__(self, thread: LoopThread, inner: AsyncSimpleConsumer) -> None:
         super().__init__(thread)
@@ -380,11 +390,14 @@ class SimpleConsumer(_OnLoop):
 
 
 class Cluster(_OnLoop):
-    """See the module. Made by `tiermq.connect`."""
+    """A connection to a cluster, for threads: what it makes works on a loop in a thread of its own. Made by
+    `tiermq.connect`; used with `with`, or closed.
+    """
 
     def __init__(self, connecting: Connecting) -> None:
         super().__init__(LoopThread("tiermq-client"))
         self._inner = AsyncCluster(connecting)
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._thread.call(self._inner.open)
         _open_clusters.add(self)
 
@@ -398,7 +411,9 @@ class Cluster(_OnLoop):
 
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer of a group: see `AsyncCluster.producer` for its options."""
-        return Producer(self._thread, self._thread.call(lambda: self._inner.producer(group, **options)))
+        made = Producer(self._thread, self._thread.call(lambda: self._inner.producer(group, **options)))
+        self._producers.add(made)
+        return made
 
     def consumer(self, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """A member of a consumer group: see `AsyncCluster.consumer` for its options."""
@@ -423,6 +438,8 @@ class Cluster(_OnLoop):
         if self._thread.is_running:
             self._run(self._inner.close())
             self._thread.stop()
+            for producer in tuple(self._producers):  # What came too late for the loop must not be waited for.
+                producer._begin()
 
 
 _open_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()

@@ -92,7 +92,9 @@ class Handlers:
                     continue
                 try:
                     await self._handler(message)
-                except Exception as error:  # noqa: BLE001 - the user's own code: its message comes again
+                except (Exception, asyncio.CancelledError) as error:  # the user's own code: it comes again
+                    if is_cancelled(error):
+                        raise
                     failed.append((message, error))
                 else:
                     message.receipt.done()
@@ -107,7 +109,7 @@ class Handlers:
                 continue
             try:
                 self._handler(message)
-            except Exception as error:  # noqa: BLE001 - as above
+            except BaseException as error:  # noqa: BLE001 - as above; a thread's sys.exit() ends no program, either
                 failed.append((message, error))
             else:
                 receipt.done()
@@ -171,11 +173,27 @@ class Handlers:
 
     async def once(self, message: ReceivedMessage) -> BaseException | None:
         """Run the handler; what it raised."""
+        if self._pool is not None:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._once_in_thread, message)
         try:
-            if self._pool is not None:
-                await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, message)
-            else:
-                await self._handler(message)
-        except Exception as error:  # noqa: BLE001 - as above
+            await self._handler(message)
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled(error):
+                raise
             return error
         return None
+
+    def _once_in_thread(self, message: ReceivedMessage) -> BaseException | None:
+        try:
+            self._handler(message)
+        except BaseException as error:  # noqa: BLE001 - as above
+            return error
+        return None
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether this task itself is to end; False for a CancelledError that the user's code let out, for instance since
+    it awaited a task that was cancelled.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

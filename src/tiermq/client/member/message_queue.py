@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class MessageQueue(NamedTuple):
-    """One queue. Sorted as RocketMQ sorts them."""
+    """One queue of a topic at one broker. Sorted as RocketMQ sorts them."""
 
     topic: str
     broker_name: str

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tiermq.errors import CorruptRecord, IllegalMessage
@@ -139,7 +140,7 @@ class Preparation:
         sys_flag: int = 0,
     ) -> Outgoing:
         """Raises IllegalMessage, before anything is sent."""
-        check_topic(message.topic)
+        _check_topic(message.topic)
         if message.queue_id:
             raise IllegalMessage(
                 f"topic {message.topic}: the producer chooses the queue, found a message for queue {message.queue_id}: "
@@ -170,6 +171,9 @@ class Preparation:
                 flags |= COMPRESSED | self.compression.value << COMPRESSION_TYPE_SHIFT
         born_ms = message.born_timestamp_ms or self.now_ms()
         return Outgoing(message.topic, body, properties, flags, message.flag, unique_key, born_ms)
+
+
+_check_topic = lru_cache(1024)(check_topic)  # One that is wrong raises, and is not kept.
 
 
 def batches_of(messages: list[Outgoing], bytes_max: int, count_max: int) -> list[list[int]]:

@@ -77,7 +77,9 @@ class PopReceipt:
 
 
 class AsyncSimpleConsumer:
-    """See the module. Made by `AsyncCluster.simple_consumer`."""
+    """Receives messages one request at a time, without queues of its own: POP. Made by `AsyncCluster.simple_consumer`;
+    used with `async with`, and belongs to the cluster's loop.
+    """
 
     def __init__(
         self,

@@ -28,10 +28,9 @@ class Receipt(Protocol):
 
 
 class ReceivedMessage:
-    """See the module. Immutable; may be passed between threads.
+    """One message as a consumer gets it. Immutable; may be passed between threads.
 
-    topic, body, keys, tags, properties: as sent. queue, offset: where it is stored. message_id: of the stored message,
-    unique_key: of the sent one, which a retry has as well. attempt: 1 for the first delivery.
+    topic: the one that it was sent to, also where it comes again by a group's retry topic. queue: where it is stored.
     """
 
     __slots__ = ("_body", "queue", "receipt", "stored", "topic")
@@ -48,29 +47,34 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """Raises CorruptRecord when it cannot be decompressed."""
+        """As the producer sent it, also where it travelled compressed. Raises CorruptRecord for one that is damaged."""
         if self._body is None:
             self._body = self.stored.decompressed_body()
         return self._body
 
     @property
     def queue_id(self) -> int:
+        """The number of its queue at its broker."""
         return self.queue.queue_id
 
     @property
     def offset(self) -> int:
+        """Where it is stored in its queue."""
         return self.stored.queue_offset
 
     @property
     def keys(self) -> list[str]:
+        """As sent."""
         return self.stored.keys
 
     @property
     def tags(self) -> str | None:
+        """As sent."""
         return self.stored.tags
 
     @property
     def sharding_key(self) -> str | None:
+        """As sent; None without one."""
         return self.stored.get_property(SHARDING_KEY)
 
     @property
@@ -80,14 +84,17 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
+        """The broker's id of the stored message."""
         return self.stored.message_id
 
     @property
     def unique_key(self) -> str | None:
+        """The producer's id of the message, which its retries have as well."""
         return self.stored.unique_key
 
     @property
     def attempt(self) -> int:
+        """1 for the first delivery."""
         return self.stored.reconsume_times + 1
 
     @property

@@ -1,6 +1,7 @@
 """Room: back-pressure of a producer, by the number and the bytes of the messages on their way.
 
-Any thread may take room, and a loop's task may wait for it. A message larger than all room goes alone.
+Any thread may take room, and a loop's task may wait for it. A message larger than all room goes alone. Who has to wait
+for the number is woken when a quarter of it is free (64 messages at most), so that one wake serves many messages.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from collections.abc import Callable
 
 from tiermq.errors import BadConfig
 
+WOKEN_FOR = 64
+
 
 class Room:
     """See the module. Guarded by its lock."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_lock", "_waiting")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_lock", "_waiting", "_woken_at")
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         if count_max <= 0 or bytes_max <= 0:
             raise BadConfig(f"expected room for messages, found max_in_flight {count_max} and {bytes_max} bytes")
         self._count_max = count_max
         self._bytes_max = bytes_max
+        self._woken_at = count_max - max(1, min(count_max // 4, WOKEN_FOR))
         self._count = self._bytes = 0
         self._lock = threading.Lock()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -42,11 +46,12 @@ class Room:
         with self._lock:
             self._count -= 1
             self._bytes -= size
-            while self._waiting and self._fits(self._waiting[0][0]):
-                size, when_granted = self._waiting.popleft()
-                self._count += 1
-                self._bytes += size
-                granted.append(when_granted)
+            if self._waiting and self._count <= self._woken_at:
+                while self._waiting and self._fits(self._waiting[0][0]):
+                    size, when_granted = self._waiting.popleft()
+                    self._count += 1
+                    self._bytes += size
+                    granted.append(when_granted)
         for each in granted:
             each()
 

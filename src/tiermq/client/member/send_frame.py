@@ -42,9 +42,9 @@ def _field(name: bytes, value: bytes) -> bytes:
 
 
 class SendTemplate:
-    """The fields that all sends of one group to one queue share."""
+    """The fields that all sends of one group to one queue share. Belongs to the loop of its producer."""
 
-    __slots__ = ("_first", "_last")
+    __slots__ = ("_first", "_last", "_usual")
 
     def __init__(self, group: str, topic: str, place: QueuePlace) -> None:
         self._first = b"".join(
@@ -57,6 +57,16 @@ class SendTemplate:
             )
         )
         self._last = b"".join((_field(b"k", b"false"), _field(b"n", place.broker_name.encode())))
+        self._usual = self._fixed(RequestCode.SEND_MESSAGE_V2, 0, 0, 0)
+
+    def _fixed(self, code: RequestCode, sys_flag: int, flag: int, reconsume_times: int) -> tuple[bytes, bytes, bytes]:
+        """What is before the time, between it and the properties, and behind them."""
+        is_batch = b"true" if code == RequestCode.SEND_BATCH_MESSAGE else b"false"
+        return (
+            self._first + _field(b"f", b"%d" % sys_flag),
+            _field(b"h", b"%d" % flag),
+            _field(b"j", b"%d" % reconsume_times) + _field(b"m", is_batch) + self._last,
+        )
 
     def encode(
         self,
@@ -72,17 +82,20 @@ class SendTemplate:
         is_oneway: bool = False,
     ) -> bytes:
         """The frame up to its body, which is sent behind it. Raises BadFrame for more than a frame can have."""
+        if sys_flag or flag or reconsume_times or code != RequestCode.SEND_MESSAGE_V2:
+            before, between, behind = self._fixed(code, sys_flag, flag, reconsume_times)
+        else:
+            before, between, behind = self._usual
+        born = b"%d" % born_ms
         fields = b"".join(
             (
-                self._first,
-                _field(b"f", b"%d" % sys_flag),
-                _field(b"g", b"%d" % born_ms),
-                _field(b"h", b"%d" % flag),
+                before,
+                _NAME.pack(1, b"g", len(born)),
+                born,
+                between,
                 _NAME.pack(1, b"i", len(properties)),
                 properties,
-                _field(b"j", b"%d" % reconsume_times),
-                _field(b"m", b"true" if code == RequestCode.SEND_BATCH_MESSAGE else b"false"),
-                self._last,
+                behind,
             )
         )
         header_bytes = _HEAD.size - _BEFORE_HEADER + len(fields)

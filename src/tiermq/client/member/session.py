@@ -10,6 +10,7 @@ Belongs to the loop that it is used on.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import os
@@ -37,6 +38,8 @@ ROUTE_S = 30.0
 UNKNOWN_S = 0.5
 """How soon a topic that no broker has is asked for again: somebody may have just made it."""
 REQUEST_S = 3.0
+ANYWHERE = "192.0.2.1"
+"""An address that no machine has (TEST-NET-1): the way to it is the way out."""
 CLOSE_S = 3.0
 """How long leaving may take for each broker: one that is gone keeps no program from ending."""
 
@@ -128,6 +131,13 @@ class Session:
         self._routes[topic] = _KnownRoute(route, time.monotonic())
         return route
 
+    def known_writable(self, topic: str, now_s: float) -> tuple[QueuePlace, ...]:
+        """The queues that take messages, where that need not be asked for; else none."""
+        known = self._routes.get(topic)
+        if known is None or known.route is None or now_s - known.at_s >= ROUTE_S:
+            return ()
+        return known.route.writable
+
     def _route_came(self, topic: str, asking: asyncio.Task[Route | None]) -> None:
         self._asking.pop(topic, None)
         if not asking.cancelled():
@@ -174,6 +184,11 @@ class Session:
         await self.greet(address)
         return await self.client.ask(address, code, body, expected=expected, timeout_s=timeout_s, **fields)
 
+    def greeted(self, address: str) -> RemotingClient | None:
+        """The connection to a broker that knows this client, if there is one now."""
+        client = self._greeted.get(address)
+        return client if client is not None and client.is_open else None
+
     async def greet(self, address: str, *, again: bool = False) -> RemotingClient:
         """The connection to a broker, which has had a heartbeat on it."""
         client = self._greeted.get(address)
@@ -192,9 +207,10 @@ class Session:
             self._greeted[address] = client
             return client
 
-    def version_of(self, address: str) -> int:
-        """The broker's version, as it last said; 0 before it did."""
-        return self._versions.get(address, 0)
+    async def version_of(self, address: str) -> int:
+        """The broker's version, as its last answer to a heartbeat had it. Raises PeerGone and RequestTimedOut."""
+        await self.greet(address)
+        return self._versions[address]
 
     async def greet_all(self, topics: set[str]) -> None:
         """A heartbeat to every broker of the topics: a member came, changed or goes. Brokers that are down get it when
@@ -291,6 +307,10 @@ def make_client_id(name_servers: str) -> str:
     """As RocketMQ's clients make it: address, process and a moment. The address is for operators: nothing connects."""
     host, port = parse_name_servers(name_servers)[0]
     address = "127.0.0.1"
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        host = ANYWHERE  # A name would be looked up here, and hold the loop meanwhile.
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # Of a datagram socket: it finds the way out and sends nothing.
         address = probe.getsockname()[0]

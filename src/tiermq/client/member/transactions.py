@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tiermq.client.member.handlers import is_cancelled
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.outgoing import SendReceipt
 from tiermq.client.member.received_message import ReceivedMessage
@@ -190,7 +191,9 @@ class Transactions:
             if inspect.iscoroutinefunction(self._check):
                 return Decision(await self._check(message))
             return Decision(await asyncio.to_thread(self._check, message))
-        except Exception:  # noqa: BLE001 - the user's own code: not to know is the safe answer, and it is asked again
+        except (Exception, asyncio.CancelledError) as error:  # the user's own code: it is asked again
+            if is_cancelled(error):
+                raise
             _log.exception("transaction %s: the check failed", message.unique_key)
             return Decision.UNKNOWN
 
