@@ -6,6 +6,7 @@ Spark is imported only when a job runs, so that help is fast.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.option_values import Moment
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -182,8 +184,12 @@ PLACES = (
 )
 TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable [all].")
 TIMES = (
-    click.option("--since", metavar="TIME", help="Stored at or after: 2026-01-31T10:00, or ms since 1970."),
-    click.option("--until", metavar="TIME", help="Stored before this time."),
+    click.option(
+        "--since",
+        type=Moment(dt.UTC),
+        help="Stored at or after: 2026-01-31T10:00 (UTC without a zone), ms since 1970, or an age such as 1h.",
+    ),
+    click.option("--until", type=Moment(dt.UTC), help="Stored before this time."),
 )
 OFFSETS = click.option(
     "--offsets", metavar="FROM:TO", help="Only these offsets of every queue, either side optional: 100:200, 100:."
@@ -205,8 +211,8 @@ def source_arguments(
     topics: tuple[str, ...],
     cluster: str | None = None,
     queues: tuple[int, ...] = (),
-    since: str | None = None,
-    until: str | None = None,
+    since: int | None = None,
+    until: int | None = None,
     offsets: str | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `scan_spec`. Raises BadConfig."""

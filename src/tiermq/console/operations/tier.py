@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from tiermq.clock import HOUR_MS
-from tiermq.console.bill import SHEETS, DatedBytes, TopicUse, WhatIf, cost_of, cost_of_days, sheet_of
-from tiermq.console.catalogue import Kind, Parameter, Result, camel, operation
+from tiermq.console.bill import GB, SHEETS, DatedBytes, PriceSheet, TopicUse, WhatIf, cost_of, cost_of_days, sheet_of
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.copied_commands import verify_command
+from tiermq.console.json_case import camel
 from tiermq.console.operations.overview import lease_row
 from tiermq.console.operations.topics import PAGE, ROWS, SEARCH, TOPIC, page_of
 from tiermq.console.sources import Visit
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
 from tiermq.errors import BadRequest, TierError
 from tiermq.history.cold_queues import read_manifest
-from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.retention.orphans import GRACE_MS, find_orphans
+from tiermq.tier.verify.verification_record import keep_run, kept_runs, run_of
 from tiermq.tier.verify.verify import verify_tier
 
 _KIND_NAMES = {SegmentType.COMMIT_LOG: "log", SegmentType.CONSUME_QUEUE: "units", SegmentType.INDEX: "index"}
@@ -40,6 +45,7 @@ def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Resu
     names, about = page_of(sorted(by_topic), search, page, rows)
     with visit.sources.files() as history:
         leases = [lease_row(history.tier, *home, visit.sources.clock.now_ms()) for home in listing.brokers]
+        verifications = _verifications(visit, history.tier)
     sizes: dict[str, int] = defaultdict(int)
     for info in listing.segments:
         sizes[_KIND_NAMES.get(info.key.type, info.key.type.name.lower())] += info.size
@@ -54,9 +60,20 @@ def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Resu
         "damaged": [{"path": i.key.path, "why": i.damage} for i in listing.segments if i.damage is not None][:100],
         "leases": leases,
         "topics": [_topic_row(name, by_topic[name]) for name in names],
-        "verification": visit.sources.verification,
+        "verification": next(iter(verifications), None),
+        "verifications": verifications,
+        "verifyCommand": verify_command(visit),
         **about,
     }
+
+
+def _verifications(visit: Visit, tier: TierDriver) -> list[Result]:
+    """The last ones, newest first: those that the tier keeps, and this console's own where it may not write there."""
+    runs = kept_runs(tier)
+    own = visit.sources.verification
+    if own is not None and all((each["atMs"], each["by"]) != (own["atMs"], own["by"]) for each in runs):
+        runs = sorted([own, *runs], key=lambda each: -each["atMs"])
+    return runs
 
 
 def _topic_row(name: str, infos: list[SegmentInfo]) -> Result:
@@ -148,23 +165,33 @@ def orphans(visit: Visit, *, hours: int) -> Result:
 
 @operation(
     "tier.verify",
-    "Read and check every byte of the tier, or of one topic; the result stays on the page of the tier.",
+    "Read and check every byte of the tier, or of one topic. Where changes are allowed the tier keeps the result.",
     Parameter("topic", "Only this topic."),
     starts=True,
 )
 def verify(visit: Visit, *, topic: str | None) -> Result:
     visit.require_tier()
-    began_ms = visit.sources.clock.now_ms()
+    clock, scope = visit.sources.clock, TierScope(topic=topic)
+    began_ms, problem = clock.now_ms(), None
     with visit.sources.files() as history:
-        report = verify_tier(history.tier, TierScope(topic=topic), threads=2)
-    found = {
+        report = verify_tier(history.tier, scope, threads=2)
+        for listing in discover_timers(history.tier, scope):
+            verify_timers(history.tier, listing, report)
+        run = run_of(report, scope, "the console", began_ms, clock.now_ms())
+        visit.sources.verification = run
+        if visit.may_change:
+            try:
+                keep_run(history.tier, run)
+            except TierError as error:
+                problem = str(error)
+    return {
         **camel(report.to_dict()),
         "topic": topic,
         "atMs": began_ms,
-        "tookMs": visit.sources.clock.now_ms() - began_ms,
+        "tookMs": run["tookMs"],
+        "isKept": visit.may_change and problem is None,
+        "problem": problem,
     }
-    visit.sources.verification = found
-    return found
 
 
 # The bill
@@ -172,7 +199,7 @@ def verify(visit: Visit, *, topic: str | None) -> Result:
 
 @operation(
     "tier.bill",
-    "What each topic of the tier costs a month against a price sheet, as it is and with other settings.",
+    "What topics of the tier cost a month against a price sheet, as they are and with other settings; a page of them.",
     Parameter("sheet", "The price sheet.", default="s3-standard", choices=tuple(SHEETS)),
     Parameter("gbMonth", "Price of a GB and month, instead of the sheet's.", Kind.DECIMAL),
     Parameter("writes1000", "Price of 1,000 writes, instead of the sheet's.", Kind.DECIMAL),
@@ -216,11 +243,20 @@ def bill(
         "sheet": camel(dataclasses.asdict(prices)),
         "currency": "USD",
         "topics": lines,
+        "isAll": len(names) == len(uses),
+        "all": _of_all(uses, prices),
         "cost": round(sum(line["total"] for line in lines), 6),
         "costThen": round(sum(line["then"] for line in lines), 6),
         "bytes": sum(line["bytes"] for line in lines),
         **about,
     }
+
+
+def _of_all(uses: Mapping[str, TopicUse], prices: PriceSheet) -> Result:
+    """What the listing knows of every topic. Writes a day need the manifests of each, so they are of a page only."""
+    size = sum(use.size_bytes for use in uses.values())
+    objects = sum(use.objects for use in uses.values())
+    return {"topics": len(uses), "bytes": size, "objects": objects, "storage": round(size / GB * prices.gb_month, 6)}
 
 
 @operation(

@@ -47,6 +47,7 @@ from tiermq.tier.repair.repair_plan import (
 )
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_identity import open_known_metadata
+from tiermq.tier.verify.verification_record import keep_run, run_of
 from tiermq.tier.verify.verify import join_verify, missing_keys_tasks, run_verify_task
 from tiermq.tier.verify.verify_plan import TASK_BYTES, QueueTask, VerifyPlan, VerifyResult, VerifyTask, plan_verify
 from tiermq.tier.verify.verify_report import Finding, VerifyReport
@@ -285,6 +286,7 @@ class _Verify:
 
     def run(self, report_path: str | None) -> JobReport:
         report = self._report
+        began_ms = self._clock.now_ms()
         with report.timed(), ExitStack() as stack:
             metadata = self._metadata(stack)
             plan = self._plan(metadata)
@@ -305,10 +307,21 @@ class _Verify:
                     results, found = self._verified(plan)
                     report.details["problems_after"] = found.problem_count
             self._tell(plan, results, found, outcomes)
+            if not report.dry_run:
+                self._keep(found, began_ms)
             if report_path is not None:
                 rows = report_rows(plan, results, found, outcomes)
                 report.details["report"] = write_report(report_path, rows)
         return report
+
+    def _keep(self, found: VerifyReport, began_ms: int) -> None:
+        """Keep the result in the tier, if the account may write there."""
+        try:
+            keep_run(self._driver, run_of(found, self.scope, "pipeline verify", began_ms, self._clock.now_ms()))
+        except TierError as error:
+            self._report.details.setdefault("notes", []).append(
+                f"consoles will not show this verification, since the tier does not keep it: {error}"
+            )
 
     def _require_history(self) -> None:
         """Raises TierError when there is nothing at all: a wrong name must not look like a sound tier."""

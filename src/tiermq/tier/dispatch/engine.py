@@ -519,11 +519,13 @@ class DispatchEngine:
             return 0, 0
         return local.max_offset - max(at, local.min_offset), max(0, self._clock.now_ms() - local.next_ms) / 1000
 
-    def _backlog(self) -> tuple[float, float]:
+    def backlog(self) -> tuple[float, float]:
+        """Messages that wait, over all queues, and the age of the oldest in seconds."""
         behind = [self._behind(run) for run in list(self._runs.values())]
         return sum(count for count, _ in behind), max((age for _, age in behind), default=0.0)
 
-    def _lag_bytes(self) -> float:
+    def lag_bytes(self) -> float:
+        """Bytes of the local log from the first message on that is not in the tier; 0 once the store is closed."""
         try:
             return self.proof.lag().bytes
         except StoreClosed:
@@ -531,12 +533,12 @@ class DispatchEngine:
 
     def _figures(self) -> dict[str, tuple[str, Callable[[], float]]]:
         return {
-            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not in the tier yet.", self._lag_bytes),
+            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not in the tier yet.", self.lag_bytes),
             "tiermq_dispatch_backlog_age_seconds": (
                 "Age of the oldest message that waits.",
-                lambda: self._backlog()[1],
+                lambda: self.backlog()[1],
             ),
-            "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self._backlog()[0]),
+            "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self.backlog()[0]),
             "tiermq_dispatch_pending_bytes": ("Bytes of batches in memory.", lambda: float(self._budget.used_bytes)),
             "tiermq_dispatch_waiting_queues": ("Queues that wait for an upload step.", lambda: float(len(self._turns))),
             "tiermq_tier_paused": (
