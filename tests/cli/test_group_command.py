@@ -39,6 +39,7 @@ def test_long_names_fold_at_80_columns_and_figures_stay_whole(tmp_path: Path, mo
     monkeypatch.setattr("tiermq.cli.terminal.terminal_width", lambda: 80)
     with shell(tmp_path) as at:
         at.broker.send(topic, b"x")
+        at.run("group", "create", group)
         at.broker.broker.parts.offsets.commit(group, topic, 0, 1)
         for words in (
             ("group", "show", group), ("group", "reset", group, topic, "--to", "first"), ("topic", "show", topic),

@@ -58,14 +58,16 @@ def test_the_status_says_what_needs_attention(tmp_path: Path) -> None:
 
 def test_the_status_says_what_is_not_in_the_tier_yet(tmp_path: Path) -> None:
     tier = (tmp_path / "tier").as_uri()
-    with shell(tmp_path, tier=tier, tiered_store_group_commit_timeout=86_400_000) as at:
+    with shell(tmp_path, tier=tier) as at:
         at.run("topic", "create", "orders", "--queues", "1")
         tiered = at.broker.broker.parts.tiered
         assert tiered is not None
         assert tiered.flush_to_tier()
-        assert at.json("status")["tierBehind"]["messages"] == 0
+        assert at.json("status")["tierBehind"] == {"messages": 0, "bytes": 0, "oldestMs": 0}
+        assert tiered.tier.engine.pause()
         for _ in range(5):
             at.broker.send("orders", b"x" * 100)
+        at.broker.broker.parts.local.flush()  # What a power cut may take is not uploaded, and not waited for.
         at.broker.advance(minutes=5)
         waiting = at.json("status")["tierBehind"]
         assert (waiting["messages"], waiting["bytes"] > 500, waiting["oldestMs"] // 60_000) == (5, True, 5)
@@ -75,6 +77,7 @@ def test_the_status_says_what_is_not_in_the_tier_yet(tmp_path: Path) -> None:
         at.broker.advance(hours=1)
         [warning] = at.json_of("status", code=1)["warnings"]
         assert "has 5 messages that are not in the tier, the oldest since 65 minutes" in warning
+        tiered.tier.engine.resume()
         assert tiered.flush_to_tier()
         assert (at.json("status")["tierBehind"]["messages"], at.lines("status")[-1]) == (0, "nothing needs attention")
     with shell(tmp_path / "plain") as at:

@@ -61,7 +61,7 @@ REFUSED = {"message.resend", "sql.spark", "transaction.show"}
 MOVES = re.compile(
     r'"(nowMs|tookMs|atMs|beginMs|modifiedMs|writtenMs|untilMs|renewals|sequence|putPerSecond|getPerSecond|putToday|'
     r"putLatencyP99Ms|lastSeenMs|bytesRead|messagesRead|smallObjects|objects|diskRatio|oldestMs|logBytes|logTo|bytes|"
-    r"dispatchBehindBytes|tablesTakenMs|groupsTakenMs|endMs|storage|writes|total|cost|days|writesADay|bytesADay|"
+    r"dispatchBehindBytes|tierBehindMs|tablesTakenMs|groupsTakenMs|endMs|storage|writes|total|cost|days|writesADay|bytesADay|"
     r'then|costThen|bytesThen|toMs|parts|bytesPlanned|isHeld)": ?("[^"]*"|[-0-9.e]+|null|true|false)'
 )
 """Figures that go on between two calls."""

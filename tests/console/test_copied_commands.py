@@ -79,6 +79,7 @@ def test_a_copied_query_prints_the_message_of_the_page(tmp_path: Path, source: s
 
 def test_a_copied_reset_moves_the_group_of_the_page_whatever_its_name(tmp_path: Path) -> None:
     with orders_broker(tmp_path) as broker, console(place_of(tmp_path, broker)) as at:
+        run(command(["group", "create"], [GROUP], ["--namesrv", broker.name_server]))
         broker.broker.parts.offsets.commit(GROUP, "orders", 0, 5)
         broker.broker.parts.offsets.flush()
         page = at.get("/groups/" + GROUP.replace("|", "%7C") + "?topic=orders&to=first")
@@ -107,8 +108,8 @@ def test_the_copied_verification_verifies_the_tier_of_the_page(tmp_path: Path) -
 
 
 def test_a_copied_replay_plans_what_the_page_shows(tmp_path: Path) -> None:
-    with each_source(tmp_path, "files", "wire") as consoles:
-        [line] = copied(consoles["files"].get("/history?topic=orders&at=1h").text)
+    with each_source(tmp_path, "all", "wire") as consoles:
+        [line] = copied(consoles["all"].get("/history?topic=orders&at=1h").text)
         report = json.loads(run(line, "--dry-run", "--json"))
         assert report["planned"]["messages"] == ORDERS + 1, report
         assert copied(consoles["wire"].get("/history?topic=orders&at=1h").text) == [], "a replay reads files or a tier"

@@ -15,15 +15,17 @@ from tiermq.console.json_case import camel
 from tiermq.console.operations.overview import lease_row
 from tiermq.console.operations.topics import PAGE, ROWS, SEARCH, TOPIC, page_of
 from tiermq.console.sources import Visit
+from tiermq.console.verifications import verifications
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
 from tiermq.errors import BadRequest, TierError
 from tiermq.history.cold_queues import read_manifest
-from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.retention.orphans import GRACE_MS, find_orphans
-from tiermq.tier.verify.verification_record import keep_run, kept_runs, run_of
+from tiermq.tier.verify.verification_record import keep_run, run_of
 from tiermq.tier.verify.verify import verify_tier
 
 _KIND_NAMES = {SegmentType.COMMIT_LOG: "log", SegmentType.CONSUME_QUEUE: "units", SegmentType.INDEX: "index"}
@@ -45,7 +47,7 @@ def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Resu
     names, about = page_of(sorted(by_topic), search, page, rows)
     with visit.sources.files() as history:
         leases = [lease_row(history.tier, *home, visit.sources.clock.now_ms()) for home in listing.brokers]
-        verifications = _verifications(visit, history.tier)
+        runs = verifications(visit, history.tier)
     sizes: dict[str, int] = defaultdict(int)
     for info in listing.segments:
         sizes[_KIND_NAMES.get(info.key.type, info.key.type.name.lower())] += info.size
@@ -60,20 +62,11 @@ def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Resu
         "damaged": [{"path": i.key.path, "why": i.damage} for i in listing.segments if i.damage is not None][:100],
         "leases": leases,
         "topics": [_topic_row(name, by_topic[name]) for name in names],
-        "verification": next(iter(verifications), None),
-        "verifications": verifications,
+        "verification": next(iter(runs), None),
+        "verifications": runs,
         "verifyCommand": verify_command(visit),
         **about,
     }
-
-
-def _verifications(visit: Visit, tier: TierDriver) -> list[Result]:
-    """The last ones, newest first: those that the tier keeps, and this console's own where it may not write there."""
-    runs = kept_runs(tier)
-    own = visit.sources.verification
-    if own is not None and all((each["atMs"], each["by"]) != (own["atMs"], own["by"]) for each in runs):
-        runs = sorted([own, *runs], key=lambda each: -each["atMs"])
-    return runs
 
 
 def _topic_row(name: str, infos: list[SegmentInfo]) -> Result:
@@ -172,18 +165,14 @@ def orphans(visit: Visit, *, hours: int) -> Result:
 def verify(visit: Visit, *, topic: str | None) -> Result:
     visit.require_tier()
     clock, scope = visit.sources.clock, TierScope(topic=topic)
-    began_ms, problem = clock.now_ms(), None
+    began_ms = clock.now_ms()
     with visit.sources.files() as history:
         report = verify_tier(history.tier, scope, threads=2)
         for listing in discover_timers(history.tier, scope):
             verify_timers(history.tier, listing, report)
         run = run_of(report, scope, "the console", began_ms, clock.now_ms())
-        visit.sources.verification = run
-        if visit.may_change:
-            try:
-                keep_run(history.tier, run)
-            except TierError as error:
-                problem = str(error)
+    visit.sources.verification = run
+    problem = _kept(visit, run) if visit.may_change else None
     return {
         **camel(report.to_dict()),
         "topic": topic,
@@ -192,6 +181,20 @@ def verify(visit: Visit, *, topic: str | None) -> Result:
         "isKept": visit.may_change and problem is None,
         "problem": problem,
     }
+
+
+def _kept(visit: Visit, run: Result) -> str | None:
+    """Keep a verification in the tier; why that was not possible."""
+    assert visit.sources.place.tier is not None
+    try:
+        driver = open_driver(visit.sources.place.tier, clock=visit.sources.clock)  # Those of a history only read.
+        try:
+            keep_run(driver, run)
+        finally:
+            driver.close()
+    except TierError as error:
+        return str(error)
+    return None
 
 
 # The bill

@@ -505,23 +505,29 @@ class DispatchEngine:
         }
 
     def _watch(self, run: QueueDispatchState) -> None:
-        self.metrics.watch_queue(*run.name, lambda: self._behind(run)[0], lambda: self._behind(run)[1])
+        self.metrics.watch_queue(*run.name, lambda: self._behind(*run.name)[0], lambda: self._behind(*run.name)[1])
 
-    def _behind(self, run: QueueDispatchState) -> tuple[float, float]:
+    def _behind(self, topic: str, queue_id: int) -> tuple[float, float]:
         """Messages that wait, and the age of the oldest in seconds; zeros once the local store is closed."""
-        file = self.files.find(*run.name)
+        file = self.files.find(topic, queue_id)
         at = -1 if file is None else file.commit_offset
         try:
-            local = self._source.state(*run.name, at)
+            local = self._source.state(topic, queue_id, at)
         except StoreClosed:
             return 0, 0
-        if local is None or local.next_offset is None or self.filter.is_filtered(run.name[0]):
+        if local is None or local.next_offset is None or self.filter.is_filtered(topic):
             return 0, 0
         return local.max_offset - max(at, local.min_offset), max(0, self._clock.now_ms() - local.next_ms) / 1000
 
+    def _queues(self) -> list[QueueName]:
+        try:
+            return list(self._source.queues())
+        except StoreClosed:
+            return []
+
     def backlog(self) -> tuple[float, float]:
-        """Messages that wait, over all queues, and the age of the oldest in seconds."""
-        behind = [self._behind(run) for run in list(self._runs.values())]
+        """Messages that wait, over all queues, and the age of the oldest in seconds; also of queues that are new."""
+        behind = [self._behind(*name) for name in self._queues()]
         return sum(count for count, _ in behind), max((age for _, age in behind), default=0.0)
 
     def lag_bytes(self) -> float:
