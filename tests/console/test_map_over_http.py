@@ -54,7 +54,7 @@ def test_sealed_segments_are_proven_and_evictable_and_damage_shows_once_it_is_kn
         data[400] ^= 1
         first.write_bytes(data)
         assert states(tier) == ["proven", "tiered"], "nothing has read it yet"
-        verified = CliRunner().invoke(cli, ["tier", "verify", f"file://{tmp_path}/tier"])
+        verified = CliRunner().invoke(cli, ["tier", "verify", f"file://{tmp_path}/tier", "--keep"])
         assert verified.exit_code == 1, verified.output
         assert states(tier) == ["damaged", "proven", "tiered"]
         assert ranges(tier)[0][1:] == (0, ranges(tier)[1][1])

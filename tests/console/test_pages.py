@@ -240,14 +240,15 @@ def test_a_verification_lasts_whoever_made_it(tmp_path: Path) -> None:
             data = bytearray(log.read_bytes())
             data[len(data) // 2] ^= 1
             log.write_bytes(data)
-            assert CliRunner().invoke(cli, ["tier", "verify", url, "--topic", "orders"]).exit_code == 1
+            assert CliRunner().invoke(cli, ["tier", "verify", url, "--topic", "orders", "--keep"]).exit_code == 1
+            assert CliRunner().invoke(cli, ["tier", "verify", url]).exit_code == 1, "without --keep it writes nothing"
             found = at.api("tier.show")
             assert [(each["clean"], each["topic"]) for each in found["verifications"]] == [
                 (False, "orders"), (True, None),
             ]  # fmt: skip
             assert found["verification"]["by"].startswith("tier verify at ")
             assert found["verification"]["problems"][0]["kind"] in at.get("/tier").text
-            assert CliRunner().invoke(cli, ["pipeline", "verify", url, "--master", "here"]).exit_code == 1
+            assert CliRunner().invoke(cli, ["pipeline", "verify", url, "--master", "here", "--keep"]).exit_code == 1
             assert at.api("tier.show")["verification"]["by"].startswith("pipeline verify at ")
         assert CliRunner().invoke(cli, ["tier", "orphans", url, "--grace", "0"]).exit_code == 0
 

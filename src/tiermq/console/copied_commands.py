@@ -44,8 +44,8 @@ def spark_command(visit: Visit, query: str, topics: Sequence[str], begin_ms: int
 
 
 def verify_command(visit: Visit) -> str:
-    """Verify the tier."""
-    return command(["tier", "verify"], [visit.sources.place.tier or ""], [])
+    """Verify the tier, and keep the result in it."""
+    return command(["tier", "verify"], [visit.sources.place.tier or ""], ["--keep"])
 
 
 def replay_command(visit: Visit, topic: str, begin_ms: int) -> str | None:

@@ -1,6 +1,6 @@
 """`tiermq tier`: inspect a tier.
 
-Everything but `restore`, `import`, `repair`, `takeover` and `orphans --clean` only reads; `verify` keeps its result.
+Everything but `restore`, `import`, `repair`, `takeover`, `orphans --clean` and `verify --keep` only reads.
 """
 
 from __future__ import annotations
@@ -277,6 +277,7 @@ def _print_row(queue: QueueView, row: MessageRow) -> bool:
 @TOPIC
 @STORE
 @click.option("--no-index", is_flag=True, help="Do not read the key index.")
+@click.option("--keep", is_flag=True, help="Keep the result in the tier, where consoles show it.")
 @JSON
 def verify(
     url: str,
@@ -285,15 +286,15 @@ def verify(
     topic: str | None,
     store: Path | None,
     no_index: bool,
+    keep: bool,
     as_json: bool,
 ) -> None:
     """Read and check every byte of the tier at URL.
 
     Compares records, units, manifests and key index with each other. Also reads tiered timers, except with --topic.
 
-    With --store, also compares that broker's tier metadata. A broker may be running: what it adds or expires meanwhile
-    is a note, not a problem. With --topic the key index is left out. Nothing is written but the result, for consoles:
-    verification.tiermq.json; where the account may not write it is not kept, and standard error reports that.
+    With --store, also compares that broker's tier metadata. Nothing is written, but with --keep the result; a broker
+    may be running: what it adds or expires meanwhile is a note, not a problem. With --topic the key index is left out.
 
     Runs in this process, without Spark. `tiermq pipeline verify` makes the same checks in parallel on Spark, for
     tiers that are too large for one machine.
@@ -304,6 +305,7 @@ def verify(
     Examples:
       tiermq tier verify file:///var/tier
       tiermq tier verify s3://history --topic orders
+      tiermq tier verify s3://history --keep
       tiermq tier verify s3://history --json \\
           | jq '.problems[] | .where + ": " + .text'
     """
@@ -324,7 +326,7 @@ def verify(
         for listing in discover_timers(driver, scope):
             verify_timers(driver, listing, report)
         is_empty = report.is_clean and not report.counts["segments"] and not report.counts["timer_objects"]
-        if not is_empty:
+        if keep and not is_empty:
             _keep(driver, run_of(report, scope, "tier verify", began_ms, clock.now_ms()))
     if as_json:
         print_json(report.to_dict())

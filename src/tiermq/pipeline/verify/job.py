@@ -228,6 +228,7 @@ def verify(
     store: str | None = None,
     with_index: bool = True,
     repair: bool = False,
+    keep: bool = False,
     dry_run: bool = False,
     report_path: str | None = None,
     task_bytes: int = TASK_BYTES,
@@ -239,13 +240,16 @@ def verify(
 
     `store` is the directory of one broker (`DIR` or `DIR=cluster/broker`): its metadata are compared too, and a repair
     takes records from it. `report_path` is a table of what was found: JSON lines (`*.jsonl`, `*.json`), or a directory
-    for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and reports what it would
-    repair. `wait`: a repair waits for the lease of a killed job (`LeaseWait`). Raises BadConfig, BadTierUrl, TierError
-    when there is nothing to read, what the driver raises, and with `repair` LeaseHeld.
+    for Parquet. With `keep` the tier keeps the result. A dry run plans and reads nothing, but with `repair`, where it
+    verifies and reports what it would repair. `wait`: a repair waits for the lease of a killed job (`LeaseWait`).
+    Raises BadConfig, BadTierUrl, TierError when there is nothing to read, what the driver raises, and with `repair`
+    LeaseHeld.
     """
+    if keep and dry_run:
+        raise BadConfig("expected keep or a dry run, found both: a dry run writes nothing")
     job = _Verify(runner, tier, store, repair, dry_run, progress, clock or SystemClock(), wait)
     job.scope = _scope(cluster, broker, topic, store)
-    job.with_index, job.task_bytes = with_index, task_bytes
+    job.with_index, job.task_bytes, job.keep = with_index, task_bytes, keep
     return job.run(report_path)
 
 
@@ -266,6 +270,7 @@ class _Verify:
     scope: TierScope
     with_index: bool
     task_bytes: int
+    keep: bool
 
     def __init__(
         self,
@@ -307,7 +312,7 @@ class _Verify:
                     results, found = self._verified(plan)
                     report.details["problems_after"] = found.problem_count
             self._tell(plan, results, found, outcomes)
-            if not report.dry_run:
+            if self.keep:
                 self._keep(found, began_ms)
             if report_path is not None:
                 rows = report_rows(plan, results, found, outcomes)
