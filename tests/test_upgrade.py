@@ -211,6 +211,7 @@ def test_the_page_names_every_format_with_the_version_that_is_written() -> None:
     from tiermq.tier.metadata.broker_state import STATE_VERSION
     from tiermq.tier.metadata.manifest import MANIFEST_VERSION
     from tiermq.tier.metadata.manifest_changes import CHANGES_VERSION
+    from tiermq.tier.verify.verification_record import RUNS_VERSION
 
     rows = dict(re.findall(r"^\| `([^`]+)`[^|]*\| (\d+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert {name: int(version) for name, version in rows.items()} == {
@@ -219,6 +220,7 @@ def test_the_page_names_every_format_with_the_version_that_is_written() -> None:
         "lease-master.tiermq.json": MASTER_LEASE_VERSION,
         "state-….tiermq.json": STATE_VERSION,
         "changes.tiermq.json": CHANGES_VERSION,
+        "verification.tiermq.json": RUNS_VERSION,
         "bundles.tiermq/": DIRECTORY_VERSION,
         "config/tieredStoreMetadata.db": len(MIGRATIONS),
         "tiermq.clean": CLEAN_MARKER_VERSION,

@@ -15,7 +15,7 @@ from tiermq.cli.option_values import Moment
 from tiermq.cli.source_options import given, source_options
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.queue_access import QueueAccess, find_by_key
-from tiermq.console.catalogue import Result, run
+from tiermq.console.catalogue import Result, found_operation, run
 from tiermq.console.json_case import camel
 from tiermq.console.sources import Visit
 from tiermq.errors import RequestRefused, TierMQError
@@ -25,8 +25,6 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.settings import LONG_MAX
 
-FOUND_MAX = 500
-"""What `message.find` gives at most."""
 WIRE = "wire"
 Found = tuple[str, StoredMessage]
 """A broker's name, and a message of it."""
@@ -92,12 +90,17 @@ def _read(visit: Visit, options: dict[str, Any]) -> list[Result]:
     asked = {"topic": options["topic"], "key": options["key"], "id": options["message_id"]}
     asked |= {"queue": options["queue_id"], "offset": options["offset"], "broker": options["broker"]}
     asked |= {"begin": options["begin"] or None, "end": None if options["end"] == LONG_MAX else options["end"]}
-    found = run("message.find", visit, given({**asked, "limit": min(options["wanted"], FOUND_MAX)}))
+    found = run("message.find", visit, given({**asked, "limit": min(options["wanted"], _most())}))
     for text in found["losses"]:
         click.echo(f"tiermq query: {text}", err=True)
     at = options["offset"]
     messages: list[Result] = found["messages"]
     return [each for each in messages if at in (None, each["queueOffset"])]
+
+
+def _most() -> int:
+    """What `message.find` gives at most."""
+    return next(each.high for each in found_operation("message.find").parameters if each.name == "limit")
 
 
 async def _ask(cluster: ClusterClient, options: dict[str, Any]) -> list[Result]:

@@ -21,7 +21,7 @@ from tiermq.remoting.codes import ResponseCode
 HEX_BYTES_MAX = 4096
 TAIL_MAX = 50
 TAIL_FIRST = 10
-NAMES_MAX = 200
+CHOICES_MAX = 200
 EXAMPLE = 'SELECT tags, tier, count(*) AS messages FROM "{}" GROUP BY ALL'
 Context = dict[str, Any]
 
@@ -147,7 +147,7 @@ def _messages(ask: Ask) -> Context:
             context["found"] = run("message.find", ask.visit, ask.of(*names))
         except TierMQError as error:
             context["problem"] = str(error)
-    context["names"] = topic_names(ask.visit, everything=False)[:NAMES_MAX]
+    context["names"] = topic_names(ask.visit, everything=False)[:CHOICES_MAX]
     return context
 
 

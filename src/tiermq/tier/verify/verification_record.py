@@ -25,7 +25,7 @@ from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.verify.verify_report import VerifyReport
 
 NAME = f"verification{OBJECT_SUFFIX}"
-VERSION = 2
+RUNS_VERSION = 2
 RUNS_MAX = 10
 PROBLEMS_MAX = 50
 TRIES = 5
@@ -58,7 +58,7 @@ def keep_run(driver: TierDriver, run: Run) -> None:
         runs = sorted([run, *runs], key=lambda each: -each["atMs"])[:RUNS_MAX]
         try:
             driver.put_object(
-                NAME, seal_document({"runs": runs}, VERSION), expected=None if stored is None else stored.version
+                NAME, seal_document({"runs": runs}, RUNS_VERSION), expected=None if stored is None else stored.version
             )
         except ManifestConflict:
             continue
@@ -74,7 +74,7 @@ def kept_runs(driver: TierDriver) -> list[Run]:
 
 def _runs(data: bytes) -> list[Run]:
     try:
-        found = open_document(data, NAME, VERSION).get("runs")
+        found = open_document(data, NAME, RUNS_VERSION).get("runs")
     except CorruptManifest:
         return []
     return [each for each in found if isinstance(each, dict) and "atMs" in each] if isinstance(found, list) else []
