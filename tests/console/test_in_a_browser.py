@@ -195,7 +195,8 @@ def _(at: Person, _broker: LocalBroker) -> None:
     at.type("What if objects of MiB", "256")
     at.button("Calculate")
     at.wait_for(lambda: "retentionDays=3650" in at.at(), "the page that was calculated")
-    now, then = re.findall(r"\$ ([\d.]+)", re.findall(r"^orders\s.*$", at.text(), re.MULTILINE)[0])[-2:]
+    [prices] = [line for line in re.findall(r"^orders\s.*$", at.text(), re.MULTILINE) if line.count("$") > 2]
+    now, then = re.findall(r"\$ ([\d.]+)", prices)[-2:]
     assert float(then) > float(now) > 0, "ten years of a year's messages cost more"
 
 

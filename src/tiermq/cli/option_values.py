@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 import time
@@ -25,18 +24,15 @@ else:
 
 
 class Moment(_OptionType):
-    """The type of an option. A time without a zone is in `zone`, or refused."""
+    """The type of an option."""
 
     name = "time"
-
-    def __init__(self, zone: dt.tzinfo | None = None) -> None:
-        self._zone = zone
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         try:
-            return read_moment_ms(value, time.time_ns() // 1_000_000, self._zone)
+            return read_moment_ms(value, time.time_ns() // 1_000_000)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

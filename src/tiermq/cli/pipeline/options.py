@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
-from tiermq.cli.option_values import Moment
+from tiermq.clock import SystemClock, read_moment_ms
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -186,10 +186,10 @@ TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic;
 TIMES = (
     click.option(
         "--since",
-        type=Moment(dt.UTC),
+        metavar="TIME",
         help="Stored at or after: 2026-01-31T10:00 (UTC without a zone), ms since 1970, or an age such as 1h.",
     ),
-    click.option("--until", type=Moment(dt.UTC), help="Stored before this time."),
+    click.option("--until", metavar="TIME", help="Stored before this time."),
 )
 OFFSETS = click.option(
     "--offsets", metavar="FROM:TO", help="Only these offsets of every queue, either side optional: 100:200, 100:."
@@ -211,8 +211,8 @@ def source_arguments(
     topics: tuple[str, ...],
     cluster: str | None = None,
     queues: tuple[int, ...] = (),
-    since: int | None = None,
-    until: int | None = None,
+    since: str | None = None,
+    until: str | None = None,
     offsets: str | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `scan_spec`. Raises BadConfig."""
@@ -224,11 +224,19 @@ def source_arguments(
         "cluster": cluster,
         "topic": list(topics) or None,
         "queues": list(queues) or None,
-        "since": since,
-        "until": until,
+        "since": moment_of(since),
+        "until": moment_of(until),
         "offsets": offsets_of(offsets),
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def moment_of(text: str | None) -> int | None:
+    """A time in ms since 1970; without a zone it is UTC. Raises BadConfig."""
+    try:
+        return None if text is None else read_moment_ms(text, SystemClock().now_ms(), dt.UTC)
+    except ValueError as error:
+        raise BadConfig(f"--since and --until: {error}") from error
 
 
 def offsets_of(text: str | None) -> tuple[int | None, int | None] | None:
