@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ def test_every_message_is_printed_and_nothing_is_left_behind(tmp_path: Path) -> 
         assert sorted(at.lines("consume", "orders", "--bodies")) == sorted(f"order {number}" for number in range(40))
 
 
+def test_a_time_to_begin_at_is_of_any_form(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.broker.send("orders", b"old")
+        at.broker.advance(hours=3)
+        at.broker.send("orders", b"new")
+        stored_ms = at.broker.messages("orders")[-1].store_timestamp_ms
+        iso = datetime.fromtimestamp(stored_ms / 1000, tz=UTC).isoformat()
+        for start, wanted in ((str(stored_ms), ["new"]), (iso, ["new"]), ("1d", ["old", "new"])):
+            assert at.lines("consume", "orders", "--bodies", "--from", start) == wanted
+        for start in ("yesterday", "2026-01-31", "1 fortnight"):
+            assert "--from" in at.run("consume", "orders", "--from", start, code=2).output
+
+
 def test_a_broker_that_answered_no_pull_is_sent_no_offsets_of_a_group_it_does_not_know(tmp_path: Path) -> None:
     """A group is made at a broker by its first pull there."""
     with shell(tmp_path) as at:
@@ -50,7 +64,13 @@ def test_a_broker_that_answered_no_pull_is_sent_no_offsets_of_a_group_it_does_no
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [((), ["before", "after"]), (("--tag", "paid"), ["after"]), (("--tag", "open"), []), (("--from", "0"), ["after"])],
+    [
+        ((), ["before", "after"]),
+        (("--from", "1970-01-01T00:00Z"), ["after"]),
+        (("--tag", "paid"), ["after"]),
+        (("--tag", "open"), []),
+        (("--from", "0"), ["after"]),
+    ],
 )
 def test_what_was_produced_a_moment_ago_is_printed(tmp_path: Path, words: tuple[str, ...], expected: list[str]) -> None:
     with shell(tmp_path) as at:

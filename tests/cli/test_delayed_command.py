@@ -50,8 +50,8 @@ def test_what_waits_is_listed_soonest_first_from_the_broker_and_from_its_directo
         assert [each["uniqueKey"] for each in in_directory] == [each["uniqueKey"] for each in found]
         # And `store stat` counts them: in the wheel when it was written down, else as those that are to come.
         waiting = at.json("store", "stat", directory)["waiting"]
-        assert waiting["timers"] + waiting["timers_not_taken_in"] == 2
-        assert waiting["delayed_by_level"] == {"16": 1}
+        assert waiting["timers"] + waiting["timersNotTakenIn"] == 2
+        assert waiting["delayedByLevel"] == {"16": 1}
         assert "timers" in at.run("store", "stat", directory).stdout
 
 

@@ -66,7 +66,7 @@ def test_a_tier_becomes_json_lines_too() -> None:
 def test_one_file_of_a_tier_is_known_by_its_path() -> None:
     path = next(TIER.rglob("orders/0/CONSUME_QUEUE/*"))
     rows = [json.loads(line) for line in CliRunner().invoke(cli, ["dump", str(path)]).output.splitlines()]
-    assert {(row["kind"], row["topic"], row["queue_id"]) for row in rows} == {("unit", "orders", 0)}
+    assert {(row["kind"], row["topic"], row["queueId"]) for row in rows} == {("unit", "orders", 0)}
 
 
 def test_the_tiers_own_files_in_a_store_directory_are_shown_once(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from cli.wire_commands import shell
 
 
@@ -30,6 +32,24 @@ def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
         at.run("group", "delete", "audit", "--yes")
         assert "audit" not in {row["group"] for row in at.json("group", "list")["groups"]}
         assert at.broker.committed_offset("audit", "orders", 0) is None
+
+
+def test_long_names_fold_at_80_columns_and_figures_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, group = "a-topic-with-a-name-of-so-many-characters-that-it-fills-a-line-" + "x" * 40, "g" * 90
+    monkeypatch.setattr("tiermq.cli.terminal.terminal_width", lambda: 80)
+    with shell(tmp_path) as at:
+        at.broker.send(topic, b"x")
+        at.run("group", "create", group)
+        at.broker.broker.parts.offsets.commit(group, topic, 0, 1)
+        for words in (
+            ("group", "show", group), ("group", "reset", group, topic, "--to", "first"), ("topic", "show", topic),
+            ("group", "reset", group, topic, "--to", "last", "--preview"), ("topic", "list"), ("group", "list"),
+        ):  # fmt: skip
+            table = [line for line in at.lines(*words) if "would" not in line]
+            assert max(map(len, table)) <= 80, (words, table)
+        [head, *rows] = at.lines("group", "show", group)[:5]
+        assert head.split() == ["topic", "broker", "queue", "offset", "end", "behind"]
+        assert any(row.split()[-4:] == ["0", "0", "1", "1"] for row in rows), rows
 
 
 def test_making_and_deleting_a_group_can_be_reported_to_programs(tmp_path: Path) -> None:

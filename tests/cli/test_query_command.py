@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,36 @@ def test_what_was_produced_a_moment_ago_is_found(tmp_path: Path, words: tuple[st
         with lagging_dispatch(at.broker.broker):
             at.run("produce", "orders", "wanted", "--key", "order-42", "--queue", "1")
             assert [reported["body"] for reported in at.json_lines("query", "orders", *words)] == ["wanted"]
+
+
+def test_files_and_a_tier_answer_as_brokers_do(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    with shell(tmp_path, tier=tier) as at:
+        for number in range(3):
+            at.run("produce", "orders", f"order {number}", "--key", f"order-{number}", "--queue", "1")
+        at.wait_for_topic("orders")
+        tiered = at.broker.broker.parts.tiered
+        assert tiered is not None
+        assert tiered.flush_to_tier()
+        [message] = [each for each in at.broker.messages("orders") if each.body == b"order 1"]
+        for words in (
+            ("--key", "order-1"), ("--id", str(message.unique_key)), ("--queue", "1", "--offset", "1"),
+            ("--key", "order-1", "--begin", "1h"),
+        ):  # fmt: skip
+            [asked] = at.json_lines("query", "orders", *words)
+            for place in (
+                ("--tier", tier),
+                ("--store", str(tmp_path / "store")),
+                ("--tier", tier, "--broker", "broker-a"),
+            ):
+                [read] = [json.loads(line) for line in at.lines("query", "orders", *words, *place, "--json", "-n", "")]
+                moved = {"side", "segment", "broker"}
+                assert {k: v for k, v in read.items() if k not in moved} == {
+                    k: v for k, v in asked.items() if k not in moved
+                }
+        for words in (("--queue", "1", "--offset", "7"), ("--key", "order-1", "--end", "1h")):
+            at.run("query", "orders", *words, "--tier", tier, "-n", "", code=1)
+            at.run("query", "orders", *words, code=1)
 
 
 def test_nothing_found_is_exit_code_1(tmp_path: Path) -> None:

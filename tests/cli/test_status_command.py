@@ -18,10 +18,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cli.wire_commands import process, shell
+from cli.wire_commands import Shell, process, shell
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.log_levels import change_log_levels
+
+
+@pytest.fixture(scope="module")
+def completing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with shell(tmp_path_factory.mktemp("completing")) as at:
+        for name in ("orders", "orders-late", "payments"):
+            at.broker.create_topic(name)
+        at.run("group", "create", "audit")
+        yield at
 
 
 def get(url: str, path: str) -> Any:
@@ -45,6 +54,35 @@ def test_the_status_says_what_needs_attention(tmp_path: Path) -> None:
         warned = at.run("status", code=1).stdout
         assert "1 group has dead letters" in warned
     assert "! " in at.run("status", "--store", str(tmp_path / "store"), "-n", "", code=1).stdout
+
+
+def test_the_status_says_what_is_not_in_the_tier_yet(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    with shell(tmp_path, tier=tier) as at:
+        at.run("topic", "create", "orders", "--queues", "1")
+        tiered = at.broker.broker.parts.tiered
+        assert tiered is not None
+        assert tiered.flush_to_tier()
+        assert at.json("status")["tierBehind"] == {"messages": 0, "bytes": 0, "oldestMs": 0}
+        assert tiered.tier.engine.pause()
+        for _ in range(5):
+            at.broker.send("orders", b"x" * 100)
+        at.broker.broker.parts.local.flush()  # What a power cut may take is not uploaded, and not waited for.
+        at.broker.advance(minutes=5)
+        waiting = at.json("status")["tierBehind"]
+        assert (waiting["messages"], waiting["bytes"] > 500, waiting["oldestMs"] // 60_000) == (5, True, 5)
+        [line] = [line for line in at.lines("status") if line.startswith("backlog")]
+        assert line.split()[1:3] == ["5", "messages,"]
+        assert line.endswith("the oldest since 300 s")
+        at.broker.advance(hours=1)
+        [warning] = at.json_of("status", code=1)["warnings"]
+        assert "has 5 messages that are not in the tier, the oldest since 65 minutes" in warning
+        tiered.tier.engine.resume()
+        assert tiered.flush_to_tier()
+        assert (at.json("status")["tierBehind"]["messages"], at.lines("status")[-1]) == (0, "nothing needs attention")
+    with shell(tmp_path / "plain") as at:
+        assert at.json("status")["tierBehind"] is None
+        assert not [line for line in at.lines("status") if line.startswith("backlog")]
 
 
 def test_lists_have_figures_with_and_without_a_broker(tmp_path: Path) -> None:
@@ -229,6 +267,22 @@ def test_lines_of_the_log_have_the_distance_from_utc(tmp_path: Path) -> None:
     environment = {**os.environ, "TZ": "Asia/Kolkata"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+05:30 WARNING x: here\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("tiermq topic show or", ["orders", "orders-late"]), ("tiermq produce or", ["orders", "orders-late"]),
+        ("tiermq consume pay", ["payments"]), ("tiermq query pay", ["payments"]),
+        ("tiermq consume payments --group aud", ["audit"]), ("tiermq delayed cancel pay", ["payments"]),
+        ("tiermq dlq ls aud", ["audit"]), ("tiermq dlq resend aud", ["audit"]), ("tiermq group show aud", ["audit"]),
+    ],
+)  # fmt: skip
+def test_names_are_completed_where_a_command_takes_one(completing: Shell, words: str, found: list[str]) -> None:
+    count = str(len(words.split()) - 1)
+    asked = {"_TIERMQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
+    done = CliRunner().invoke(cli, [], prog_name="tiermq", env={**completing.environment, **asked})
+    assert done.stdout.split() == [f"plain,{name}" for name in found], done.output
 
 
 def test_a_shell_completes_names_of_topics_and_groups(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_problems_are_listed_with_exit_code_1(tmp_path: Path) -> None:
     assert "more; --json" in result.output
     values = json.loads(CliRunner().invoke(cli, ["store", "check", str(store), "--json"]).output)
     assert values["clean"] is False
-    assert values["problem_count"] == 100
+    assert values["problemCount"] == 100
 
 
 def test_notes_do_not_make_a_crashed_store_bad(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_what_is_unknown_and_what_cannot_be_read_is_reported(world: World, tmp_p
 
 def test_store_stat_counts_open_transactions(world: World) -> None:
     stat = ["store", "stat", str(world.path)]
-    assert json.loads(CliRunner().invoke(cli, [*stat, "--json"]).stdout)["open_transactions"] == 0
+    assert json.loads(CliRunner().invoke(cli, [*stat, "--json"]).stdout)["openTransactions"] == 0
     world.half("a")
     world.roll_back(world.half("b"))
     world.store.flush()
-    assert json.loads(CliRunner().invoke(cli, [*stat, "--json"]).stdout)["open_transactions"] == 1
+    assert json.loads(CliRunner().invoke(cli, [*stat, "--json"]).stdout)["openTransactions"] == 1
     assert "transactions  1 open" in CliRunner().invoke(cli, stat).stdout

@@ -50,7 +50,10 @@ class Shell:
         return self.run(*words).stdout.splitlines()
 
     def json(self, *words: str) -> Any:
-        return json.loads(self.run(*words, "--json").stdout)
+        return self.json_of(*words)
+
+    def json_of(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code).stdout)
 
     def json_lines(self, *words: str) -> list[Any]:
         return [json.loads(line) for line in self.lines(*words, "--json")]

@@ -116,7 +116,7 @@ def test_a_query_runs_on_spark_from_the_page_of_sql(tmp_path: Path) -> None:
     with orders_broker(tmp_path), console(SourcePlace(None, place.tier, place.stores, (), "local[1]")) as at:
         query = "SELECT tags, count(*) AS messages FROM orders GROUP BY tags ORDER BY tags"
         shown = at.get("/sql?" + urlencode({"query": query, "only": "estimate"})).text
-        assert "It would read about <b>41</b> messages" in shown
+        assert "It would read at most <b>41</b> messages" in shown
         assert "Run on Spark" in shown
         done = at.submit("/sql", token=at.token("/sql?" + urlencode({"query": query, "only": "estimate"})), query=query)
         assert (done.status, "read on Spark" in done.text) == (200, True), done.text

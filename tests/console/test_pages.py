@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import http.client
+import re
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from click.testing import CliRunner
 
 from console.console_world import ORDERS, Browser, console, orders_broker, place_of
+from tiermq.cli.main import cli
+from tiermq.client.cluster_client import Access
 from tiermq.console.catalogue import operations
+from tiermq.console.sources import SourcePlace
 from tiermq.console.web.pages import PAGES
+from tiermq.history.catalog import read_catalog
+from tiermq.history.cold_reading import reads_of
+from tiermq.history.open_history import open_history
+from tiermq.history.planning import plan_scan
+from tiermq.history.reading import read_task
+from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanRequest
+from tiermq.testing import LocalBroker
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.verify.verification_record import NAME, RUNS_MAX, keep_run, kept_runs, run_of
+from tiermq.tier.verify.verify_report import VerifyReport
+from waiting import until
 
 PATHS = (
     "/", "/topics", "/topics?all=true&search=ORD", "/topics/orders", "/topics/orders?by=offset",
@@ -47,8 +66,8 @@ def browser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_every_page_is_served_by_every_source(browser: tuple[str, Browser]) -> None:
     source, at = browser
     paths = PATHS + (OF_TIERS if source != "wire" else ()) + (OF_BROKERS if source in ("all", "wire") else ())
-    if source == "tier":  # Delayed messages wait at a broker; its tables reach the tier a little later.
-        paths = tuple(path for path in paths if not path.startswith(("/waiting", "/groups/")))
+    if source == "tier":  # A broker's tables reach the tier a little later.
+        paths = tuple(path for path in paths if not path.startswith("/groups/"))
     answers = {path: at.get(path) for path in paths}
     assert {path: answer.status for path, answer in answers.items() if answer.status != 200} == {}
     for answer in answers.values():
@@ -159,11 +178,192 @@ def test_the_bill_adds_up_and_shows_what_if(tmp_path: Path) -> None:
         assert found["total"] == len(found["topics"]), "the number of topics, as in every list"
 
 
-def test_a_verification_stays_on_the_page_of_the_tier(tmp_path: Path) -> None:
+def test_a_bill_of_a_page_is_not_shown_as_that_of_the_bucket(tmp_path: Path) -> None:
+    with orders_broker(tmp_path) as broker:
+        for name in ("payments", "returns"):
+            broker.create_topic(name, queues=1)
+            broker.send(name, b"x" * 1_000)
+        assert broker.broker.parts.tiered is not None
+        assert broker.broker.parts.tiered.flush_to_tier()
+        with console(place_of(tmp_path)) as at:
+            whole = at.api("tier.bill", gbMonth=1_000_000)
+            names = [line["topic"] for line in whole["topics"]]
+            assert (whole["isAll"], whole["all"]["topics"], {"orders", "payments", "returns"} <= set(names)) == (
+                True, len(names), True,
+            )  # fmt: skip
+            assert whole["all"]["bytes"] == whole["bytes"] == sum(line["bytes"] for line in whole["topics"])
+            assert whole["all"]["storage"] == pytest.approx(sum(line["storage"] for line in whole["topics"]), abs=1e-4)
+            page = at.api("tier.bill", gbMonth=1_000_000, rows=1, page=2)
+            assert (page["isAll"], page["all"], [line["topic"] for line in page["topics"]]) == (
+                False, whole["all"], [names[1]],
+            )  # fmt: skip
+            assert page["cost"] < whole["cost"]
+            text = at.get("/tier?rows=1&gbMonth=1000000").text
+            assert f"of all {len(names)} topics" in text
+            assert "The topics of this page" in text
+            assert "All topics" in at.get("/tier").text
+            # Each list has a page of its own.
+            second = at.get("/tier?rows=1&topicsPage=2").text
+            assert f'href="/tier/days?topic={names[0]}"' in second
+            assert f'href="/tier/segments?topic={names[1]}"' in second
+
+
+def test_figures_of_the_tier_are_those_of_its_objects(tmp_path: Path) -> None:
+    with orders_broker(tmp_path), console(place_of(tmp_path)) as at:
+        [line] = [each for each in at.api("tier.bill")["topics"] if each["topic"] == "orders"]
+        [row] = [each for each in at.api("tier.show")["topics"] if each["topic"] == "orders"]
+        logs = [path for path in (tmp_path / "tier").rglob("orders/*/COMMIT_LOG/*") if path.is_file()]
+        units = [path for path in (tmp_path / "tier").rglob("orders/*/CONSUME_QUEUE/*") if path.is_file()]
+        size = sum(path.stat().st_size for path in (*logs, *units))
+        assert (line["bytes"], line["objects"]) == (row["bytes"], row["segments"]) == (size, len(logs) + len(units))
+        assert row["logBytes"] == sum(path.stat().st_size for path in logs)
+        days = at.api("tier.days", topic="orders")
+        assert sum(day["messages"] for day in days["days"]) == ORDERS
+        assert sum(day["bytes"] for day in days["days"]) == pytest.approx(row["logBytes"], abs=2)
+
+
+def test_a_verification_lasts_whoever_made_it(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/tier"
+    with orders_broker(tmp_path):
+        with console(place_of(tmp_path), allow_changes=True) as at:
+            assert (at.api("tier.show")["verification"], "not yet" in at.get("/tier").text) == (None, True)
+            assert 'action="/do/tier.verify"' in at.get("/tier").text
+            done = at.submit("/do/tier.verify", token=at.token("/tier"), back="/tier")
+            assert (done.status, '"isKept": true' in done.text) == (200, True), done.text
+        with console(place_of(tmp_path)) as at:  # Another process.
+            kept = at.api("tier.show")["verification"]
+            assert (kept["clean"], kept["counts"]["records"], kept["by"].startswith("the console at ")) == (
+                True, ORDERS, True,
+            )  # fmt: skip
+            assert ">clean<" in at.get("/tier").text
+            [log] = sorted(path for path in (tmp_path / "tier").rglob("orders/0/COMMIT_LOG/*") if path.is_file())
+            data = bytearray(log.read_bytes())
+            data[len(data) // 2] ^= 1
+            log.write_bytes(data)
+            assert CliRunner().invoke(cli, ["tier", "verify", url, "--topic", "orders", "--keep"]).exit_code == 1
+            assert CliRunner().invoke(cli, ["tier", "verify", url]).exit_code == 1, "without --keep it writes nothing"
+            found = at.api("tier.show")
+            assert [(each["clean"], each["topic"]) for each in found["verifications"]] == [
+                (False, "orders"), (True, None),
+            ]  # fmt: skip
+            assert found["verification"]["by"].startswith("tier verify at ")
+            assert found["verification"]["problems"][0]["kind"] in at.get("/tier").text
+            assert CliRunner().invoke(cli, ["pipeline", "verify", url, "--master", "here", "--keep"]).exit_code == 1
+            assert at.api("tier.show")["verification"]["by"].startswith("pipeline verify at ")
+        assert CliRunner().invoke(cli, ["tier", "orphans", url, "--grace", "0"]).exit_code == 0
+
+
+def test_only_the_last_verifications_are_kept_and_two_at_once_are_both(tmp_path: Path) -> None:
+    driver = open_driver(f"file://{tmp_path}/tier")
+    scope = TierScope()
+    runs = [run_of(VerifyReport(driver.url), scope, "a test", number, number + 1) for number in range(RUNS_MAX + 3)]
+    threads = [threading.Thread(target=keep_run, args=(driver, run)) for run in runs[:2]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [run["atMs"] for run in kept_runs(driver)] == [1, 0]
+    for run in runs[2:]:
+        keep_run(driver, run)
+    assert [run["atMs"] for run in kept_runs(driver)] == [run["atMs"] for run in runs[: -RUNS_MAX - 1 : -1]]
+    driver.put_object(NAME, b"damaged")
+    assert kept_runs(driver) == []
+    keep_run(driver, runs[0])
+    assert len(kept_runs(driver)) == 1
+    driver.close()
+
+
+def test_a_console_that_only_reads_keeps_its_verification_to_itself(tmp_path: Path) -> None:
     with orders_broker(tmp_path), console(place_of(tmp_path)) as at:
         assert "not yet" in at.get("/tier").text
         body = b'{"topic": "orders"}'
         assert at.get("/api/tier.verify?topic=orders").status == 405, "a link of another site must not start it"
         found = at.ask("POST", "/api/tier.verify", body, Content_Type="application/json", Authorization=ANYBODY).json
-        assert (found["clean"], found["counts"]["records"]) == (True, ORDERS)
+        assert (found["clean"], found["counts"]["records"], found["isKept"]) == (True, ORDERS, False)
         assert ">clean<" in at.get("/tier").text
+        assert not list((tmp_path / "tier").glob("verification*"))
+
+
+def waits_for(at: Browser, count: int) -> bool:
+    return len(at.api("delayed.list")["messages"]) == count
+
+
+def test_what_waits_is_listed_with_the_next_first_wherever_it_waits(tmp_path: Path) -> None:
+    with (
+        orders_broker(tmp_path, message_delay_level="1s 2h", timer_flush_interval_ms=50) as broker,
+        LocalBroker(tmp_path / "other") as other,
+    ):
+        now_ms = broker.clock.now_ms()
+        for name, count in {"in30": 30, "in1": 1, "in10": 10}.items():
+            due = {"TIMER_DELIVER_MS": str(now_ms + count * 86_400_000), "UNIQ_KEY": name}
+            broker.send("orders", b"later", properties=due)
+        broker.send("orders", b"soon", properties={"DELAY": "2", "UNIQ_KEY": "in2hours"})
+        tiered = broker.broker.delivery.tiered_timers
+        assert tiered is not None
+        until(lambda: tiered.timers.kept_count == 2)
+        wheel = broker.broker.delivery.timers
+        assert wheel is not None
+        until(lambda: wheel.waiting_count == 1)
+        everywhere = ["in2hours", "in1", "in10", "in30"]
+        elsewhere = SourcePlace(Access(other.name_server), f"file://{tmp_path}/tier")
+        for place, wanted, where in (
+            (place_of(tmp_path, broker), everywhere, ["broker"] * 4),
+            (place_of(tmp_path), everywhere, ["store", "store", "tier", "tier"]),
+            (place_of(tmp_path, store=False), everywhere[2:], ["tier", "tier"]),
+            (elsewhere, everywhere[2:], ["tier", "tier"]),
+        ):
+            with console(place) as at:
+                until(partial(waits_for, at, len(wanted)))
+                found = at.api("delayed.list")
+                shown = [(row["uniqueKey"], row["waitsIn"]) for row in found["messages"]]
+                assert shown == list(zip(wanted, where, strict=True))
+                assert found["isPartial"] is (place.access is None and not place.stores)
+                assert ("Timers of the tier only" in at.get("/waiting").text) is found["isPartial"]
+                first = at.api("delayed.list", limit=1)
+                assert ([row["uniqueKey"] for row in first["messages"]], first["isCut"]) == (wanted[:1], True)
+
+
+def test_the_page_of_the_api_names_the_method_that_is_answered(tmp_path: Path) -> None:
+    with orders_broker(tmp_path), console(place_of(tmp_path)) as at:
+        listed = re.findall(r"<code>(GET|POST) /api/([a-zA-Z.]+)</code>", at.get("/api").text)
+        shown = {name: method for method, name in listed}
+        assert shown.keys() == operations().keys()
+        for name, method in shown.items():
+            other = "POST" if method == "GET" else "GET"
+            headers = {"Content_Type": "application/json", "Authorization": ANYBODY}
+            assert at.ask(other, f"/api/{name}", b"{}" if other == "POST" else None, None, **headers).status == 405
+
+
+def test_the_names_to_choose_from_cost_no_figures_of_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: object) -> None:
+        raise AssertionError("figures of topics were asked for")
+
+    with orders_broker(tmp_path) as broker, console(place_of(tmp_path, broker, store=False, tier=False)) as at:
+        monkeypatch.setattr("tiermq.console.operations.topics.queue_bounds", refused)
+        assert '<option value="orders">' in at.get("/messages").text
+        assert "FROM &#34;orders&#34;" in at.get("/sql").text
+
+
+def test_an_estimate_names_what_is_read_at_most(tmp_path: Path) -> None:
+    with orders_broker(tmp_path) as broker:
+        query = "SELECT tags FROM orders"
+        with console(place_of(tmp_path, store=False)) as at:
+            estimate = at.api("sql.estimate", query=query)
+            read = at.api("sql.run", query=query)
+            assert estimate["rows"] == read["messagesRead"] == ORDERS
+            shown = at.get("/sql?" + urlencode({"query": query, "only": "estimate"})).text
+            assert "It would read at most" in shown
+            assert f"by <b>{estimate['requests']}</b> requests to the tier" in shown
+        with open_history(HistoryPlace(f"file://{tmp_path}/tier")) as history:
+            request = ScanRequest(topics=frozenset({"orders"}))
+            catalog = read_catalog(history, request)
+            plan = plan_scan(catalog, request)
+            before = history.tier.requests
+            for task in plan.tasks:
+                for _ in read_task(history, task, ScanCounters()):
+                    pass
+            made = history.tier.requests - before
+            assert 0 < made <= sum(map(reads_of, plan.tasks)) <= 2 * made
+            assert estimate["requests"] >= made
+        with console(place_of(tmp_path, broker, store=False, tier=False)) as at:
+            assert at.api("sql.estimate", query=query)["requests"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 import signal
 import subprocess
 import sys
@@ -15,13 +16,10 @@ from urllib.parse import urlencode
 import pytest
 
 from console.console_world import ORDERS, Answer, Browser, orders_broker, place_of
-from tiermq.console.query_runs import QueryLimits
+from tiermq.console.query_runs import QueryEnded, QueryLimits, QueryRuns, client_has_left
 from tiermq.console.sources import Sources
 from tiermq.console.web.server import ConsoleServer
 from waiting import until
-
-# One run of the suite saw a query that went on after its interrupt, so these run in the lane of slow tests until then.
-pytestmark = pytest.mark.slow
 
 pytest.importorskip("duckdb")
 ENDLESS = "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i), (SELECT 1 FROM orders LIMIT 1)"
@@ -90,6 +88,67 @@ def test_a_stop_ends_the_queries_that_run(tmp_path: Path) -> None:
         assert "the console is stopping" in found[0].text
 
 
+def until_full(port: int) -> list[http.client.HTTPConnection]:
+    """Ask for endless queries until one is refused, so that as many run as may; on a slow machine some end meanwhile,
+    by their time limit.
+    """
+    clients = []
+    for _ in range(3):
+        clients.append(http.client.HTTPConnection("127.0.0.1", port))
+        clients[-1].request("GET", path_of(ENDLESS))
+    while True:
+        ready, _, _ = select.select([each.sock for each in clients], [], [])
+        for client in [each for each in clients if each.sock in ready]:
+            clients.remove(client)
+            status = client.getresponse().status
+            client.close()
+            if status == 429:
+                return clients
+            clients.append(http.client.HTTPConnection("127.0.0.1", port))
+            clients[-1].request("GET", path_of(ENDLESS))
+
+
+class Forgetful:
+    """A connection that forgets its first interrupts, as DuckDB does between two statements."""
+
+    def __init__(self, forgets: int) -> None:
+        self.forgets = forgets
+        self.is_interrupted = threading.Event()
+
+    def interrupt(self) -> None:
+        self.forgets -= 1
+        if self.forgets < 0:
+            self.is_interrupted.set()
+
+
+@pytest.mark.parametrize("ends_by", ["its limit", "a stop", "its client"])
+def test_a_query_is_interrupted_until_it_ends(ends_by: str) -> None:
+    runs = QueryRuns(QueryLimits(seconds=0.0 if ends_by == "its limit" else 600.0))
+    left = threading.Event()
+    token = client_has_left.set(left)
+    connection = Forgetful(forgets=3)
+    stopping = threading.Thread(target=runs.stop)
+
+    def query() -> None:
+        with runs.run(connection):
+            if ends_by == "a stop":
+                stopping.start()
+            elif ends_by == "its client":
+                left.set()
+            connection.is_interrupted.wait()
+            assert runs.running_count == 1
+            raise RuntimeError("what the library raises")
+
+    try:
+        with pytest.raises(QueryEnded):
+            query()
+    finally:
+        client_has_left.reset(token)
+        if ends_by == "a stop":
+            stopping.join()
+    assert (runs.running_count, connection.forgets < 0) == (0, True)
+
+
 def test_a_console_that_is_terminated_during_a_query_ends_with_code_0(tmp_path: Path) -> None:
     with orders_broker(tmp_path) as broker:
         words = [sys.executable, "-m", "tiermq.cli", "console", "--namesrv", broker.name_server, "--port", "0"]
@@ -98,14 +157,7 @@ def test_a_console_that_is_terminated_during_a_query_ends_with_code_0(tmp_path: 
             assert process.stdout is not None
             line = next(line for line in process.stdout if "http://" in line)
             port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])
-            clients = [http.client.HTTPConnection("127.0.0.1", port) for _ in range(2)]
-            for client in clients:
-                client.request("GET", path_of(ENDLESS))
-
-            def is_full() -> bool:
-                return Browser(port).get(path_of("SELECT count(*) FROM orders")).status == 429
-
-            until(is_full)
+            clients = until_full(port)
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate(timeout=60)
             for client in clients:

@@ -30,7 +30,7 @@ def test_a_tier_with_far_timers_is_dumped_without_damage(dumped: FarWorld, tmp_p
     rows = [json.loads(line) for line in result.output.splitlines()]
     assert sorted(row["kind"] for row in rows) == ["far_manifest", "far_timer", "far_timer", "lease"]
     timers = [row for row in rows if row["kind"] == "far_timer"]
-    assert [(row["due_ms"], row["is_delete"], row["properties"]["UNIQ_KEY"]) for row in timers] == [
+    assert [(row["dueMs"], row["isDelete"], row["properties"]["UNIQ_KEY"]) for row in timers] == [
         (DUE_MS, False, "a"),
         (DUE_MS, True, "a"),
     ]

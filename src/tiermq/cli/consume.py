@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import ProgressLine, cluster_options, ending_signal, in_words
+from tiermq.cli.completion import group_names, topic_names
 from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
 from tiermq.client.queue_access import (
     HOLD_MS,
@@ -22,7 +22,8 @@ from tiermq.client.queue_access import (
     QueueAccess,
     require_own,
 )
-from tiermq.console.catalogue import camel
+from tiermq.clock import SystemClock, read_moment_ms
+from tiermq.console.json_case import camel
 from tiermq.errors import CorruptRecord, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
@@ -36,7 +37,8 @@ class Reading:
 
     topic: str
     group: str | None
-    start: str
+    start: str | int
+    """first, last, committed, or a time in ms."""
     expression: str
     expression_type: str
     follow: bool
@@ -121,7 +123,7 @@ class Reader:
         code = RequestCode.GET_MIN_OFFSET
         if reading.start == "last":
             code = RequestCode.GET_MAX_OFFSET
-        elif reading.start.isdigit():
+        elif isinstance(reading.start, int):
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
             queue["timestamp"] = reading.start
         elif reading.start == "committed" and reading.group is not None:
@@ -145,15 +147,16 @@ class Reader:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @cluster_options
-@click.option("--group", help="Start at this group's offsets and commit them [no group].")
+@click.option("--group", shell_complete=group_names, help="Start at this group's offsets and commit them [no group].")
 @click.option(
     "--from",
     "start",
     default="committed",
     show_default=True,
-    help="first, last, committed (first, without a group), or a time in milliseconds.",
+    metavar="WHERE",
+    help="first, last, committed (first, without a group), or a time: ISO 8601, milliseconds, or an age such as 1h.",
 )
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue.")
 @click.option("--tag", help="Only these tags: 'paid || open'.")
@@ -176,13 +179,10 @@ def consume(access: Access, **options: Any) -> None:
       tiermq consume orders --follow --tag paid
       tiermq consume orders --group audit --max 100 --json
       tiermq consume orders --sql "amount > 100 AND place IN ('north', 'south')"
-      tiermq consume orders --from 1700000000000 --quiet
+      tiermq consume orders --from 2h --quiet
     """
     if options["tag"] and options["sql"]:
         raise click.UsageError("expected --tag or --sql, found both")
-    start: str = options["start"]
-    if start not in ("first", "last", "committed") and not start.isdigit():
-        raise click.UsageError(f"--from: expected first, last, committed or milliseconds, found {start!r}")
     shown = [name for name in ("bodies", "quiet", "as_json") if options[name]]
     if len(shown) > 1:
         raise click.UsageError("expected one of --bodies, --quiet and --json")
@@ -190,7 +190,7 @@ def consume(access: Access, **options: Any) -> None:
     reading = Reading(
         options["topic"],
         options["group"],
-        start,
+        _start_of(options["start"]),
         options["sql"] or options["tag"] or "*",
         "SQL92" if options["sql"] else "TAG",
         options["follow"],
@@ -198,6 +198,16 @@ def consume(access: Access, **options: Any) -> None:
     )
     figures = access.run(lambda cluster: _consume(cluster, reading, options["queue_id"], options["wanted"]))
     click.echo(in_words("received", figures), err=True)
+
+
+def _start_of(text: str) -> str | int:
+    """Where --from begins: a word, or a time in ms. Raises UsageError."""
+    if text in ("first", "last", "committed"):
+        return text
+    try:
+        return read_moment_ms(text, SystemClock().now_ms())
+    except ValueError as error:
+        raise click.UsageError(f"--from: first, last, committed, or a time: {error}") from error
 
 
 async def _consume(
@@ -229,7 +239,7 @@ async def _consume(
 def show(message: StoredMessage, shown_as: str) -> None:
     """Print one message to standard output."""
     if shown_as == "json":
-        click.echo(json.dumps(camel(described(message))))
+        click.echo(json.dumps(camel(message.to_sent_dict())))
     elif shown_as == "bodies":
         sys.stdout.buffer.write(_body(message) + b"\n")
         sys.stdout.buffer.flush()
@@ -238,17 +248,6 @@ def show(message: StoredMessage, shown_as: str) -> None:
         text = body[:160].decode(errors="backslashreplace") + (" …" if len(body) > 160 else "")
         tag = f" [{message.tags}]" if message.tags else ""
         click.echo(f"{message.queue_id}:{message.queue_offset}{tag} {text}")
-
-
-def described(message: StoredMessage) -> dict[str, Any]:
-    """The message for JSON, with the body as its producer sent it."""
-    fields = message.to_dict()
-    body = _body(message)
-    try:
-        fields["body"], fields["body_encoding"] = body.decode(), "utf-8"
-    except UnicodeDecodeError:
-        fields["body"], fields["body_encoding"] = base64.b64encode(body).decode("ascii"), "base64"
-    return fields
 
 
 def _body(message: StoredMessage) -> bytes:

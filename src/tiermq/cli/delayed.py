@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -14,19 +13,18 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.tier.options import opened
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
-from tiermq.client.delayed_messages import AtBroker, cancel_timer, delayed_messages, send_cancellation
+from tiermq.client.delayed_messages import AtBroker, cancel_in_tier, cancel_timer, delayed_messages, timers_in_tier
+from tiermq.clock import SystemClock
 from tiermq.config import StoreConfig
-from tiermq.console.catalogue import camel
-from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
-from tiermq.delivery.timer.timer_destination import PRECISION_MS
+from tiermq.console.json_case import camel
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import BadConfig, StoreError
-from tiermq.tier.queue.segments import TierScope
 
 Row = dict[str, Any]
 
@@ -139,7 +137,7 @@ def _line(row: Row) -> str:
 
 
 @delayed.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("unique_key")
 @cluster_options
 @_TIER
@@ -174,11 +172,8 @@ def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as
 
 def tiered_timers_at(url: str, cluster: str | None = None) -> Iterator[AtBroker]:
     """The tiered timers of a tier, by broker. Exit code 2 when it cannot be read."""
-    now_ms = time.time_ns() // 1_000_000
     with opened(url) as driver:
-        for listing in discover_timers(driver, TierScope(cluster)):
-            for waiting in waiting_in_tier(driver, listing, now_ms):
-                yield AtBroker(listing.broker, waiting)
+        yield from timers_in_tier(driver, SystemClock().now_ms(), cluster)
 
 
 def tiered_timer_rows(url: str, cluster: str | None = None) -> Iterator[dict[str, Any]]:
@@ -189,13 +184,6 @@ def cancel_tiered_timer(access: Access, url: str, topic: str, unique_key: str) -
     """Send a cancellation to each broker whose tier has the timer; returns those brokers. Raises RemotingError."""
     wanted = (topic, unique_key)
     found = [each for each in tiered_timers_at(url) if (each.waiting.topic, each.waiting.unique_key) == wanted]
-
-    async def cancel(cluster: ClusterClient) -> None:
-        for each in found:
-            # A time in the timer's own slot, at any precision of the broker.
-            slot_ms = each.waiting.deliver_ms - PRECISION_MS
-            await send_cancellation(cluster, each.broker_name, topic, unique_key, slot_ms + 1)
-
     if found:
-        access.run(cancel)
+        access.run(lambda cluster: cancel_in_tier(cluster, found))
     return found

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from tiermq.cli.cluster_command import ProgressLine, cluster_options
+from tiermq.cli.completion import group_names
 from tiermq.cli.conventions import EXIT_LEFT, SuggestingGroup
 from tiermq.cli.option_values import Moment
 from tiermq.cli.source_options import as_visitor
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.client.dead_letters import DeadLetter, Resending, Unreadable, Wanted, dead_letters
-from tiermq.console.catalogue import camel
+from tiermq.console.json_case import camel
 from tiermq.errors import CorruptRecord, RemotingError, StoreDamaged
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, dead_letter_topic
 from tiermq.pipeline.job_report import counted_noun
@@ -26,7 +27,7 @@ BATCH = 128
 BODY_SHOWN_MAX = 80
 F = TypeVar("F")
 
-_GROUP = click.argument("group")
+_GROUP = click.argument("group", shell_complete=group_names)
 
 
 class ResentRecord:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tiermq.console.json_case import camel_row
 from tiermq.delivery.timer_dump import (
     TIERED_TIMER_ROW_KINDS,
     TIMER_ROW_KINDS,
@@ -69,7 +70,7 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
     for row in _rows_of(path, slots):
         damaged = damaged or "error" in row
         if not kinds or row["kind"] in kinds:
-            click.echo(json.dumps(row))
+            click.echo(json.dumps(camel_row(row)))
     if damaged:
         raise SystemExit(1)
 

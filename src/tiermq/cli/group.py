@@ -79,11 +79,15 @@ def show(access: Access, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
-    click.echo(f"{'topic':32} {'broker':16} {'queue':>5} {'offset':>12} {'end':>12} {'behind':>12}")
-    for each in found["queues"]:
-        if not is_retry_topic(each["topic"]) or each["behind"]:
-            place = f"{each['topic']:32} {each['broker']:16} {each['queueId']:>5}"
-            click.echo(f"{place} {each['offset']:>12,} {each['end']:>12,} {each['behind']:>12,}")
+    print_table(
+        ("topic", "broker", "queue", "offset", "end", "behind"),
+        [
+            (row["topic"], row["broker"], *(number(row[key]) for key in ("queueId", "offset", "end", "behind")))
+            for row in found["queues"]
+            if not is_retry_topic(row["topic"]) or row["behind"]
+        ],
+        texts=2,
+    )
     for member in found["members"]:
         click.echo(f"member {member['clientId']} at {member['address']} ({member['language']})")
     click.echo(f"{counted_noun(found['behind'], 'message')} behind, {counted_noun(len(found['members']), 'member')}")
@@ -176,5 +180,7 @@ def reset(access: Access, name: str, topic: str, goal: str, preview: bool, as_js
         )
         click.echo(f"would skip {found['skipped']:,} and repeat {found['repeated']:,} messages; nothing was changed")
     else:
-        for each in found["queues"]:
-            click.echo(f"{each['broker']:24} {each['queueId']:>5} {each['offset']:>12,}")
+        print_table(
+            ("broker", "queue", "offset"),
+            [(row["broker"], number(row["queueId"]), number(row["offset"])) for row in found["queues"]],
+        )

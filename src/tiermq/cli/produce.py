@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import click
 
 from tiermq.cli.cluster_command import ProgressLine, cluster_options, ending_signal, in_words
+from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import EXIT_FAILED
 from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
 from tiermq.client.send_fields import DEFAULT_QUEUES, send_fields
@@ -50,7 +51,7 @@ class Sending:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("body", required=False)
 @cluster_options
 @click.option("--file", "file", type=click.File("rb"), help="One message per non-empty line; - is standard input.")

@@ -1,42 +1,65 @@
-"""`tiermq query`: find messages by key, id or offset, at all brokers, hot or cold."""
+"""`tiermq query`: find messages by key, id or offset: at all brokers, hot or cold, or in files and a tier alone."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from tiermq.cli.cluster_command import cluster_options
-from tiermq.cli.consume import described
+from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import EXIT_NOTHING
-from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
+from tiermq.cli.option_values import Moment
+from tiermq.cli.source_options import given, source_options
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.queue_access import QueueAccess, find_by_key
-from tiermq.console.catalogue import camel
-from tiermq.errors import TierMQError
+from tiermq.console.catalogue import Result, found_operation, run
+from tiermq.console.json_case import camel
+from tiermq.console.sources import Visit
+from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.settings import LONG_MAX
 
+WIRE = "wire"
+Found = tuple[str, StoredMessage]
+"""A broker's name, and a message of it."""
+Brokers = Mapping[str, str]
+"""Their addresses by name."""
+
 
 @click.command()
-@click.argument("topic")
-@cluster_options
+@click.argument("topic", shell_complete=topic_names)
+@source_options
 @click.option("--key", help="Messages with this key.")
 @click.option("--id", "message_id", help="The message with this id: the broker's or the producer's.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="The message of this queue …")
 @click.option("--offset", type=click.IntRange(0), help="… at this offset.")
-@click.option("--begin", type=click.IntRange(0), default=0, help="Stored at or after this time, in milliseconds.")
-@click.option("--end", type=click.IntRange(0), default=LONG_MAX, help="Stored at or before this time.")
+@click.option("--broker", help="Only messages of this broker.")
 @click.option(
-    "--max", "wanted", type=click.IntRange(1), default=64, show_default=True, help="Maximum number of messages."
+    "--begin",
+    type=Moment(),
+    default=0,
+    help="Stored at or after this time: ISO 8601, milliseconds, or an age such as 1h.",
+)
+@click.option("--end", type=Moment(), default=LONG_MAX, help="Stored at or before this time.")
+@click.option(
+    "--max",
+    "wanted",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Maximum number of messages; of --tier and --store at most 500.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
-def query(access: Access, **options: Any) -> None:
+def query(visit: Visit, **options: Any) -> None:
     """Print the messages of TOPIC with a key, an id, or an offset.
+
+    Asks the brokers; with --tier or --store it reads those, and no broker is needed.
 
     Exit code: 0 when a message was found, 1 when none was, or when a broker's key index is not
     complete; standard error reports that, even if messages were found.
@@ -46,6 +69,7 @@ def query(access: Access, **options: Any) -> None:
       tiermq query orders --key order-42
       tiermq query orders --id 7F00000100002A9F0000000000000123
       tiermq query orders --queue 2 --offset 1700 --json
+      tiermq query orders --key order-42 --begin 1d --tier s3://history
     """
     place = options["queue_id"] is not None or options["offset"] is not None
     ways = [options["key"] is not None, options["message_id"] is not None, place]
@@ -53,44 +77,74 @@ def query(access: Access, **options: Any) -> None:
         raise click.UsageError("expected one of --key, --id, and --queue with --offset")
     if place and (options["queue_id"] is None or options["offset"] is None):
         raise click.UsageError("expected --queue and --offset together, found one of them")
-    found = access.run(lambda cluster: _find(cluster, options))
-    for message in found[: options["wanted"]]:
-        _print(message, options["as_json"])
+    found = _read(visit, options) if visit.has_files else visit.ask(lambda cluster: _ask(cluster, options))
+    for values in found[: options["wanted"]]:
+        _print(values, options["as_json"])
     if not found:
         click.echo("tiermq query: no such message", err=True)
         sys.exit(EXIT_NOTHING)
 
 
-async def _find(cluster: ClusterClient, options: dict[str, Any]) -> list[StoredMessage]:
-    topic = options["topic"]
+def _read(visit: Visit, options: dict[str, Any]) -> list[Result]:
+    """From files and a tier, as `message.find` answers."""
+    asked = {"topic": options["topic"], "key": options["key"], "id": options["message_id"]}
+    asked |= {"queue": options["queue_id"], "offset": options["offset"], "broker": options["broker"]}
+    asked |= {"begin": options["begin"] or None, "end": None if options["end"] == LONG_MAX else options["end"]}
+    found = run("message.find", visit, given({**asked, "limit": min(options["wanted"], _most())}))
+    for text in found["losses"]:
+        click.echo(f"tiermq query: {text}", err=True)
+    at = options["offset"]
+    messages: list[Result] = found["messages"]
+    return [each for each in messages if at in (None, each["queueOffset"])]
+
+
+def _most() -> int:
+    """What `message.find` gives at most."""
+    return next(each.high for each in found_operation("message.find").parameters if each.name == "limit")
+
+
+async def _ask(cluster: ClusterClient, options: dict[str, Any]) -> list[Result]:
+    return [
+        {**camel(message.to_sent_dict()), "broker": broker, "side": WIRE, "segment": ""}
+        for broker, message in await _find(cluster, options)
+    ]
+
+
+async def _find(cluster: ClusterClient, options: dict[str, Any]) -> list[Found]:
+    brokers: Brokers = (await cluster.route(options["topic"])).addresses
+    if (wanted := options["broker"]) is not None:
+        if wanted not in brokers:
+            known = ", ".join(sorted(brokers))
+            raise RequestRefused(f"--broker: expected one that has the topic ({known}), found {wanted!r}")
+        brokers = {wanted: brokers[wanted]}
     if options["key"] is not None:
-        return await _by_key(cluster, options, options["key"], unique=False)
+        return await _by_key(cluster, brokers, options, options["key"], unique=False)
     if options["message_id"] is not None:
-        return await _by_id(cluster, options, options["message_id"])
-    return await _at_offset(cluster, topic, options["queue_id"], options["offset"])
+        return await _by_id(cluster, brokers, options, options["message_id"])
+    return await _at_offset(cluster, brokers, options)
 
 
-async def _at_offset(cluster: ClusterClient, topic: str, queue_id: int, offset: int) -> list[StoredMessage]:
-    route = await cluster.route(topic)
-    found: list[StoredMessage] = []
-    for broker_name, address in sorted(route.addresses.items()):
-        queue = QueueAccess(cluster, topic, QueuePlace(broker_name, address, queue_id))
+async def _at_offset(cluster: ClusterClient, brokers: Brokers, options: dict[str, Any]) -> list[Found]:
+    offset = options["offset"]
+    found: list[Found] = []
+    for broker_name, address in sorted(brokers.items()):
+        queue = QueueAccess(cluster, options["topic"], QueuePlace(broker_name, address, options["queue_id"]))
         pulled = await queue.pull(offset, most=1)
         if pulled.code != ResponseCode.SUCCESS and await queue.end() > offset:  # It may just have been dispatched.
             pulled = await queue.pull(offset, most=1)
-        found += queue.messages_of(pulled)
-    return [message for message in found if message.queue_offset == offset]
+        found += [(broker_name, message) for message in queue.messages_of(pulled) if message.queue_offset == offset]
+    return found
 
 
-async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, unique: bool) -> list[StoredMessage]:
-    topic = options["topic"]
-    route = await cluster.route(topic)
-    found: list[StoredMessage] = []
-    for address in sorted(set(route.addresses.values())):
-        found += await find_by_key(
+async def _by_key(
+    cluster: ClusterClient, brokers: Brokers, options: dict[str, Any], key: str, *, unique: bool
+) -> list[Found]:
+    found: list[Found] = []
+    for broker_name, address in sorted(brokers.items()):
+        messages = await find_by_key(
             cluster,
             address,
-            topic,
+            options["topic"],
             key,
             unique=unique,
             most=options["wanted"],
@@ -100,32 +154,33 @@ async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, 
                 f"tiermq query: {address}: {reason}", err=True
             ),
         )
-    return sorted(found, key=lambda each: each.store_timestamp_ms)
+        found += [(broker_name, message) for message in messages]
+    return sorted(found, key=lambda each: each[1].store_timestamp_ms)
 
 
-async def _by_id(cluster: ClusterClient, options: dict[str, Any], text: str) -> list[StoredMessage]:
+async def _by_id(cluster: ClusterClient, brokers: Brokers, options: dict[str, Any], text: str) -> list[Found]:
     """A broker's id holds the message's offset; a producer's id must be looked up."""
-    by_unique_key = await _by_key(cluster, options, text, unique=True)
+    by_unique_key = await _by_key(cluster, brokers, options, text, unique=True)
     if by_unique_key:
         return by_unique_key
     try:
         place = decode_message_id(text)
     except TierMQError as error:
         raise click.ClickException(f"no message has that id; it is not a valid message id: {error}") from error
-    route = await cluster.route(options["topic"])
-    if place.store_host not in route.addresses.values():
+    broker = next((name for name, address in brokers.items() if address == place.store_host), None)
+    if broker is None:
         return []
     known = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
     asked: dict[str, Any] = {"offset": place.physical_offset, "topic": options["topic"]}
     answer = await cluster.ask(place.store_host, RequestCode.VIEW_MESSAGE_BY_ID, expected=known, **asked)
-    return list(decode_records(bytes(answer.body))) if answer.code == ResponseCode.SUCCESS else []
+    messages = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else ()
+    return [(broker, message) for message in messages]
 
 
-def _print(message: StoredMessage, as_json: bool) -> None:
-    shown = described(message)
+def _print(values: Result, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(camel(shown)))
+        click.echo(json.dumps(values))
         return
-    for name, value in shown.items():
+    for name, value in values.items():
         click.echo(f"{name:28} {value}")
     click.echo()

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from tiermq.cli.pipeline.sql import query_arguments, query_options, show_result
-from tiermq.clock import SystemClock
 
 
 @click.command()
@@ -34,7 +33,7 @@ def sql(
     with an underscore for other characters works while it is unambiguous: a_b, and _retry_group for %RETRY%group.
     Only columns that the query names are decoded. Its plain conditions on topic, brokerName, queueId, queueOffset,
     storeTimestamp, tags, uniqKey and array_contains(keys, …) prune before anything is read, as --topic, --since,
-    --until, --offsets, --key and --tag do; DuckDB checks all others row by row. --since and --until take ages, too: 2h.
+    --until, --offsets, --key and --tag do; DuckDB checks all others row by row.
 
     \b
     Columns:
@@ -59,13 +58,10 @@ def sql(
     pyarrow_or_hint()
     require("duckdb", "sql")
     from tiermq.embedded.duckdb_query import query_history
-    from tiermq.embedded.locations import moment_ms, tier_url
+    from tiermq.embedded.locations import tier_url
     from tiermq.pipeline.scan.scan_spec import scan_spec
 
     arguments = query_arguments(keys, tags, **source)
-    now_ms = SystemClock().now_ms()
-    for name in {"since", "until"} & arguments.keys():
-        arguments[name] = moment_ms(arguments[name], now_ms)
     if "tier" in arguments:
         arguments["tier"] = tier_url(arguments["tier"])
     report = query_history(query, scan_spec(**arguments), limit=limit, explain=explain, dry_run=dry_run)

@@ -61,10 +61,21 @@ def _show(found: dict[str, Any]) -> None:
         for row in tier["leases"]:
             held = f"until {moment(row['untilMs'])} UTC, epoch {row['epoch']}" if row["owner"] else "no writer"
             click.echo(f"           {row['broker']}: {row['owner'] or 'lease free'}, {held}")
+    if (behind := found["tierBehind"]) is not None:
+        click.echo(f"backlog    {_backlog(behind)}")
     for text in found["warnings"]:
         click.secho(f"! {text}", fg="yellow")
     if not found["warnings"]:
         click.echo("nothing needs attention")
+
+
+def _backlog(behind: dict[str, Any]) -> str:
+    """What is not in the tier yet."""
+    log = f"{size(behind['bytes'])} of log not in the tier yet"
+    if behind["messages"] is None:
+        return f"{log}; a job uploads"
+    oldest = f", the oldest since {behind['oldestMs'] // 1000:,} s" if behind["messages"] else ""
+    return f"{behind['messages']:,} messages, {log}{oldest}"
 
 
 def _broker_row(row: dict[str, Any]) -> tuple[str, ...]:

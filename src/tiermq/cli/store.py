@@ -13,6 +13,7 @@ import click
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_PROBLEMS, FINDINGS_SHOWN_MAX, SuggestingGroup
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.terminal import bar, is_watched, print_table
+from tiermq.console.json_case import camel
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreError
@@ -77,7 +78,7 @@ def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bo
     except StoreError as error:
         _no_store(error)
     if as_json:
-        click.echo(json.dumps({**found.to_dict(), "open_transactions": open_transactions, "waiting": waiting}))
+        click.echo(json.dumps(camel({**found.to_dict(), "open_transactions": open_transactions, "waiting": waiting})))
     else:
         _show_stat(found, open_transactions, waiting)
 
@@ -102,7 +103,7 @@ def check(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: b
     except StoreError as error:
         _no_store(error)
     if as_json:
-        click.echo(json.dumps(report.to_dict()))
+        click.echo(json.dumps(camel(report.to_dict())))
     else:
         _show_report(report)
     if not report.is_clean:

@@ -202,11 +202,14 @@ def show(access: Access, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown))
         return
-    click.echo(f"{'broker':24} {'queue':>5} {'first':>12} {'next':>12} {'messages':>12}")
-    for each in found:
-        count = each["maxOffset"] - each["minOffset"]
-        place = f"{each['broker']:24} {each['queueId']:>5}"
-        click.echo(f"{place} {each['minOffset']:>12,} {each['maxOffset']:>12,} {count:>12,}")
+    print_table(
+        ("broker", "queue", "first", "next", "messages"),
+        [
+            (row["broker"], number(row["queueId"]), number(row["minOffset"]), number(row["maxOffset"]),
+             number(row["maxOffset"] - row["minOffset"]))
+            for row in found
+        ],
+    )  # fmt: skip
     click.echo(f"{counted_noun(messages, 'message')} in {counted_noun(len(found), 'queue')}")
     for broker, row in kept.items():
         if row.get("tier"):

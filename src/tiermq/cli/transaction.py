@@ -12,7 +12,7 @@ import click
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.tier.output import moment
-from tiermq.console.catalogue import camel
+from tiermq.console.json_case import camel
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.errors import StoreError, TierMQError
 from tiermq.history.scan_values import HistoryPlace, StorePlace

@@ -4,13 +4,14 @@ No request of RocketMQ's asks for them, but the topics that they wait in can be 
 every timer as it was sent and each time that it rolled, cancellations besides; a queue of the schedule topic all
 messages of a level. What is due by the broker's clock, was cancelled or came again later is left out.
 
-Timers that wait in a tier only are not found here: their messages have left the local store.
+Timers that wait in a tier only are not found there, since their messages have left the local store: they are read from
+the tier (`timers_in_tier`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.producer import Outgoing, Producer
 from tiermq.client.queue_access import QueueAccess, find_by_key, patiently
 from tiermq.config import StoreConfig
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
 from tiermq.delivery.timer.timer_destination import PRECISION_MS, TIMER_QUEUE, delete_key
 from tiermq.delivery.timer.timer_listing import WaitingTimer, described, described_level
 from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
@@ -28,6 +30,8 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC, TIMER_TOPIC
 from tiermq.remoting.codes import RequestCode
 from tiermq.settings import read_properties
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.queue.segments import TierScope
 
 GROUP = "TIERMQ_DELAYED"
 
@@ -121,6 +125,23 @@ async def cancel_timer(cluster: ClusterClient, topic: str, unique_key: str) -> l
                 done.append(AtBroker(name, waiting))
                 break
     return done
+
+
+def timers_in_tier(tier: TierDriver, now_ms: int, cluster: str | None = None) -> Iterator[AtBroker]:
+    """The tiered timers of every broker. Raises TierError."""
+    for listing in discover_timers(tier, TierScope(cluster)):
+        for waiting in waiting_in_tier(tier, listing, now_ms):
+            yield AtBroker(listing.broker, waiting)
+
+
+async def cancel_in_tier(cluster: ClusterClient, found: Iterable[AtBroker]) -> None:
+    """Send a cancellation to each broker whose tier has one of the timers. Raises RemotingError."""
+    for each in found:
+        waiting = each.waiting
+        assert waiting.unique_key is not None, "it was found by its unique key"
+        # A time in the timer's own slot, at any precision of the broker.
+        slot_ms = waiting.deliver_ms - PRECISION_MS
+        await send_cancellation(cluster, each.broker_name, waiting.topic, waiting.unique_key, slot_ms + 1)
 
 
 async def _with_key(cluster: ClusterClient, address: str, unique_key: str) -> list[StoredMessage]:

@@ -23,8 +23,6 @@ from tiermq.errors import BadRequest, ChangeRefused
 from tiermq.settings import did_you_mean
 
 Result = dict[str, Any]
-DATA = frozenset({"properties"})
-"""Members whose own keys are data: they stay as they are."""
 MOMENT_MAX_MS = 253_402_300_799_999
 """The end of the year 9999."""
 MOMENT_CHARACTERS = 64
@@ -134,22 +132,6 @@ class Operation:
             else:
                 found[name] = parameter.parse(value, now_ms)
         return found
-
-
-def camel(found: Mapping[str, Any]) -> Result:
-    """With the names of members in the one case that results have: `queue_offset` becomes `queueOffset`."""
-    return {_camel(name): each if name in DATA else _camel_value(each) for name, each in found.items()}
-
-
-def _camel_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return camel(value)
-    return [_camel_value(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 _operations: dict[str, Operation] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -132,11 +132,13 @@ def times_of(queue: QueueHistory, newest_ms: int | None = None) -> Times:
     return Times(known)
 
 
-def spans_of(queue: QueueHistory, newest_ms: int | None = None) -> list[Span]:
-    """The whole queue from offset 0 to its end, as ranges that touch each other."""
+def spans_of(queue: QueueHistory, newest_ms: int | None = None, damaged: Mapping[str, str] | None = None) -> list[Span]:
+    """The whole queue from offset 0 to its end, as ranges that touch each other. `damaged`: what is wrong with a
+    segment, by its path.
+    """
     times = times_of(queue, newest_ms)
     gaps = [(gap.from_offset, gap.to_offset, gap.reason) for gap in queue.gaps]
-    holes = _holes(queue.logs)
+    holes = [*_holes(queue.logs), *_bad(queue.logs, damaged or {})]
     points = {0, queue.max_offset, queue.cold_min, queue.cold_max, queue.hot_min, queue.hot_max}
     points |= {at for begin, end, _ in (*gaps, *holes) for at in (begin, end)}
     points |= {at for log in queue.logs for at in (log.begin_offset, log.end_offset) if at >= 0}
@@ -167,6 +169,15 @@ def _holes(logs: Sequence[Segment]) -> list[Range]:
             lost = after.key.base - before.end
             found.append((before.end_offset, after.begin_offset, f"{lost:,} bytes of the log are missing"))
     return found
+
+
+def _bad(logs: Sequence[Segment], damaged: Mapping[str, str]) -> list[Range]:
+    """Segments with bytes that are not what was written; which, the text says."""
+    return [
+        (log.begin_offset, log.end_offset, damaged[log.key.path])
+        for log in logs
+        if log.key.path in damaged and log.begin_offset >= 0
+    ]
 
 
 def _where(queue: QueueHistory, at: int, gaps: Sequence[Range], holes: Sequence[Range]) -> tuple[Where, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.client.wire_history import catalog_of, read_placed_task
-from tiermq.console.catalogue import camel
+from tiermq.console.json_case import camel
 from tiermq.console.sources import Visit
 from tiermq.errors import CorruptRecord
 from tiermq.history.catalog import Catalog

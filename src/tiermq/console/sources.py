@@ -118,7 +118,7 @@ class Sources:
         self._wire_tables: dict[Credentials | None, Kept[Tables]] = {}
         self._kept: dict[tuple[object, ...], Kept[Any]] = {}
         self.verification: dict[str, Any] | None = None
-        """The last verification that this console made."""
+        """The last verification that this console made, which a console that only reads does not keep in the tier."""
         self._tables = Kept(TABLES_S, self.clock, self._read_tables)
 
     @property

@@ -75,6 +75,19 @@ LARGE_BYTES = 256 << 10
 """Records of this size and more are not read whole when bodies are not wanted."""
 
 
+def reads_of(task: ScanTask) -> int:
+    """How many reads of the tier a task makes at most, where its records are not cut by tags, keys or damage."""
+    if task.side is not Side.COLD:
+        return 0
+    # Each chunk of units is read, and begins a range of its own in the log; so does each further segment.
+    chunks = sum(
+        1 for span in task.unit_spans for _ in chunks_of(span.base, span.end, task.from_offset, task.to_offset)
+    )
+    # Two neighbouring pieces of a range have more than SCAN_RUN_BYTES.
+    pieces = 2 * task.log_bytes // SCAN_RUN_BYTES + chunks + len(task.log_spans)
+    return chunks + pieces
+
+
 _Read = tuple[memoryview, list[tuple[int, int]]]
 """Bytes, and the bad blocks that they touch, by begin and end in their segment."""
 

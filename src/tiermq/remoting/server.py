@@ -127,8 +127,10 @@ class RemotingServer:
         self.connections: set[Connection] = set()
         self.refused_connections = 0
         self.handler_errors = 0
-        self.note_latency: Callable[[int, int, float], None] | None = None
-        """Called with the request's code, the answer's, and the seconds between them; not for what waits in a hold."""
+        self.note_latency: Callable[[int, int, float, bool], None] | None = None
+        """Called on the loop's thread with the request's code, the answer's, the seconds between them, and whether the
+        request was held. Who answers a request without returning the answer calls it, too.
+        """
         self.on_open: list[Callable[[Connection], None]] = []
         self.on_close: list[Callable[[Connection], None]] = []
         self._handlers: dict[int, Handler] = {}
@@ -588,7 +590,7 @@ class RemotingServer:
             response = self._refusal_of(command, error)
         if response is not None:
             if self.note_latency is not None:
-                self.note_latency(code, response.code, time.perf_counter() - began)
+                self.note_latency(code, response.code, time.perf_counter() - began, False)
             if not command.flag & FLAG_ONEWAY:
                 self._send(connection, command, response)
 
@@ -715,7 +717,7 @@ class RemotingServer:
     ) -> None:
         self._waiting_blocking -= 1
         if response is not None and self.note_latency is not None:
-            self.note_latency(command.code, response.code, time.perf_counter() - began)
+            self.note_latency(command.code, response.code, time.perf_counter() - began, False)
         if response is not None and not command.flag & FLAG_ONEWAY:
             self._send(connection, command, response)
 

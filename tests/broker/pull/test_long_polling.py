@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from broker.consuming import Peer, bodies_of, on_loop, part, put, running, until
@@ -36,6 +37,31 @@ def test_a_held_pull_is_answered_when_a_message_comes(tmp_path: Path, manual_clo
         assert bodies_of(held.result(60)) == ["a"]
         assert on_loop(broker, leaves_nothing, polling(broker))
         assert polling(broker).woken == 1
+
+
+def test_every_pull_is_in_the_histogram_and_one_that_was_held_under_its_label(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a")
+        for _ in range(3):
+            assert bodies_of(peer.pull_later(0).result(60)) == ["a"]
+        assert peer.pull_later(1).result(60).code == ResponseCode.PULL_NOT_FOUND
+        held = peer.pull_later(1, sysFlag=HOLD)
+        until(broker, lambda: polling(broker).held == 1)
+        put(broker, "b")
+        assert bodies_of(held.result(60)) == ["b"]
+        assert pulls_counted(broker) == {("0", "false"): 3, ("19", "false"): 1, ("0", "true"): 1}
+
+
+def pulls_counted(broker: Broker) -> dict[tuple[str, str], int]:
+    """By answer, and whether it was held."""
+    lines = broker.render_metrics().splitlines()
+    counts = [line for line in lines if line.startswith("rocketmq_rpc_latency_count") and '"pull_message"' in line]
+    pattern = re.compile(r'response_code="(\d+)",is_long_polling="(\w+)".* (\d+)$')
+    found = [pattern.search(line) for line in counts]
+    return {(each[1], each[2]): int(each[3]) for each in found if each is not None}
 
 
 def test_a_pull_of_a_message_that_is_not_in_its_queue_yet_waits_and_is_not_sent_back(

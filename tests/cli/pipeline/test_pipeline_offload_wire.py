@@ -263,7 +263,7 @@ def test_the_leases_of_many_brokers_are_ended_by_one_command(world: Shell, tmp_p
 
     def ended(*words: str, code: int = 0) -> list[tuple[str, bool]]:
         rows = json.loads(world.run("tier", "takeover", tier, *words, "--yes", "--json", code=code).stdout)["leases"]
-        return [(row["broker"], row["was_held"]) for row in rows]
+        return [(row["broker"], row["wasHeld"]) for row in rows]
 
     assert ended("--cluster", "prod", "--broker", "*-a") == [("broker-a", True)]
     assert ended("--all") == [("broker-a", False), ("broker-b", True), ("broker-c", False)]

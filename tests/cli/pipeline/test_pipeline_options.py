@@ -24,6 +24,7 @@ from tiermq.cli.pipeline.options import (
     spark_for,
     stopped_by_signals,
 )
+from tiermq.clock import SystemClock
 from tiermq.errors import BadConfig, BadOption
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.scan.scan_spec import scan_spec
@@ -141,3 +142,15 @@ def test_ranges_of_queues_are_lines() -> None:
     rows = [{"queue": "c/b/orders/0", "ranges": [[0, 5], [9, 12]]}]
     assert list(queue_ranges(JobReport("job", "here", details={"queues": rows}))) == ["c/b/orders/0: 0..5, 9..12"]
     assert list(queue_ranges(JobReport("job", "here"))) == []
+
+
+def test_times_are_of_any_form_and_without_a_zone_in_utc() -> None:
+    def times(since: str, until: str) -> tuple[int, int]:
+        found = source_arguments(tier="file:///t", stores=(), topics=(), since=since, until=until)
+        return found["since"], found["until"]
+
+    assert times("1769860800000", "2026-01-31T12:00:00") == (1_769_860_800_000, 1_769_860_800_000)
+    assert times("2026-01-31T12:00:00+00:00", "2026-01-31T13:00:00+01:00") == (1_769_860_800_000,) * 2
+    older, newer = times("2h", "1h")
+    assert 3_599_000 <= newer - older <= 3_601_000
+    assert abs(newer + 3_600_000 - SystemClock().now_ms()) < 60_000

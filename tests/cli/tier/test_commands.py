@@ -58,7 +58,7 @@ def test_ls_shows_queues_with_offsets_and_segments() -> None:
     assert "payments" in result.output
     assert "rmq_sys_INDEX" in result.output
     found = values("ls", URL, "--topic", "orders", "--json")
-    assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
+    assert [(q["queueId"], q["minOffset"], q["maxOffset"]) for q in found["queues"]] == [
         (0, 12, 29),
         (1, 0, 20),
         (2, 0, 18),
@@ -87,7 +87,7 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
 
 
 def test_ls_on_a_terminal_of_80_columns_has_one_line_for_each_queue() -> None:
-    rows = [(each["topic"], str(each["queue_id"])) for each in values("ls", URL, "--json")["queues"]]
+    rows = [(each["topic"], str(each["queueId"])) for each in values("ls", URL, "--json")["queues"]]
     lines = on_a_terminal(80, "ls", URL)
     assert max(map(len, lines)) <= 80
     assert [tuple(line.split()[:2]) for line in lines[1 : 1 + len(rows)]] == rows
@@ -113,13 +113,13 @@ def test_stat_adds_everything_up() -> None:
     found = values("stat", URL, "--json")
     assert (found["messages"], found["size"]) == (116, 165_570)
     assert found["brokers"] == [{"cluster": "DefaultCluster", "broker": "broker-a"}]
-    assert found["size"] == found["commit_log_size"] + found["consume_queue_size"] + found["index_size"]
+    assert found["size"] == found["commitLogSize"] + found["consumeQueueSize"] + found["indexSize"]
 
 
 def test_cat_prints_messages_as_json_lines() -> None:
     result = run("cat", URL, "--topic", "orders", "--queue", "0", "--offset", "20", "--count", "3")
     assert result.exit_code == 0
-    assert [json.loads(line)["queue_offset"] for line in result.output.splitlines()] == [20, 21, 22]
+    assert [json.loads(line)["queueOffset"] for line in result.output.splitlines()] == [20, 21, 22]
     assert len(run("cat", URL, "--topic", "orders").output.splitlines()) == 55
 
 
@@ -165,7 +165,7 @@ def test_cat_finds_messages_by_key_and_by_unique_id() -> None:
     assert all("key-10" in message["properties"]["KEYS"].split() for message in by_key)
     unique = by_key[0]["properties"]["UNIQ_KEY"]
     (found,) = run(
-        "cat", URL, "--topic", "orders", "--key", unique, "--queue", str(by_key[0]["queue_id"])
+        "cat", URL, "--topic", "orders", "--key", unique, "--queue", str(by_key[0]["queueId"])
     ).stdout.splitlines()
     assert json.loads(found) == by_key[0]
 
@@ -175,7 +175,7 @@ def test_cat_prints_damage_as_a_line_and_exits_with_1(tmp_path: Path) -> None:
     assert result.exit_code == 1
     lines = [json.loads(line) for line in result.output.splitlines()]
     assert "error" in lines[0]
-    assert [line["queue_offset"] for line in lines] == list(range(6))
+    assert [line["queueOffset"] for line in lines] == list(range(6))
 
 
 def test_cat_names_the_block_that_is_not_what_was_written(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_sound_tier_verifies_with_exit_code_0() -> None:
     result = run("verify", URL)
     assert result.exit_code == 0
     assert "clean" in result.output
-    assert values("verify", URL, "--json", "--no-index")["counts"]["index_files"] == 0
+    assert values("verify", URL, "--json", "--no-index")["counts"]["indexFiles"] == 0
 
 
 def test_problems_of_a_tier_are_listed_with_exit_code_1(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_problems_of_a_tier_are_listed_with_exit_code_1(tmp_path: Path) -> None:
     assert "damaged_record" in result.output
     assert "queue offset 0, log offset 0" in result.output
     found = json.loads(run("verify", url, "--json", "--topic", "later").output)
-    assert (found["clean"], found["problem_count"]) == (False, 1)
+    assert (found["clean"], found["problemCount"]) == (False, 1)
     assert run("verify", url, "--topic", "orders").exit_code == 0
 
 
@@ -267,7 +267,7 @@ def test_a_look_up_by_key_says_that_the_tier_may_not_have_every_key(tmp_path: Pa
     offload([f"{tmp_path / 's'}=c/b"], tier)
     found = run("cat", tier, "--topic", "orders", "--key", "order-42")
     assert (found.exit_code, found.stderr) == (0, "")
-    assert json.loads(found.stdout)["queue_offset"] == 0
+    assert json.loads(found.stdout)["queueOffset"] == 0
     with LocalStore.open(tmp_path / "s") as store:
         store.put(Message("orders", b"y", 0))
     offload([f"{tmp_path / 's'}=c/b"], tier, index="later")
@@ -285,7 +285,7 @@ def test_a_look_up_by_key_in_damaged_history_is_an_error(tmp_path: Path) -> None
         result = run("cat", tier, "--topic", "orders", "--key", key)
         assert result.exit_code == 1
         line = json.loads(result.stdout)
-        assert (line["topic"], line["queue_id"]) == ("orders", 0)
+        assert (line["topic"], line["queueId"]) == ("orders", 0)
         assert "is not what was written" in line["error"]
         assert "tiermq tier repair" in line["error"]
     intact = run("cat", tier, "--topic", "orders", "--key", "order-11")

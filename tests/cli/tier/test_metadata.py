@@ -96,10 +96,10 @@ def test_import_takes_a_tier_of_rocketmq_over(tmp_path: Path) -> None:
     assert "116 messages in 5 queues of 3 topics" in result.output
     assert "RocketMQ's, which drops keys" in result.output
     reported = json.loads(run("import", URL, "--metadata", FILE, "--store", str(tmp_path / "again"), "--json").output)
-    assert reported["index_files"] > 0
-    assert not reported["index_complete"]
+    assert reported["indexFiles"] > 0
+    assert not reported["indexComplete"]
     found = json.loads(run("verify", URL, "--store", str(tmp_path / "store"), "--json").output)
-    assert (found["clean"], found["counts"]["stale_items"]) == (True, 0)  # The ids in the index are understood.
+    assert (found["clean"], found["counts"]["staleItems"]) == (True, 0)  # The ids in the index are understood.
 
 
 def test_import_says_what_disagrees_with_exit_code_1(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_import_says_what_disagrees_with_exit_code_1(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "not in the tier" in result.output
     found = json.loads(run(*words, str(tmp_path / "store2"), "--json").output)
-    assert len(found["not_in_tier"]) == 2
+    assert len(found["notInTier"]) == 2
 
 
 def test_import_of_a_file_that_is_none_exits_with_2(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_restore_says_what_no_tier_has(tmp_path: Path, our_url: str) -> None:
     reported = run("restore", our_url, "--store", str(tmp_path / "one")).output
     assert "not in the tier, so not restored: numbers of queues, permissions and attributes of topics; " in reported
     row = json.loads(run("restore", our_url, "--store", str(tmp_path / "two"), "--json").output)
-    assert row["not_restored"] == [*WITHOUT.values(), *NEVER_RESTORED]
+    assert row["notRestored"] == [*WITHOUT.values(), *NEVER_RESTORED]
     assert row["tables"] == []
 
 

@@ -58,7 +58,7 @@ def test_ls_and_stat_tell_of_timers_also_where_there_is_no_history(waiting: FarW
     assert (totals["timers"], totals["objects"]) == (20, 20)
     [listed] = json.loads(reported(waiting, "ls", "--json").output)["timers"]
     assert sum(each["timers"] for each in listed["objects"]) == 20
-    assert (listed["first_due_ms"], listed["last_due_ms"]) == (NOW_MS + 2 * DAY_MS, NOW_MS + 21 * DAY_MS)
+    assert (listed["firstDueMs"], listed["lastDueMs"]) == (NOW_MS + 2 * DAY_MS, NOW_MS + 21 * DAY_MS)
     assert timer_values([], with_objects=False) == []
 
 

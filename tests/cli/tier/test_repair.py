@@ -73,7 +73,7 @@ def test_lost_files_come_back_and_the_broker_goes_on(store: Path, tmp_path: Path
     for path in paths[::2]:
         path.unlink()
     found: dict[str, Any] = json.loads(run("repair", url, "--store", str(store), "--json").output)
-    assert (found["complete"], found["problems_after"]) == (True, 0), found
+    assert (found["complete"], found["problemsAfter"]) == (True, 0), found
     assert [path.read_bytes() for path in paths] == before
     broker(store, url)
     report = json.loads(run("verify", url, "--store", str(store), "--json").output)

@@ -126,8 +126,19 @@ def test_waiting_timers_are_counted_and_the_next_is_known() -> None:
     world.send(b"a", 50_000)
     world.send(b"b", 20_000, topic="U")
     assert world.timers.behind_count == 2
+    assert world.timers.enqueue_behind_ms() == 0
+    world.clock.advance_ms(7_000)
+    assert world.timers.enqueue_behind_ms() == 7_000
+    world.clock.advance_ms(-7_000)
     world.turn()
-    assert world.timers.behind_count == 0
+    assert (world.timers.behind_count, world.timers.enqueue_behind_ms(), world.timers.due_count()) == (0, 0, 0)
+    world.clock.advance_ms(19_999)
+    assert world.timers.due_count() == 0
+    world.clock.advance_ms(1)
+    assert world.timers.due_count() == 1
+    world.clock.advance_ms(30_000)
+    assert world.timers.due_count() == 2
+    world.clock.advance_ms(-50_000)
     assert world.timers.waiting_count == 2
     assert world.timers.waiting_by_topic() == {"T": 1, "U": 1}
     assert world.timers.next_due_ms() == NOW_MS + 20_000

@@ -1,6 +1,7 @@
 """RuntimeProcessor: runtime statistics (GET_BROKER_RUNTIME_INFO, 28), and requested housekeeping.
 
     28   a table of texts by RocketMQ's names, of what is measured here; rates over 10, 60 and 600 seconds
+         with a tier also ours: tierBehindBytes, and where this broker uploads tierBehindMessages, tierBehindMs
     315  how much a topic was sent (TOPIC_PUT_NUMS) or a group given of a topic (GROUP_GET_NUMS): minute, hour and day
     306, 329   delete now what is past its time; queues follow the log
 
@@ -53,12 +54,17 @@ class RuntimeProcessor:
         self._this_morning = (0, 0)
         self._yesterday_morning = (0, 0)
         self._timer_rates: Rates[str] = Rates(parts.clock)
+        parts.metrics.gauge(
+            "rocketmq_storage_message_reserve_time", "ms since the oldest message of the local log was stored", (),
+            self._reserve_ms,
+        )  # fmt: skip
         parts.hooks.every(MIDNIGHT_LOOK_S, self.look_at_the_date)
         parts.hooks.every(NOTE_PERIOD_S, self._note_timers)
 
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO, access=ADMINISTRATOR, in_pool=True)
     def runtime_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         table = {**self._of_broker(), **self._of_store(), **self._of_days(), **self._of_delays(), **self._of_timers()}
+        table |= self._of_tier()
         return command.respond(body=encode_body({"table": table}))
 
     @serves(
@@ -141,6 +147,18 @@ class RuntimeProcessor:
         table["getTotalTps"] = " ".join(map(str, totals.values()))
         return table
 
+    def _of_tier(self) -> dict[str, str]:
+        """What is not in the tier yet. Where a job uploads, this broker knows the bytes only."""
+        tiered = self._parts.tiered
+        if tiered is None or tiered.only_reads:
+            return {}
+        engine = tiered.tier.engine
+        table = {"tierBehindBytes": f"{engine.lag_bytes():.0f}"}
+        if tiered.tier.follower is None:
+            messages, age_s = engine.backlog()
+            table |= {"tierBehindMessages": f"{messages:.0f}", "tierBehindMs": f"{age_s * 1000:.0f}"}
+        return table
+
     def _earliest_ms(self) -> int:
         """When the oldest message of the log was stored; -1 when the log is empty, or the message is being deleted."""
         local = self._parts.local
@@ -149,6 +167,10 @@ class RuntimeProcessor:
         except TierMQError:
             return -1
         return -1 if oldest is None else oldest.store_timestamp_ms
+
+    def _reserve_ms(self) -> int:
+        oldest_ms = self._earliest_ms()
+        return max(0, self._parts.clock.now_ms() - oldest_ms) if oldest_ms > 0 else 0
 
     def _of_delays(self) -> dict[str, str]:
         """Level → (delivered, stored), as far as it was written down."""

@@ -120,6 +120,8 @@ def register_timer_metrics(metrics: Registry, timers: TimerService) -> None:
     metrics.counter("rocketmq_timer_dequeue_total", "timers delivered", (), lambda: counts.delivered)
     metrics.gauge("rocketmq_timer_enqueue_lag", "messages not in the wheel yet", (), lambda: timers.behind_count)
     metrics.gauge("rocketmq_timer_dequeue_latency", "ms behind the slot that is due", (), timers.delivery_behind_ms)
+    metrics.gauge("rocketmq_timer_enqueue_latency", "ms that messages wait for the wheel", (), timers.enqueue_behind_ms)
+    metrics.gauge("rocketmq_timer_dequeue_lag", "timers that are due and not delivered", (), timers.due_count)
 
 
 def _report_by_topic(metrics: Registry, timers: TimerService) -> Callable[[], None]:

@@ -19,6 +19,7 @@ group missing 26           group disabled 16   invalid expression 23
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -241,8 +242,9 @@ class PopProcessor:
         self.waiting.unwatch(pop)
         self._send(pop, answer)
 
-    @staticmethod
-    def _send(pop: Pop, answer: RemotingCommand) -> None:
+    def _send(self, pop: Pop, answer: RemotingCommand) -> None:
+        if (note := self._server.note_latency) is not None:  # The server does not see it: no handler returned it.
+            note(pop.command.code, answer.code, time.perf_counter() - pop.began_s, pop.was_held)
         if not pop.command.is_oneway:
             pop.connection.send(answer)
 

@@ -14,6 +14,7 @@ group and topic; their memory is limited (`HeldWeight`).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from tiermq.broker.pop.pop_topics import pop_retry_topics
@@ -47,6 +48,7 @@ class Pop:
 
     __slots__ = (
         "attempt_id",
+        "began_s",
         "command",
         "connection",
         "deadline_ms",
@@ -60,12 +62,14 @@ class Pop:
         "queue_id",
         "starts_at_min",
         "topic",
+        "was_held",
         "watched",
         "weight",
     )
 
     def __init__(self, connection: Connection, command: RemotingCommand, now_ms: int) -> None:
         """Raises RequestRefused for a request that lacks a field, or has one that is out of bounds."""
+        self.began_s = time.perf_counter()
         self.connection = connection
         self.command = command
         self.group = text_field(command, "consumerGroup")
@@ -90,6 +94,7 @@ class Pop:
             places += [(name, ANY_QUEUE) for name in pop_retry_topics(self.group, self.topic)]
         self.watched = tuple(places)
         self.weight = 0
+        self.was_held = False
 
 
 def _within(command: RemotingCommand, name: str, low: int, high: int) -> int:
@@ -157,6 +162,7 @@ class PopWaiting:
             return False
         due_ms = pop.deadline_ms if look_again_ms is None else min(pop.deadline_ms, look_again_ms)
         self._held[pop] = due_ms
+        pop.was_held = True
         self._owners[pop.owner] = self._owners.get(pop.owner, 0) + 1
         self._connections.setdefault(pop.connection, {})[pop] = None
         if self._read.pop(pop):

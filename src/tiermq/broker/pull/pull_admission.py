@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -99,12 +100,14 @@ class Pull:
         sysFlag bits:  0 commitOffset counts   1 may wait   2 brings its subscription   3 class filter   4 lite
 
     Invariants: the numbers fit their fields; `message_filter` is set once the pull was admitted, None lets all pass;
-    `slot`, `weight` and `waits_for_tier` are those of a pull that is held.
+    `slot`, `weight` and `waits_for_tier` are those of a pull that is held, or was.
+    `began_s` is of `perf_counter`.
 
     Belongs to the loop's thread, or to the thread that reads for it.
     """
 
     __slots__ = (
+        "began_s",
         "command",
         "connection",
         "flags",
@@ -122,6 +125,7 @@ class Pull:
 
     def __init__(self, connection: Connection, command: RemotingCommand) -> None:
         """Raises RequestRefused for a request that lacks a field."""
+        self.began_s = time.perf_counter()
         self.connection = connection
         self.command = command
         self.group = text_field(command, "consumerGroup")

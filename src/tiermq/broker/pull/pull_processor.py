@@ -17,6 +17,7 @@ came with a pull is taken when it comes, not again when it is woken.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -393,15 +394,21 @@ class PullProcessor:
             max_offset,
             len(data),
         )
+        self._note(pull, code)
         if data:
             pull.connection.send_bytes(header, data)
         else:
             pull.connection.send_bytes(header)
 
-    @staticmethod
-    def _answer(pull: Pull, answer: RemotingCommand | None) -> None:
+    def _answer(self, pull: Pull, answer: RemotingCommand | None) -> None:
         if answer is not None and not pull.command.flag & FLAG_ONEWAY:
+            self._note(pull, answer.code)
             pull.connection.send(answer)
+
+    def _note(self, pull: Pull, code: int) -> None:
+        """Time an answer that the server does not see, since no handler returned it."""
+        if (note := self._server.note_latency) is not None:
+            note(pull.command.code, code, time.perf_counter() - pull.began_s, pull.slot > 0)
 
     def _failed(self, pull: Pull, error: Exception) -> None:
         """A pull that is no longer in the server's hands: it is answered here."""

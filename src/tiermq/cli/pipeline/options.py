@@ -6,6 +6,7 @@ Spark is imported only when a job runs, so that help is fast.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.clock import SystemClock, read_moment_ms
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -182,7 +184,11 @@ PLACES = (
 )
 TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable [all].")
 TIMES = (
-    click.option("--since", metavar="TIME", help="Stored at or after: 2026-01-31T10:00, or ms since 1970."),
+    click.option(
+        "--since",
+        metavar="TIME",
+        help="Stored at or after: 2026-01-31T10:00 (UTC without a zone), ms since 1970, or an age such as 1h.",
+    ),
     click.option("--until", metavar="TIME", help="Stored before this time."),
 )
 OFFSETS = click.option(
@@ -218,11 +224,19 @@ def source_arguments(
         "cluster": cluster,
         "topic": list(topics) or None,
         "queues": list(queues) or None,
-        "since": since,
-        "until": until,
+        "since": moment_of(since),
+        "until": moment_of(until),
         "offsets": offsets_of(offsets),
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def moment_of(text: str | None) -> int | None:
+    """A time in ms since 1970; without a zone it is UTC. Raises BadConfig."""
+    try:
+        return None if text is None else read_moment_ms(text, SystemClock().now_ms(), dt.UTC)
+    except ValueError as error:
+        raise BadConfig(f"--since and --until: {error}") from error
 
 
 def offsets_of(text: str | None) -> tuple[int | None, int | None] | None:

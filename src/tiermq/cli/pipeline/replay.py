@@ -12,6 +12,7 @@ from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.pipeline.options import (
     finish,
     job_options,
+    moment_of,
     offsets_of,
     queue_ranges,
     runner_for,
@@ -169,6 +170,7 @@ def _arguments(table: str | None, source: dict[str, Any]) -> dict[str, Any]:
         return source_arguments(**source)
     if source["tier"] or source["stores"] or source["cluster"]:
         raise BadConfig("a replay reads a history or a table: leave out --tier, --store and --cluster, or --table")
-    given = {"topic": list(source["topics"]), "queues": list(source["queues"]), "since": source["since"]}
-    given |= {"until": source["until"], "offsets": offsets_of(source["offsets"])}
+    given = {"topic": list(source["topics"]), "queues": list(source["queues"])}
+    given |= {"since": moment_of(source["since"]), "until": moment_of(source["until"])}
+    given |= {"offsets": offsets_of(source["offsets"])}
     return {name: value for name, value in given.items() if value}

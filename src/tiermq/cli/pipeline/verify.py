@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @STORE
 @click.option("--no-index", is_flag=True, help="Do not read the key index.")
 @click.option("--repair", is_flag=True, help="Repair what can be repaired, and verify again.")
+@click.option("--keep", is_flag=True, help="Keep the result in the tier, where consoles show it.")
 @click.option("--report", metavar="PATH", help="Write a table: JSON lines (*.jsonl), or a directory for Parquet.")
 @NO_WAIT
 @job_options
@@ -34,6 +35,7 @@ def verify(
     store: str | None,
     no_index: bool,
     repair: bool,
+    keep: bool,
     report: str | None,
     no_wait: bool,
     master: str,
@@ -76,6 +78,7 @@ def verify(
             store=store,
             with_index=not no_index,
             repair=repair,
+            keep=keep,
             dry_run=dry_run,
             report_path=report,
             progress=progress,

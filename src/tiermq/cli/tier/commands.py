@@ -1,6 +1,6 @@
 """`tiermq tier`: inspect a tier.
 
-Everything but `restore`, `import`, `repair`, `takeover` and `orphans --clean` only reads.
+Everything but `restore`, `import`, `repair`, `takeover`, `orphans --clean` and `verify --keep` only reads.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from tiermq.cli.tier.output import (
 )
 from tiermq.clock import HOUR_MS, SystemClock
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
+from tiermq.errors import TierError
 from tiermq.history.scan_values import DEFAULT_CLUSTER
 from tiermq.pipeline.job_report import counted_noun
 from tiermq.store.readonly.directory import is_store
@@ -63,6 +64,7 @@ from tiermq.tier.repair.repair_plan import RepairOutcome, RepairReport
 from tiermq.tier.retention.orphans import GRACE_MS, clean, find_orphans
 from tiermq.tier.tier_identity import open_known_metadata
 from tiermq.tier.tier_view import QueueView, TierView, view_tier
+from tiermq.tier.verify.verification_record import Run, keep_run, run_of
 from tiermq.tier.verify.verify import verify_tier
 
 
@@ -275,6 +277,7 @@ def _print_row(queue: QueueView, row: MessageRow) -> bool:
 @TOPIC
 @STORE
 @click.option("--no-index", is_flag=True, help="Do not read the key index.")
+@click.option("--keep", is_flag=True, help="Keep the result in the tier, where consoles show it.")
 @JSON
 def verify(
     url: str,
@@ -283,14 +286,15 @@ def verify(
     topic: str | None,
     store: Path | None,
     no_index: bool,
+    keep: bool,
     as_json: bool,
 ) -> None:
     """Read and check every byte of the tier at URL.
 
     Compares records, units, manifests and key index with each other. Also reads tiered timers, except with --topic.
 
-    With --store, also compares that broker's tier metadata. Nothing is written; a broker may be running: what
-    it adds or expires meanwhile is a note, not a problem. With --topic the key index is left out.
+    With --store, also compares that broker's tier metadata. Nothing is written, but with --keep the result; a broker
+    may be running: what it adds or expires meanwhile is a note, not a problem. With --topic the key index is left out.
 
     Runs in this process, without Spark. `tiermq pipeline verify` makes the same checks in parallel on Spark, for
     tiers that are too large for one machine.
@@ -301,9 +305,12 @@ def verify(
     Examples:
       tiermq tier verify file:///var/tier
       tiermq tier verify s3://history --topic orders
+      tiermq tier verify s3://history --keep
       tiermq tier verify s3://history --json \\
           | jq '.problems[] | .where + ": " + .text'
     """
+    scope, clock = TierScope(cluster, broker, topic), SystemClock()
+    began_ms = clock.now_ms()
     with (
         opened(url) as driver,
         broker_metadata(store) as metadata,
@@ -311,14 +318,16 @@ def verify(
     ):
         report = verify_tier(
             driver,
-            TierScope(cluster, broker, topic),
+            scope,
             metadata=metadata,
             with_index=not no_index,
             progress=progress,
         )
-        for listing in discover_timers(driver, TierScope(cluster, broker, topic)):
+        for listing in discover_timers(driver, scope):
             verify_timers(driver, listing, report)
-    is_empty = report.is_clean and not report.counts["segments"] and not report.counts["timer_objects"]
+        is_empty = report.is_clean and not report.counts["segments"] and not report.counts["timer_objects"]
+        if keep and not is_empty:
+            _keep(driver, run_of(report, scope, "tier verify", began_ms, clock.now_ms()))
     if as_json:
         print_json(report.to_dict())
     elif not is_empty:
@@ -327,6 +336,16 @@ def verify(
         no_history(report.url, cluster, broker, topic)
     if not report.is_clean:
         raise SystemExit(EXIT_PROBLEMS)
+
+
+def _keep(driver: TierDriver, run: Run) -> None:
+    """Keep the result in the tier, if the account may write there."""
+    try:
+        keep_run(driver, run)
+    except TierError as error:
+        click.echo(
+            f"Note: consoles will not show this verification, since the tier does not keep it: {error}", err=True
+        )
 
 
 @tier.command()
@@ -373,7 +392,7 @@ def repair(
       tiermq tier repair file:///var/tier --dry-run
       tiermq tier repair s3://history --store ~/store
       tiermq tier repair s3://history --topic orders --json \\
-          | jq '.actions[] | .not_possible[]'
+          | jq '.actions[] | .notPossible[]'
     """
     with opened(url) as driver, _opened_stores(stores) as (sources, metadata):
         report = repair_tier(

@@ -12,6 +12,7 @@ import click
 
 from tiermq.cli.conventions import EXIT_NO_TIER, EXIT_PROBLEMS
 from tiermq.cli.option_values import StoreDirectory
+from tiermq.console.json_case import camel
 from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -101,4 +102,5 @@ def new_metadata(store: Path) -> Iterator[MetadataStore]:
 
 
 def print_json(values: dict[str, Any]) -> None:
-    click.echo(json.dumps(values))
+    """One object on a line, in the case that results of every command have."""
+    click.echo(json.dumps(camel(values)))

@@ -11,6 +11,7 @@ from tiermq.client.queue_access import QueueAccess
 from tiermq.client.table_pages import ask_table
 from tiermq.clock import SystemClock, iso_moment, read_moment_ms
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.copied_commands import reset_command
 from tiermq.console.operations.topics import OF_CLUSTER, PAGE, ROWS, SEARCH, TOPIC, lag_of, page_of
 from tiermq.console.queue_bounds import Bounds, QueueName, queue_bounds, queue_of_key
 from tiermq.console.sources import Visit
@@ -355,6 +356,7 @@ def preview_reset(visit: Visit, *, group: str, topic: str, to: str) -> Result:
         "skipped": sum(row["skipped"] for row in queues),
         "repeated": sum(row["repeated"] for row in queues),
         "queues": queues,
+        "command": reset_command(visit, group, topic, to if to in ("first", "last") else str(goal_ms)),
     }
 
 

@@ -14,6 +14,7 @@ from tiermq.client.producer import Outgoing, Producer
 from tiermq.client.queue_access import find_by_key
 from tiermq.clock import EVER_MS
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.copied_commands import message_command
 from tiermq.console.message_life import life_of
 from tiermq.console.message_reading import FoundMessage, catalog_for, find_messages
 from tiermq.console.operations.topics import TOPIC
@@ -231,7 +232,7 @@ def show(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | Non
         "bodyBytes": len(body),
         "fields": [each.to_dict() for each in record_fields(found.record)],
         "life": life_of(visit, found),
-        "command": f"tiermq query {topic} --queue {queue} --offset {offset}",
+        "command": message_command(visit, topic, queue, offset, found.queue.broker),
     }
 
 

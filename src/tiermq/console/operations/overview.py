@@ -7,6 +7,7 @@ from typing import Any
 
 from tiermq import __version__
 from tiermq.client.cluster_client import MASTER, ClusterClient
+from tiermq.clock import HOUR_MS
 from tiermq.console.catalogue import Result, operation
 from tiermq.console.operations.groups import is_own_group, list_groups
 from tiermq.console.operations.topics import topic_names
@@ -24,6 +25,8 @@ LAGS_S = 15.0
 """Lags of a hundred groups are a thousand requests: a live page does not ask for them every two seconds."""
 LAG_WARNING = 100_000
 DISK_WARNING = 0.85
+TIER_WARNING_MS = HOUR_MS
+"""A message waits for a full batch, or tieredStoreGroupCommitTimeout (30 s); for an hour where uploads do not work."""
 LOOK_TIMEOUT_S = 5.0
 
 
@@ -60,6 +63,7 @@ def overview(visit: Visit) -> Result:
         "groupsChecked": len(checked["groups"]),
         "behind": sum(row["behind"] for row in behind),
         "mostBehind": [{"group": row["group"], "behind": row["behind"]} for row in behind[:5] if row["behind"]],
+        "tierBehind": _tier_behind(brokers),
         "putPerSecond": _sum(brokers, "putPerSecond"),
         "getPerSecond": _sum(brokers, "getPerSecond"),
     }
@@ -71,6 +75,19 @@ def _sum(rows: list[Result], name: str) -> float | None:
     return round(sum(known), 1) if known else None
 
 
+def _tier_behind(rows: list[Result]) -> Result | None:
+    """What masters have that is not in their tiers yet, and the age of the oldest; None where no broker reports it."""
+    known = [row for row in rows if row["role"] == "master" and row.get("tierBehindBytes") is not None]
+    if not known:
+        return None
+    messages = [row["tierBehindMessages"] for row in known if row["tierBehindMessages"] is not None]
+    return {
+        "messages": sum(messages) if messages else None,
+        "bytes": sum(row["tierBehindBytes"] for row in known),
+        "oldestMs": max((row["tierBehindMs"] for row in known if row["tierBehindMs"] is not None), default=None),
+    }
+
+
 def warnings_of(found: Result) -> list[str]:
     """What needs attention, one sentence each, with what to do."""
     said = []
@@ -80,6 +97,11 @@ def warnings_of(found: Result) -> list[str]:
             said.append(f"Broker {name} ({row['role']}) at {row['address']} does not answer: {row['problem']}")
         if (row.get("diskRatio") or 0) >= DISK_WARNING:
             said.append(f"The disk of broker {name} is {row['diskRatio']:.0%} full: sends are refused when it is full.")
+        if row["role"] == "master" and (row.get("tierBehindMs") or 0) >= TIER_WARNING_MS:
+            said.append(
+                f"Broker {name} has {row['tierBehindMessages']:,} messages that are not in the tier, the oldest since "
+                f"{row['tierBehindMs'] // 60_000:,} minutes: its log has the reason."
+            )
         if row["role"] == "master" and row.get("replicas") and row["inSync"] < row["replicas"]:
             said.append(f"Of {row['replicas']} replicas of broker {name}, {row['inSync']} are in sync.")
     said += [
@@ -156,8 +178,16 @@ def _figures(table: dict[str, Any]) -> Result:
         "logBytes": as_int(table.get("commitLogMaxOffset")) - as_int(table.get("commitLogMinOffset")),
         "oldestMs": _positive(as_int(table.get("earliestMessageTimeStamp"))),
         "dispatchBehindBytes": as_int(table.get("dispatchBehindBytes")),
+        "tierBehindBytes": _whole(table, "tierBehindBytes"),
+        "tierBehindMessages": _whole(table, "tierBehindMessages"),
+        "tierBehindMs": _whole(table, "tierBehindMs"),
         "putLatencyP99Ms": _first(table.get("putLatency99")),
     }
+
+
+def _whole(table: dict[str, Any], name: str) -> int | None:
+    """None: the broker does not report it."""
+    return as_int(table[name]) if name in table else None
 
 
 def _positive(number: int) -> int | None:

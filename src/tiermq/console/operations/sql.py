@@ -18,12 +18,14 @@ from typing import Any
 
 from tiermq.client.wire_history import read_placed_task
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.copied_commands import for_spark, spark_command, sql_command
 from tiermq.console.message_reading import catalog_for
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.query_runs import RunningQuery
 from tiermq.console.sources import Visit
 from tiermq.errors import BadRequest, install_hint
 from tiermq.history.catalog import Catalog
+from tiermq.history.cold_reading import reads_of
 from tiermq.history.planning import plan_scan
 from tiermq.history.scan_values import Loss, ScanCounters, ScanPlan, ScanRequest, describe
 
@@ -55,13 +57,25 @@ def _topics_in(visit: Visit, query: str) -> list[str]:
     return found
 
 
-@operation("sql.estimate", "What a query would read, before it does: rows, bytes, tasks.", _QUERY, _SINCE)
+@operation(
+    "sql.estimate",
+    "What a query would read at most, before it does: rows, bytes, requests to the tier, tasks. Its conditions are not "
+    "looked at, and may make it less. Requests are null where brokers are read.",
+    _QUERY,
+    _SINCE,
+)
 def estimate(visit: Visit, *, query: str, begin: int | None) -> Result:
     topics = _topics_in(visit, query)
     request = ScanRequest(topics=frozenset(topics), begin_ms=begin or 0)
     with catalog_for(visit, request) as catalog:
         plan = plan_scan(catalog, request, loss_is_error=False)
-    return {"topics": topics, **_estimate_of(plan)}
+    return {
+        "topics": topics,
+        **_estimate_of(plan),
+        "requests": plan.counters.requests + sum(map(reads_of, plan.tasks)) if visit.has_files else None,
+        "command": sql_command(visit, query, begin),
+        "sparkCommand": spark_command(visit, query, topics, begin),
+    }
 
 
 def _estimate_of(plan: ScanPlan) -> Result:
@@ -155,7 +169,9 @@ def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> 
         raise BadRequest("this needs Spark: start the console with --spark-master, such as local[2]")
     if len(place.stores) > 1:
         raise BadRequest("a query on Spark reads one store directory, and the console has several")
-    _require_only_topics(query, set(_topics_in(visit, query)))
+    topics = _topics_in(visit, query)
+    query = for_spark(query, topics)
+    _require_only_topics(query, set(topics))
     words = [sys.executable, "-m", "tiermq.cli", "pipeline", "sql", query, "--json", "--limit", str(limit)]
     words += ["--master", place.spark_master]
     words += ["--tier", place.tier] if place.tier is not None else []

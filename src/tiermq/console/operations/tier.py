@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from tiermq.clock import HOUR_MS
-from tiermq.console.bill import SHEETS, DatedBytes, TopicUse, WhatIf, cost_of, cost_of_days, sheet_of
-from tiermq.console.catalogue import Kind, Parameter, Result, camel, operation
+from tiermq.console.bill import GB, SHEETS, DatedBytes, PriceSheet, TopicUse, WhatIf, cost_of, cost_of_days, sheet_of
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.copied_commands import verify_command
+from tiermq.console.json_case import camel
 from tiermq.console.operations.overview import lease_row
 from tiermq.console.operations.topics import PAGE, ROWS, SEARCH, TOPIC, page_of
 from tiermq.console.sources import Visit
+from tiermq.console.verifications import verifications
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
 from tiermq.errors import BadRequest, TierError
 from tiermq.history.cold_queues import read_manifest
 from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.retention.orphans import GRACE_MS, find_orphans
+from tiermq.tier.verify.verification_record import keep_run, run_of
 from tiermq.tier.verify.verify import verify_tier
 
 _KIND_NAMES = {SegmentType.COMMIT_LOG: "log", SegmentType.CONSUME_QUEUE: "units", SegmentType.INDEX: "index"}
@@ -40,6 +47,7 @@ def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Resu
     names, about = page_of(sorted(by_topic), search, page, rows)
     with visit.sources.files() as history:
         leases = [lease_row(history.tier, *home, visit.sources.clock.now_ms()) for home in listing.brokers]
+        runs = verifications(visit, history.tier)
     sizes: dict[str, int] = defaultdict(int)
     for info in listing.segments:
         sizes[_KIND_NAMES.get(info.key.type, info.key.type.name.lower())] += info.size
@@ -54,7 +62,9 @@ def show_tier(visit: Visit, *, search: str | None, page: int, rows: int) -> Resu
         "damaged": [{"path": i.key.path, "why": i.damage} for i in listing.segments if i.damage is not None][:100],
         "leases": leases,
         "topics": [_topic_row(name, by_topic[name]) for name in names],
-        "verification": visit.sources.verification,
+        "verification": next(iter(runs), None),
+        "verifications": runs,
+        "verifyCommand": verify_command(visit),
         **about,
     }
 
@@ -148,23 +158,43 @@ def orphans(visit: Visit, *, hours: int) -> Result:
 
 @operation(
     "tier.verify",
-    "Read and check every byte of the tier, or of one topic; the result stays on the page of the tier.",
+    "Read and check every byte of the tier, or of one topic. Where changes are allowed the tier keeps the result.",
     Parameter("topic", "Only this topic."),
     starts=True,
 )
 def verify(visit: Visit, *, topic: str | None) -> Result:
     visit.require_tier()
-    began_ms = visit.sources.clock.now_ms()
+    clock, scope = visit.sources.clock, TierScope(topic=topic)
+    began_ms = clock.now_ms()
     with visit.sources.files() as history:
-        report = verify_tier(history.tier, TierScope(topic=topic), threads=2)
-    found = {
+        report = verify_tier(history.tier, scope, threads=2)
+        for listing in discover_timers(history.tier, scope):
+            verify_timers(history.tier, listing, report)
+        run = run_of(report, scope, "the console", began_ms, clock.now_ms())
+    visit.sources.verification = run
+    problem = _kept(visit, run) if visit.may_change else None
+    return {
         **camel(report.to_dict()),
         "topic": topic,
         "atMs": began_ms,
-        "tookMs": visit.sources.clock.now_ms() - began_ms,
+        "tookMs": run["tookMs"],
+        "isKept": visit.may_change and problem is None,
+        "problem": problem,
     }
-    visit.sources.verification = found
-    return found
+
+
+def _kept(visit: Visit, run: Result) -> str | None:
+    """Keep a verification in the tier; why that was not possible."""
+    assert visit.sources.place.tier is not None
+    try:
+        driver = open_driver(visit.sources.place.tier, clock=visit.sources.clock)  # Those of a history only read.
+        try:
+            keep_run(driver, run)
+        finally:
+            driver.close()
+    except TierError as error:
+        return str(error)
+    return None
 
 
 # The bill
@@ -172,7 +202,7 @@ def verify(visit: Visit, *, topic: str | None) -> Result:
 
 @operation(
     "tier.bill",
-    "What each topic of the tier costs a month against a price sheet, as it is and with other settings.",
+    "What topics of the tier cost a month against a price sheet, as they are and with other settings; a page of them.",
     Parameter("sheet", "The price sheet.", default="s3-standard", choices=tuple(SHEETS)),
     Parameter("gbMonth", "Price of a GB and month, instead of the sheet's.", Kind.DECIMAL),
     Parameter("writes1000", "Price of 1,000 writes, instead of the sheet's.", Kind.DECIMAL),
@@ -216,11 +246,20 @@ def bill(
         "sheet": camel(dataclasses.asdict(prices)),
         "currency": "USD",
         "topics": lines,
+        "isAll": len(names) == len(uses),
+        "all": _of_all(uses, prices),
         "cost": round(sum(line["total"] for line in lines), 6),
         "costThen": round(sum(line["then"] for line in lines), 6),
         "bytes": sum(line["bytes"] for line in lines),
         **about,
     }
+
+
+def _of_all(uses: Mapping[str, TopicUse], prices: PriceSheet) -> Result:
+    """What the listing knows of every topic. Writes a day need the manifests of each, so they are of a page only."""
+    size = sum(use.size_bytes for use in uses.values())
+    objects = sum(use.objects for use in uses.values())
+    return {"topics": len(uses), "bytes": size, "objects": objects, "storage": round(size / GB * prices.gb_month, 6)}
 
 
 @operation(

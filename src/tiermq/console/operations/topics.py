@@ -10,6 +10,7 @@ from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.hot_cold_map import spans_of
 from tiermq.console.queue_bounds import Bounds, QueueName, queue_bounds, topic_stats
 from tiermq.console.sources import Tables, Visit
+from tiermq.console.verifications import damaged_segments, verifications
 from tiermq.errors import BadRequest, RequestRefused, StoreError
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_topic
 from tiermq.namesrv.topic_config import PERM_INHERIT, retention_of
@@ -249,6 +250,7 @@ def map_topic(visit: Visit, *, topic: str) -> Result:
     visit.require_files()
     with visit.sources.topic_catalog(topic) as catalog:
         queues = catalog.queues()
+        damaged = damaged_segments(verifications(visit, catalog.history.tier), topic) if visit.has_tier else {}
         if not queues:
             raise BadRequest(
                 f"expected the topic {topic[:200]} in the tier or the store, found no messages of it there"
@@ -261,7 +263,7 @@ def map_topic(visit: Visit, *, topic: str) -> Result:
                     "queueId": queue.key.queue_id,
                     "minOffset": queue.min_offset,
                     "maxOffset": queue.max_offset,
-                    "spans": [span.to_dict() for span in spans_of(queue, newest_ms(catalog, queue))],
+                    "spans": [span.to_dict() for span in spans_of(queue, newest_ms(catalog, queue), damaged)],
                     "segments": [
                         {
                             "path": log.key.path,

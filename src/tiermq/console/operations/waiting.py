@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.dead_letters import Resending, Wanted, dead_letters
-from tiermq.client.delayed_messages import cancel_timer, delayed_messages
-from tiermq.console.catalogue import Kind, Parameter, Result, camel, operation
+from tiermq.client.delayed_messages import cancel_in_tier, cancel_timer, delayed_messages, timers_in_tier
+from tiermq.console.catalogue import Kind, Parameter, Result, operation
+from tiermq.console.json_case import camel
 from tiermq.console.operations.groups import GROUP
 from tiermq.console.operations.topics import TOPIC
 from tiermq.console.sources import Visit
@@ -21,27 +24,50 @@ from tiermq.errors import BadRequest
 LIMIT = Parameter("limit", "Messages at most.", Kind.WHOLE, default=100, low=1, high=1_000)
 
 
-@operation("delayed.list", "Delayed messages and timers that wait, the next first.", LIMIT)
+@operation(
+    "delayed.list",
+    "Delayed messages and timers that wait, the next first: at brokers or in store directories, and in a tier.",
+    LIMIT,
+)
 def list_delayed(visit: Visit, *, limit: int) -> Result:
     if visit.has_wire:
-        rows = visit.ask(lambda client: _delayed_at_brokers(client, limit))
+        here = visit.ask(lambda client: _delayed_at_brokers(client, limit + 1))
     else:
         visit.require_files()
-        rows = []
-        for store in visit.sources.place.stores:
-            with WaitingView(store.path) as view:
-                found = itertools.islice(itertools.chain(view.timers(), view.levels()), limit)
-                rows += [{"broker": store.broker, **camel(each.to_dict())} for each in found]
-    return {"messages": rows[:limit], "isCut": len(rows) > limit}
+        here = _soonest(_delayed_in_stores(visit), limit + 1)
+    rows = here
+    if visit.has_tier:
+        # What a broker has taken out of its tier and not delivered yet is in both.
+        known = {(row["topic"], row["uniqueKey"]) for row in here if row["uniqueKey"]}
+        with visit.sources.files() as history:
+            far = (
+                {**camel(each.to_dict()), "waitsIn": "tier"}
+                for each in timers_in_tier(history.tier, visit.sources.clock.now_ms())
+                if (each.waiting.topic, each.waiting.unique_key) not in known
+            )
+            rows = _soonest(chain(here, far), limit + 1)
+    return {
+        "messages": rows[:limit],
+        "isCut": len(rows) > limit,
+        # Delay levels and near timers are in a broker's own files, which no tier has.
+        "isPartial": not visit.has_wire and not visit.has_stores,
+    }
 
 
-async def _delayed_at_brokers(client: ClusterClient, limit: int) -> list[Result]:
-    rows: list[Result] = []
-    async for each in delayed_messages(client):
-        rows.append(camel(each.to_dict()))
-        if len(rows) > limit:
-            break
-    return rows
+def _soonest(rows: Iterable[Result], count: int) -> list[Result]:
+    return nsmallest(count, rows, key=lambda row: row["deliverMs"])
+
+
+async def _delayed_at_brokers(client: ClusterClient, count: int) -> list[Result]:
+    found = [each async for each in delayed_messages(client)]
+    return _soonest(({**camel(each.to_dict()), "waitsIn": "broker"} for each in found), count)
+
+
+def _delayed_in_stores(visit: Visit) -> Iterator[Result]:
+    for store in visit.sources.place.stores:
+        with WaitingView(store.path) as view:
+            for each in chain(view.timers(), view.levels()):
+                yield {"broker": store.broker, **camel(each.to_dict()), "waitsIn": "store"}
 
 
 @operation(
@@ -53,6 +79,11 @@ async def _delayed_at_brokers(client: ClusterClient, limit: int) -> list[Result]
 )
 def cancel_delayed(visit: Visit, *, topic: str, uniqueKey: str) -> Result:  # noqa: N803 - the name of the parameter
     done = visit.ask(lambda client: cancel_timer(client, topic, uniqueKey))
+    if not done and visit.has_tier:
+        with visit.sources.files() as history:
+            far = timers_in_tier(history.tier, visit.sources.clock.now_ms())
+            done = [each for each in far if (each.waiting.topic, each.waiting.unique_key) == (topic, uniqueKey)]
+        visit.ask(lambda client: cancel_in_tier(client, done))
     return {"topic": topic, "uniqueKey": uniqueKey, "cancelled": [camel(each.to_dict()) for each in done]}
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tiermq.console.bill import SHEETS
 from tiermq.console.catalogue import run
+from tiermq.console.copied_commands import replay_command
 from tiermq.console.hot_cold_map import WORDS
+from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.errors import RequestRefused, TierMQError
@@ -20,6 +21,7 @@ from tiermq.remoting.codes import ResponseCode
 HEX_BYTES_MAX = 4096
 TAIL_MAX = 50
 TAIL_FIRST = 10
+CHOICES_MAX = 200
 EXAMPLE = 'SELECT tags, tier, count(*) AS messages FROM "{}" GROUP BY ALL'
 Context = dict[str, Any]
 
@@ -120,14 +122,7 @@ def _history(ask: Ask) -> Context:
     found = context["found"]
     low = min(found["beginMs"] or now_ms, found["atMs"], now_ms - 60_000)
     context |= {"low_ms": low, "step_ms": max(1, (now_ms - low) // 1_000), "at_ms": found["atMs"]}
-    place = ask.visit.sources.place
-    words = ["tiermq pipeline replay"]
-    words += [f"--tier {shlex.quote(place.tier)}"] if place.tier else []
-    words += [f"--store {shlex.quote(place.stores[0].path)}"] if place.stores else []
-    words += [f"--topic {shlex.quote(topic)} --since {found['atMs']}"]
-    words += [f"--namesrv {place.access.name_servers}"] if place.access is not None else ["--namesrv HOST:9876"]
-    words += [f"--to-topic {shlex.quote(topic + '-again')} --create 8 --record ./replay"]
-    context["command"] = " ".join(words)
+    context["command"] = replay_command(ask.visit, topic, found["atMs"])
     return context
 
 
@@ -152,7 +147,7 @@ def _messages(ask: Ask) -> Context:
             context["found"] = run("message.find", ask.visit, ask.of(*names))
         except TierMQError as error:
             context["problem"] = str(error)
-    context["names"] = [row["topic"] for row in run("topic.list", ask.visit, {"rows": "200"})["topics"]]
+    context["names"] = topic_names(ask.visit, everything=False)[:CHOICES_MAX]
     return context
 
 
@@ -173,7 +168,8 @@ def _hex_lines(data: bytes) -> str:
 
 
 def _tier(ask: Ask) -> Context:
-    found = run("tier.show", ask.visit, ask.of("search", "page", "rows"))
+    values = {**ask.of("search", "rows"), "page": ask.values.get("topicsPage", "")}
+    found = run("tier.show", ask.visit, values)
     names = (
         "sheet",
         "gbMonth",
@@ -216,9 +212,8 @@ def _days(ask: Ask) -> Context:
 def _sql(ask: Ask) -> Context:
     context: Context = {"values": ask.values, "result": None, "estimate": None, "problem": None}
     context["spark_master"] = ask.visit.sources.place.spark_master
-    names = [row["topic"] for row in run("topic.list", ask.visit, {"rows": "20"})["topics"]]
+    names = topic_names(ask.visit, everything=False)
     context["example"] = EXAMPLE.format(names[0]) if names else ""
-    context["names"] = names
     if ask.values.get("query"):
         try:
             if ask.values.get("only") == "estimate":

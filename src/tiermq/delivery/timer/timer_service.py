@@ -125,6 +125,21 @@ class TimerService(Service):
         """Whether no timer waits in the wheel, and none is to be enqueued."""
         return self.waiting_count == 0 and self.behind_count == 0
 
+    def enqueue_behind_ms(self) -> int:
+        """For how long the next message of the timer topic waits for the wheel; 0 when none does."""
+        if not self.behind_count:
+            return 0
+        stored_ms = self._state.store.store_time_of(TIMER_TOPIC, TIMER_QUEUE, self.queue_offset)
+        return max(0, self._clock.now_ms() - stored_ms) if stored_ms > 0 else 0
+
+    def due_count(self) -> int:
+        """Timers of the wheel whose time has come, and that were not delivered."""
+        state, now_ms = self._state, self._clock.now_ms()
+        end_ms = now_ms - now_ms % self.settings.precision_ms  # A slot is due when it is over.
+        if end_ms <= state.read_ms:
+            return 0
+        return sum(slot.timers for slot in state.wheel.slots_between(state.read_ms, end_ms))
+
     def delivery_behind_ms(self) -> int:
         """How late the next timer of the wheel is; 0 when none is due."""
         due_ms = self.next_due_ms()

@@ -47,6 +47,7 @@ from tiermq.tier.repair.repair_plan import (
 )
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_identity import open_known_metadata
+from tiermq.tier.verify.verification_record import keep_run, run_of
 from tiermq.tier.verify.verify import join_verify, missing_keys_tasks, run_verify_task
 from tiermq.tier.verify.verify_plan import TASK_BYTES, QueueTask, VerifyPlan, VerifyResult, VerifyTask, plan_verify
 from tiermq.tier.verify.verify_report import Finding, VerifyReport
@@ -227,6 +228,7 @@ def verify(
     store: str | None = None,
     with_index: bool = True,
     repair: bool = False,
+    keep: bool = False,
     dry_run: bool = False,
     report_path: str | None = None,
     task_bytes: int = TASK_BYTES,
@@ -238,13 +240,16 @@ def verify(
 
     `store` is the directory of one broker (`DIR` or `DIR=cluster/broker`): its metadata are compared too, and a repair
     takes records from it. `report_path` is a table of what was found: JSON lines (`*.jsonl`, `*.json`), or a directory
-    for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and reports what it would
-    repair. `wait`: a repair waits for the lease of a killed job (`LeaseWait`). Raises BadConfig, BadTierUrl, TierError
-    when there is nothing to read, what the driver raises, and with `repair` LeaseHeld.
+    for Parquet. With `keep` the tier keeps the result. A dry run plans and reads nothing, but with `repair`, where it
+    verifies and reports what it would repair. `wait`: a repair waits for the lease of a killed job (`LeaseWait`).
+    Raises BadConfig, BadTierUrl, TierError when there is nothing to read, what the driver raises, and with `repair`
+    LeaseHeld.
     """
+    if keep and dry_run:
+        raise BadConfig("expected keep or a dry run, found both: a dry run writes nothing")
     job = _Verify(runner, tier, store, repair, dry_run, progress, clock or SystemClock(), wait)
     job.scope = _scope(cluster, broker, topic, store)
-    job.with_index, job.task_bytes = with_index, task_bytes
+    job.with_index, job.task_bytes, job.keep = with_index, task_bytes, keep
     return job.run(report_path)
 
 
@@ -265,6 +270,7 @@ class _Verify:
     scope: TierScope
     with_index: bool
     task_bytes: int
+    keep: bool
 
     def __init__(
         self,
@@ -285,6 +291,7 @@ class _Verify:
 
     def run(self, report_path: str | None) -> JobReport:
         report = self._report
+        began_ms = self._clock.now_ms()
         with report.timed(), ExitStack() as stack:
             metadata = self._metadata(stack)
             plan = self._plan(metadata)
@@ -305,10 +312,21 @@ class _Verify:
                     results, found = self._verified(plan)
                     report.details["problems_after"] = found.problem_count
             self._tell(plan, results, found, outcomes)
+            if self.keep:
+                self._keep(found, began_ms)
             if report_path is not None:
                 rows = report_rows(plan, results, found, outcomes)
                 report.details["report"] = write_report(report_path, rows)
         return report
+
+    def _keep(self, found: VerifyReport, began_ms: int) -> None:
+        """Keep the result in the tier, if the account may write there."""
+        try:
+            keep_run(self._driver, run_of(found, self.scope, "pipeline verify", began_ms, self._clock.now_ms()))
+        except TierError as error:
+            self._report.details.setdefault("notes", []).append(
+                f"consoles will not show this verification, since the tier does not keep it: {error}"
+            )
 
     def _require_history(self) -> None:
         """Raises TierError when there is nothing at all: a wrong name must not look like a sound tier."""

@@ -505,25 +505,33 @@ class DispatchEngine:
         }
 
     def _watch(self, run: QueueDispatchState) -> None:
-        self.metrics.watch_queue(*run.name, lambda: self._behind(run)[0], lambda: self._behind(run)[1])
+        self.metrics.watch_queue(*run.name, lambda: self._behind(*run.name)[0], lambda: self._behind(*run.name)[1])
 
-    def _behind(self, run: QueueDispatchState) -> tuple[float, float]:
+    def _behind(self, topic: str, queue_id: int) -> tuple[float, float]:
         """Messages that wait, and the age of the oldest in seconds; zeros once the local store is closed."""
-        file = self.files.find(*run.name)
+        file = self.files.find(topic, queue_id)
         at = -1 if file is None else file.commit_offset
         try:
-            local = self._source.state(*run.name, at)
+            local = self._source.state(topic, queue_id, at)
         except StoreClosed:
             return 0, 0
-        if local is None or local.next_offset is None or self.filter.is_filtered(run.name[0]):
+        if local is None or local.next_offset is None or self.filter.is_filtered(topic):
             return 0, 0
         return local.max_offset - max(at, local.min_offset), max(0, self._clock.now_ms() - local.next_ms) / 1000
 
-    def _backlog(self) -> tuple[float, float]:
-        behind = [self._behind(run) for run in list(self._runs.values())]
+    def _queues(self) -> list[QueueName]:
+        try:
+            return list(self._source.queues())
+        except StoreClosed:
+            return []
+
+    def backlog(self) -> tuple[float, float]:
+        """Messages that wait, over all queues, and the age of the oldest in seconds; also of queues that are new."""
+        behind = [self._behind(*name) for name in self._queues()]
         return sum(count for count, _ in behind), max((age for _, age in behind), default=0.0)
 
-    def _lag_bytes(self) -> float:
+    def lag_bytes(self) -> float:
+        """Bytes of the local log from the first message on that is not in the tier; 0 once the store is closed."""
         try:
             return self.proof.lag().bytes
         except StoreClosed:
@@ -531,12 +539,12 @@ class DispatchEngine:
 
     def _figures(self) -> dict[str, tuple[str, Callable[[], float]]]:
         return {
-            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not in the tier yet.", self._lag_bytes),
+            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not in the tier yet.", self.lag_bytes),
             "tiermq_dispatch_backlog_age_seconds": (
                 "Age of the oldest message that waits.",
-                lambda: self._backlog()[1],
+                lambda: self.backlog()[1],
             ),
-            "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self._backlog()[0]),
+            "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self.backlog()[0]),
             "tiermq_dispatch_pending_bytes": ("Bytes of batches in memory.", lambda: float(self._budget.used_bytes)),
             "tiermq_dispatch_waiting_queues": ("Queues that wait for an upload step.", lambda: float(len(self._turns))),
             "tiermq_tier_paused": (
