@@ -210,13 +210,17 @@ def _named(config: TierConfig, metadata: MetadataStore, cluster: str, broker: st
 
 
 class KnownTier(NamedTuple):
-    """A store's metadata of its tier, with the broker's names. `is_lost`: they were read from the tier, or must be."""
+    """A store's metadata of its tier, with the broker's names. `is_lost`: they were read from the tier, or must be.
+
+    `is_latest`: by the lease, nobody else has written the tier since. True for a store that will not acquire one.
+    """
 
     config: TierConfig
     metadata: MetadataStore
     is_lost: bool
     was_compared: bool
     report: RestoreReport | None
+    is_latest: bool = True
 
 
 def open_known(
@@ -262,7 +266,8 @@ def open_known(
         if restore and report.broker:
             root, now_ms = str(config.root_path), clock.now_ms()
             restore_state(driver, metadata, around.access, root, report, now_ms=now_ms)
-    return KnownTier(config, metadata, is_lost, was_compared, report)
+    is_latest = lease is None or report is not None or (was_compared and lease.epoch_seen == metadata.lease_epoch())
+    return KnownTier(config, metadata, is_lost, was_compared, report, is_latest)
 
 
 def _is_behind(

@@ -353,8 +353,10 @@ class TieredReading:
         tier = self.tier
         if tier.key_index is None or topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
             return self.local.query(topic, key, begin_ms, end_ms, max_messages)
+        if not tier.writer.is_caught_up and self._needs_index(topic):
+            tier.engine.keep_lease()  # Which reads first what other processes have written; waits if it is being read.
         most = min(max_messages, self.local.config.max_msgs_num_batch)
-        if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
+        if self._is_cold_only():
             is_indexed = self._is_indexed(tier.key_index, topic)
             with tier.metrics.timed("query_message", topic):
                 cold = query_cold(tier.key_index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
@@ -381,16 +383,24 @@ class TieredReading:
 
     def _is_indexed(self, index: KeyIndex, topic: str) -> bool:
         """Whether the tier's index covers every message of the topic that the local index does not."""
-        is_cold_only = self._level is StorageLevel.FORCE or not self.local.config.message_index_enable
-        files = self.tier.files.of_topic(topic)
-        if not index.is_complete_for(topic) and (is_cold_only or not all(map(self._has_all_of, files))):
+        is_complete = self.tier.writer.is_caught_up and index.is_complete_for(topic)
+        if not is_complete and self._needs_index(topic):
             return False
-        for file in files:
+        is_cold_only = self._is_cold_only()
+        for file in self.tier.files.of_topic(topic):
             # A dispatch step that fails after its commit leaves indexing to the next step.
             first = file.unindexed_offset
             if first is not None and (is_cold_only or not self._is_local(topic, file.queue.queue_id, first)):
                 return False
         return True
+
+    def _needs_index(self, topic: str) -> bool:
+        """Whether only the tier's index can know every message of the topic."""
+        return self._is_cold_only() or not all(map(self._has_all_of, self.tier.files.of_topic(topic)))
+
+    def _is_cold_only(self) -> bool:
+        """Whether queries by key do not use the local index."""
+        return self._level is StorageLevel.FORCE or not self.local.config.message_index_enable
 
     def _has_all_of(self, file: FlatMessageFile) -> bool:
         """Whether the local store has every message that the tier has of a queue."""

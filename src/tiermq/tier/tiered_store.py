@@ -183,6 +183,7 @@ class TieredStore(TieredReading):
             store = cls(local, parts, registry, clock)
             store._tier_lock = lock
             store._take_known(known, around, restore=restore)
+            parts.writer.is_caught_up = known.is_latest
             store._start(background, standby, is_tier_there=known.was_compared, index_later=index_later)
             undo.pop_all()
         return store

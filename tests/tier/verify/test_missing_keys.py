@@ -18,6 +18,7 @@ from tiermq.pipeline.verify.job import verify as verify_job
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Hole, QueueCoverage, open_sealed, sealed_text
 from tiermq.tier.index.index_item import ITEM, IndexItem
+from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.names import QueueKey
 from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.missing_keys import KeyRange, KeySum, KeySums, covered_ranges
@@ -47,8 +48,8 @@ def upload_index(store: TieredStore) -> None:
         index.run_once()
 
 
-def found(path: Path, word: str) -> tuple[int, bool]:
-    with opened(path) as store:
+def found(path: Path, word: str, **more: Any) -> tuple[int, bool]:
+    with opened(path, **more) as store:
         pages = [store.query(T, f"{word}-{number}") for number in range(20)]
         return sum(len(page.messages) for page in pages), all(page.complete for page in pages)
 
@@ -116,6 +117,34 @@ def test_a_reindex_that_checks_what_is_covered_finds_them_and_one_that_does_not_
     assert (report.is_clean, report.done["keys"]) == (True, 40)
     assert verified(damaged).is_clean
     assert (found(damaged, "old"), found(damaged, "new")) == ((20, True), (20, True))
+
+
+def test_keys_that_a_job_indexed_while_the_store_was_closed_are_found_by_its_first_query(damaged: Path) -> None:
+    assert reindex(None, tier=(damaged / "tier").as_uri(), check=True).done["keys"] == 40
+    assert found(damaged, "old", background=False) == (20, True)
+
+
+def test_they_are_not_denied_before_it_is_read_what_the_job_has_written(damaged: Path) -> None:
+    tier = (damaged / "tier").as_uri()
+    reindex(None, tier=tier, check=True)
+    next_job = BrokerLease(open_driver(tier), "DefaultCluster", "broker-a", "elsewhere (pipeline compact)")
+    next_job.acquire()
+    with opened(damaged, background=False) as store:
+        page = store.query(T, "old")
+        assert (len(page.messages), page.complete) == (0, False)
+        next_job.release()
+        assert store.flush_to_tier()
+        page = store.query(T, "old")
+        assert (len(page.messages), page.complete) == (20, True)
+
+
+def test_a_first_query_does_not_ask_for_the_lease_where_nobody_else_had_it(tmp_path: Path) -> None:
+    with opened(tmp_path, background=False) as store:
+        put(store, "old")
+    with opened(tmp_path, background=False) as store:
+        page = store.query(T, "old")
+        assert (len(page.messages), page.complete) == (20, True)
+        assert not store.tier.lease.is_held
 
 
 def test_a_sound_tier_is_clean_also_where_items_are_there_twice(tmp_path: Path) -> None:

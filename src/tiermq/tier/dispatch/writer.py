@@ -78,6 +78,8 @@ class QueueWriter:
         """Called when another broker has the lease, each time that this is found. A damaged lease names no holder."""
         self.on_foreign: Callable[[], None] | None = None
         """Called when the lease was acquired and another process has held it since, before anything is written."""
+        self.is_caught_up = True
+        """False from a start until `on_foreign` has read what other processes may have written before it."""
         self.check_tier: Callable[[], str] | None = None
         """Called once before a lease is acquired: why the tier is not the broker's, empty when it is."""
         self.unknown_tier = ""
@@ -164,6 +166,7 @@ class QueueWriter:
             self._manifests.release_all()
             lease.renew()  # Reading may take a while: fails if another process has it by now.
         self._metadata.put_lease_epoch(lease.epoch)
+        self.is_caught_up = True
         return lease.expires_ms
 
     @property

@@ -366,6 +366,8 @@ class BrokerLease:
         """The version of a lease that cannot be read, and since when it is known."""
         self.epoch_before = 0
         """The epoch that the lease had when it was acquired."""
+        self.epoch_seen: int | None = None
+        """The epoch of the lease that `require_free` has found, 0 without a lease; None: unknown."""
         self._request: LeaseRequest | None = None
         self._lent: tuple[str, float] | None = None
         """The version of the lease that was lent, and when, by a clock that is never set."""
@@ -409,6 +411,7 @@ class BrokerLease:
         except CorruptManifest as error:
             _log.error("who holds the broker's part of the tier cannot be read: %s", error)
             return None
+        self.epoch_seen = 0 if found is None else found.epoch
         now_ms = self._clock.now_ms()
         if found is None or not self._is_kept_by_other(found, now_ms):
             return None
