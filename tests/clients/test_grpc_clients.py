@@ -183,14 +183,14 @@ def test_tags_and_sql_choose_messages(client: ForeignClient, place: dict[str, st
     assert bodies(client.run(tmp_path, **{**place, "group": "by-sql"}, receive=1, sql="price < 7")) == ["cheap"]
 
 
-def test_a_priority_is_sent_to_a_topic_of_any_messages_and_kept(
+def test_a_message_of_a_higher_priority_is_received_first(
     broker: GrpcServing, place: dict[str, str], tmp_path: Path
 ) -> None:
-    """Clients ask the route, and refuse a message whose type it does not name."""
     client = available(PYTHON)
-    client.run(tmp_path, **place, bodies=["urgent"], priority=7)
-    [kept] = stored(broker, place["topic"])
-    assert kept.properties["_SYS_MSG_PRIORITY_"] == "7"
+    make_topic(broker, place["topic"], "+message.type=PRIORITY")
+    for priority in (1, 3, 2):
+        client.run(tmp_path, **place, bodies=[str(priority)], priority=priority)
+    assert bodies(client.run(tmp_path, **place, receive=3)) == ["3", "2", "1"]
 
 
 @contextmanager

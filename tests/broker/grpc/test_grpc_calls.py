@@ -209,12 +209,12 @@ def test_the_queue_of_a_group_is_the_one_that_rocketmq_s_proxy_chooses() -> None
 
 
 @pytest.mark.parametrize("attributes", [{}, {"message.type": "MIXED"}], ids=["none", "mixed"])
-def test_a_topic_of_mixed_messages_takes_a_priority_and_names_it(
+def test_a_topic_of_mixed_messages_takes_a_priority_and_does_not_name_it(
     broker: Broker, peer: GrpcPeer, attributes: dict[str, str]
 ) -> None:
     make(broker, attributes=attributes)
     [queue] = peer.call("QueryRoute", topic={"name": "T"}).message_queues
-    assert set(queue.accept_message_types) == set(MessageType) - {MessageType.LITE}
+    assert set(queue.accept_message_types) == set(MessageType) - {MessageType.LITE, MessageType.PRIORITY}
     assert peer.send(peer.message("T", message_type=MessageType.PRIORITY, priority=7)).status.code == Code.OK
     [found] = peer.receive("T")
     assert found.system_properties.priority == 7

@@ -551,6 +551,7 @@ def status_of(answer: RemotingCommand) -> Any:
     return status(code_of(answer.code), answer.remark or "")
 
 
+MIXED = "MIXED"
 MESSAGE_TYPES = {
     "NORMAL": (MessageType.NORMAL,),
     "FIFO": (MessageType.FIFO,),
@@ -558,13 +559,8 @@ MESSAGE_TYPES = {
     "TRANSACTION": (MessageType.TRANSACTION,),
     "LITE": (MessageType.LITE,),
     "PRIORITY": (MessageType.PRIORITY,),
-    "MIXED": (
-        MessageType.NORMAL,
-        MessageType.FIFO,
-        MessageType.DELAY,
-        MessageType.TRANSACTION,
-        MessageType.PRIORITY,
-    ),
+    MIXED: (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
 }
-"""What a topic takes, by its attribute `message.type`; without it, what a mixed one does. Clients refuse other messages
-themselves. RocketMQ's proxy accepts a priority in a mixed topic, but does not name it, so that no client sends one."""
+"""What the route of a topic names, by its attribute `message.type`; without it, what a mixed one's does. Clients refuse
+other messages themselves. A mixed topic takes a priority, too, and does not name it, as at RocketMQ's proxy: the Java
+client, up to 5.1.0 at least, cannot use a route that names a type it does not know."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
     MESSAGE_TYPES,
+    MIXED,
     GrpcClients,
     check_consumer,
     check_topic,
@@ -57,7 +58,7 @@ class RouteCalls:
         require_topic(ask.caller, topic.name, EITHER)
         answer = QueryRouteResponse(status=status(Code.OK))
         endpoints = self._endpoints(ask, request.endpoints)
-        types = MESSAGE_TYPES.get(topic.attributes.get(MESSAGE_TYPE, "MIXED"), (0,))
+        types = MESSAGE_TYPES.get(topic.attributes.get(MESSAGE_TYPE, MIXED), (0,))
         perm = topic.perm & self._parts.config.broker_permission
         if self._parts.topics.closed_for:
             perm &= PERM_READ

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.grpc.grpc_clients import (
     MESSAGE_TYPES,
+    MIXED,
     GrpcClients,
     check_topic,
     code_of,
@@ -174,7 +175,7 @@ class SendCalls:
         config = self._parts.topics.get(topic)
         queues = SEND_QUEUES if config is None else config.write_queues
         wanted = None if config is None else config.attributes.get(MESSAGE_TYPE)
-        if wanted is not None:
+        if wanted is not None and wanted != MIXED:
             taken = MESSAGE_TYPES.get(wanted, tuple(MessageType))
             for message in messages:
                 if (kind := type_of(message)) not in taken:
