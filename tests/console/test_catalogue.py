@@ -98,7 +98,9 @@ def over_http(at: Browser, name: str, values: dict[str, str]) -> tuple[bool, Any
     return answer.status == 200, answer.json
 
 
-def settled(found: object) -> str:
+def settled(found: dict[str, Any]) -> str:
+    if "tierBehind" in found:  # A broker's tables reach the tier when they change.
+        found = {**found, "tier": {**found["tier"], "objects": 0}}
     return MOVES.sub(r'"\1": 0', json.dumps(found, sort_keys=True))
 
 

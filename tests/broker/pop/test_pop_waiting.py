@@ -36,6 +36,22 @@ def test_a_pop_dies_with_its_connection_and_leaves_nothing(tmp_path: Path, manua
             assert [got.body for got in peer.pop()] == ["one"], "nobody took it who is gone"
 
 
+def test_every_pop_is_in_the_histogram_and_one_that_was_held_under_its_label(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one")
+        assert [got.body for got in peer.pop()] == ["one"]
+        held = peer.pop_later(pollTime=15_000)
+        until(broker, lambda: pops(broker).waiting.held == 1)
+        put(broker, "two")
+        assert [got.body for got in got_of(held.result(60))] == ["two"]
+        lines = broker.render_metrics().splitlines()
+        counts = [line for line in lines if line.startswith("rocketmq_rpc_latency_count") and '"pop_message"' in line]
+        found = sorted(("true" if '_polling="true"' in line else "false", line.split()[-1]) for line in counts)
+        assert found == [("false", "1"), ("true", "1")]
+
+
 def test_only_those_are_woken_that_watch_the_queue(tmp_path: Path, manual_clock: ManualClock) -> None:
     with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
         broker.parts.topics.put(TopicConfig("U", 1, 1))

@@ -170,7 +170,7 @@ def _arguments(table: str | None, source: dict[str, Any]) -> dict[str, Any]:
         return source_arguments(**source)
     if source["tier"] or source["stores"] or source["cluster"]:
         raise BadConfig("a replay reads a history or a table: leave out --tier, --store and --cluster, or --table")
-    given = {"topic": list(source["topics"]), "queues": list(source["queues"])}
+    given: dict[str, Any] = {"topic": list(source["topics"]), "queues": list(source["queues"])}
     given |= {"since": moment_of(source["since"]), "until": moment_of(source["until"])}
     given |= {"offsets": offsets_of(source["offsets"])}
     return {name: value for name, value in given.items() if value}

@@ -12,6 +12,9 @@ _ERRORS = {
     "400": {"description": "A parameter is missing or wrong; `error` is the reason."},
     "401": {"description": "Accounts are in use: send Authorization: Basic accessKey:secretKey."},
     "403": {"description": "Not allowed for this account, or the console only reads."},
+    "405": {"description": "The other method: reads are GET, changes and what costs much are POST."},
+    "421": {"description": "A Host header that is none of the console's names."},
+    "429": {"description": "Too many log-ins that failed, or too many queries at a time."},
     "502": {"description": "A broker or the tier does not answer."},
 }
 
