@@ -77,7 +77,7 @@ def test_rounds_of_several_seeds_are_summed_and_each_is_named_with_its_commit(tm
         assert f"1 rounds of seed {seed} on {more['parts'][0]['commit']}." in text
     assert "at most 70 memory mb" in text
     [part] = json.loads((tmp_path / "campaign" / "last.json").read_text())["parts"]
-    assert part["commit"] == more["parts"][0]["commit"]  # type: ignore[index]
+    assert part["commit"] == more["parts"][0]["commit"]
     other = as_dict([Made("kills", 2)], {"kills": total}, 101, {})
     other["parts"][0]["commit"] = "abc"
     publish(other, tmp_path / "campaign", guarantees, add=True)

@@ -36,7 +36,7 @@ from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.replication.election import (
-    QUEUES_MAX,
+    LEASED_QUEUES_MAX,
     Candidate,
     Decision,
     Election,
@@ -364,7 +364,7 @@ class ElectedBroker:
                 for queue_id in ids
             ]
             self._queues = None
-            if len(names) <= QUEUES_MAX:
+            if len(names) <= LEASED_QUEUES_MAX:
                 ranges = {name: (max(0, local.min_offset(*name)), local.max_offset(*name)) for name in names}
                 self._queues = {name: (begin, end) for name, (begin, end) in ranges.items() if begin < end}
         return self._queues

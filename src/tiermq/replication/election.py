@@ -56,7 +56,7 @@ class LogEnds:
 
 QueueRanges = Mapping[tuple[str, int], tuple[int, int]]
 """By topic and id: the first queue offset, and the one behind the last."""
-QUEUES_MAX = 1_000
+LEASED_QUEUES_MAX = 1_000
 """A master with more queues than that has none of them recorded: what is lost of each is not known then."""
 
 
@@ -85,7 +85,7 @@ class Loss:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What an election asks of a replica. The calls are made on the election's thread, and never wait: a decision is
-    only noted. `queues`: of a master, its queues of clients, or None for more than QUEUES_MAX.
+    only noted. `queues`: of a master, its queues of clients, or None for more than LEASED_QUEUES_MAX.
     """
 
     address: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from small_store import LOG_BYTES
 from tiermq import Message
@@ -16,8 +16,9 @@ from tiermq.tier.names import SegmentKey, SegmentType
 from tiermq.tier.tiered_store import TieredStore
 
 Result = TypeVar("Result")
-SMALL = {
+SMALL: dict[str, Any] = {
     "background": False,
+    "broker_name": "b1",
     "mapped_file_size_commit_log": LOG_BYTES,
     "tiered_store_commit_log_max_size": 4_096,
     "tiered_store_consume_queue_max_size": 20 * 16,
@@ -40,8 +41,8 @@ class Counting(ForwardingDriver):
 
 def asked(path: Path, count: int, queues: int = 4) -> tuple[Counter[str], int, int]:
     """The requests of a restore by operation, and how many segments of queues and index files the tier has."""
-    url, names = f"memory://{path.name}-{count}-{queues}?driver=object", {"broker_name": "b1"}
-    with TieredStore.open(path / f"lost{count}-{queues}", tier=url, **SMALL, **names) as store:  # type: ignore[arg-type]
+    url = f"memory://{path.name}-{count}-{queues}?driver=object"
+    with TieredStore.open(path / f"lost{count}-{queues}", tier=url, **SMALL) as store:
         for number in range(count):
             store.put(Message("T", b"%05d" % number + b"." * 200, number % queues, keys=[f"k{number}"]))
             if number % 40 == 39:
@@ -56,7 +57,6 @@ def asked(path: Path, count: int, queues: int = 4) -> tuple[Counter[str], int, i
         restore=True,
         index_later=True,  # As a broker that takes over.
         **SMALL,
-        **names,  # type: ignore[arg-type]
     ) as store:
         counts = Counter(driver.counts)
         assert store.restored is not None
