@@ -23,8 +23,8 @@ is not in sync. A master gets another token in each term: a copy that was the ma
 copy, is another directory. Ids are given once (`nextId`). Replicas beyond REPLICAS_MAX that are not in sync are left
 out; one that runs adds itself again.
 
-`queues`: the committed messages of each queue at the last renewal, first and end; null for more than LEASED_QUEUES_MAX. With
-them a take-over that loses messages reports which ones.
+`queues`: the committed messages of each queue at the last renewal, first and end; null for more than
+LEASED_QUEUES_MAX. With them a take-over that loses messages reports which ones.
 Pure: bytes and values only.
 """
 
