@@ -16,6 +16,10 @@ from campaign.runner import Total
 
 ATTACKS = ("troubles", "kills", "cuts", "damages", "inputs", "requests", "driver_calls", "flows", "floods", "bombs")
 """What parts count that call their faults by a name of their own."""
+BROKEN = (
+    "Promises broken, {count}: [campaign/last.md](campaign/last.md#found) has what was seen, "
+    "[campaign/found.md](campaign/found.md) the defects that are fixed, each with the test that holds it since."
+)
 BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 
 
@@ -107,11 +111,15 @@ def _commit() -> str:
 
 
 def summed(before: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """Both campaigns of one part as one, with the seed, the commit and the rounds of each in `runs`."""
+    """Both campaigns of one part as one, with the seed, the commit and the rounds of each in `runs`; it has a commit
+    only if both have the same.
+    """
     runs = [run for each in (before, part) for run in each.get("runs", [_run(each)])]
     names = before["peaks"].keys() | part["peaks"].keys()
+    commits = {run["commit"] for run in runs}
     return {
         **part,
+        "commit": commits.pop() if len(commits) == 1 else "",
         "rounds": before["rounds"] + part["rounds"],
         "seconds": round(before["seconds"] + part["seconds"], 1),
         "counts": dict(sorted((Counter(before["counts"]) + Counter(part["counts"])).items())),
@@ -200,5 +208,7 @@ def publish(reported: Mapping[str, Any], directory: Path, guarantees: Path, *, a
     _, ended, after = rest.partition(END)
     if not begun or not ended:
         raise ValueError(f"{guarantees.name}: expected {BEGIN} and {END}, where the figures go, found none")
-    table = "\n".join(["", f"Seed {reported['seed']}.", "", *_table(reported), ""])
+    broken = sum(map(_broken, reported["parts"]))
+    where = ["", BROKEN.format(count=broken)] if broken else []
+    table = "\n".join(["", f"Seed {reported['seed']}.", "", *_table(reported), *where, ""])
     guarantees.write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")

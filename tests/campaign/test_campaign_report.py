@@ -54,6 +54,15 @@ def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> No
     assert (tmp_path / "campaign" / "last.md").read_text().startswith("# The last campaign")
 
 
+def test_guarantees_name_where_a_broken_promise_is_explained(tmp_path: Path) -> None:
+    guarantees = tmp_path / "guarantees.md"
+    guarantees.write_text(f"{BEGIN}{END}")
+    publish(reported(), tmp_path / "campaign", guarantees)
+    assert "found.md" not in guarantees.read_text()
+    publish(reported(Finding("nothing is lost", "offset 3 is gone", 12, ())), tmp_path / "campaign", guarantees)
+    assert "Promises broken, 1: [campaign/last.md](campaign/last.md#found) has what was seen" in guarantees.read_text()
+
+
 def test_rounds_of_several_seeds_are_summed_and_each_is_named_with_its_commit(tmp_path: Path) -> None:
     guarantees = tmp_path / "guarantees.md"
     guarantees.write_text(f"{BEGIN}{END}")
@@ -67,6 +76,13 @@ def test_rounds_of_several_seeds_are_summed_and_each_is_named_with_its_commit(tm
     for seed in (99, 100):
         assert f"1 rounds of seed {seed} on {more['parts'][0]['commit']}." in text
     assert "at most 70 memory mb" in text
+    [part] = json.loads((tmp_path / "campaign" / "last.json").read_text())["parts"]
+    assert part["commit"] == more["parts"][0]["commit"]
+    other = as_dict([Made("kills", 2)], {"kills": total}, 101, {})
+    other["parts"][0]["commit"] = "abc"
+    publish(other, tmp_path / "campaign", guarantees, add=True)
+    [part] = json.loads((tmp_path / "campaign" / "last.json").read_text())["parts"]
+    assert (part["commit"], part["runs"][-1]["commit"]) == ("", "abc"), "no commit is named for the work of several"
 
 
 def test_a_campaign_of_some_parts_leaves_the_published_figures_of_others(tmp_path: Path) -> None:

@@ -238,13 +238,54 @@ def test_an_empty_machine_takes_over_what_the_bucket_has(tmp_path: Path) -> None
         promoted = cluster.run("broker", "promote", c.address, "--accept-loss")
         assert promoted["role"] == "master"
         assert promoted["restored"]["messages"] >= uploaded
-        assert promoted["election"]["lost"]["fromOffset"] == 0
+        lost = promoted["election"]["lost"]
+        assert (lost["fromOffset"], lost["queues"], lost["messages"]) == (0, [], 0)
         said = CliRunner().invoke(cli, ["broker", "status", c.address]).output
         assert "with loss accepted: its own log lacked physical offsets 0 to" in said
+        assert "lost: 0 messages, not known: what was acknowledged within 3 s after" in said
         assert f"restored from the tier: {promoted['restored']['messages']:,} messages of 1 queues" in said
         check(sending, messages(c.address))
         answer = ask_master(c.address, send_command("T", b"next"))
         assert (answer.code, int(answer.ext["queueOffset"])) == (ResponseCode.SUCCESS, uploaded)
+
+
+def test_a_take_over_with_loss_reports_which_messages_are_lost(tmp_path: Path) -> None:
+    never = {"tiered_store_group_commit_timeout": 86_400_000, "tiered_store_group_commit_count": 1_000_000}
+    with replicas(tmp_path, "--tier", f"file://{tmp_path}/tier", **never) as cluster:
+        a = cluster.start("a")
+        with Sending(cluster) as first:
+            first.more(50)
+        a.terminate()  # Uploads everything, and nothing is uploaded after that.
+        a.start()
+        until(lambda: cluster.is_master(a))
+        with Sending(cluster) as second:
+            second.more(30)
+        name = master_lease_name("DefaultCluster", "b1")
+
+        def recorded_end() -> int:
+            lease = decode_master_lease((tmp_path / "tier" / name).read_bytes(), name)
+            return (lease.queues or {}).get(("T", 0), (0, 0))[1]
+
+        until(lambda: recorded_end() > max(second.acknowledged))
+        with Sending(cluster) as third:
+            third.more(10)
+        a.kill()
+        shutil.rmtree(tmp_path / "a")
+        c = cluster.start("c")
+        lost = cluster.run("broker", "promote", c.address, "--accept-loss")["election"]["lost"]
+        found = messages(c.address)
+        sent = {**first.acknowledged, **second.acknowledged, **third.acknowledged}
+        gone = sorted(set(sent) - set(found))
+        assert gone == [*sorted(second.acknowledged), *sorted(third.acknowledged)]
+        assert {offset: sent[offset] for offset in found} == first.acknowledged == found
+        [queue] = lost["queues"]
+        reported = list(range(queue["fromOffset"], queue["toOffset"]))
+        assert (queue["topic"], queue["queueId"], lost["messages"]) == ("T", 0, len(reported))
+        assert reported == gone[: len(reported)], "each one that it names is lost"
+        assert set(gone) - set(reported) <= set(third.acknowledged), "and others only since the last renewal"
+        assert lost["unknown"][0] == "what was acknowledged within 3 s after the lease was renewed last"
+        said = CliRunner().invoke(cli, ["broker", "status", c.address]).output
+        assert f"lost: {len(reported)} messages (T-0 {reported[0]} to {reported[-1]})" in said
 
 
 def test_a_master_without_its_bucket_stops_and_goes_on_when_it_returns(

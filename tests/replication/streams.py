@@ -14,7 +14,7 @@ from tiermq import Message
 from tiermq.clock import Clock, SystemClock
 from tiermq.replication.ha_master import HaMaster, HaMasterSettings
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
-from tiermq.replication.ha_stream import HEADER, REPORT, REPORT_BYTES
+from tiermq.replication.ha_stream import CONFIRM_SIZE, HEADER, HELLO, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import ReplicaRules
 from tiermq.store.local_store import LocalStore
 
@@ -91,11 +91,19 @@ class SlaveSocket:
         self.socket.sendall(b"".join(map(REPORT.pack, offsets)))
 
     def frame(self) -> tuple[int, bytes]:
-        """The next one that is no heartbeat."""
+        """The next one that has bytes."""
         while True:
             offset, size = HEADER.unpack(self._exactly(HEADER.size))
-            if size:
+            if size > 0:
                 return offset, self._exactly(size)
+
+    def confirm(self) -> int:
+        """What the next confirm frame says."""
+        while True:
+            offset, size = HEADER.unpack(self._exactly(HEADER.size))
+            if size == CONFIRM_SIZE:
+                return int(offset)
+            self._exactly(size)
 
     def heartbeat(self) -> int:
         offset, size = HEADER.unpack(self._exactly(HEADER.size))
@@ -143,11 +151,19 @@ class MasterSocket:
         self._listening.listen()
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.connection: socket.socket | None = None
+        self.hello_count = 0
 
     def accept(self) -> int:
         """Wait for a slave; its first report."""
         self.connection, _ = self._listening.accept()
-        return self.report()
+        self.hello_count = 0
+        while (found := self.report()) == HELLO:
+            self.hello_count += 1
+        return found
+
+    def confirm(self, offset: int) -> None:
+        assert self.connection is not None
+        self.connection.sendall(HEADER.pack(offset, CONFIRM_SIZE))
 
     def report(self) -> int:
         assert self.connection is not None

@@ -14,7 +14,7 @@ from simulation.manual_clock import ManualClock
 from tiermq.errors import TierUnavailable
 from tiermq.replication import bucket_election
 from tiermq.replication.bucket_election import BucketElection, LeaseTimes
-from tiermq.replication.election import Candidate, Decision, LogEnds, Role
+from tiermq.replication.election import Candidate, Decision, LogEnds, Loss, QueueRanges, Role
 from tiermq.replication.master_lease import (
     REPLICAS_MAX,
     MasterLease,
@@ -62,6 +62,7 @@ class Node:
         self.driver = Away(MemoryDriver(bucket))
         self.end, self.confirmed, self.epoch = 100, 100, 0
         self.opens = True
+        self.queues: QueueRanges | None = {}
         self.decisions: list[Decision] = []
         self.election = BucketElection(self.driver, "c", "b", str(path / name), times=TIMES, clock=self.clock)
         self.election.join()
@@ -70,6 +71,7 @@ class Node:
             ha_address=f"{name}:2",
             ends=lambda: LogEnds(self.end, self.confirmed, self.epoch),
             on_change=self.decisions.append,
+            queues=lambda: self.queues,
         )
 
     def step(self, after_s: float = 0.0) -> Role:
@@ -176,6 +178,33 @@ def test_a_replica_that_is_not_in_sync_never_takes_over(node: Make) -> None:
     assert "not in sync" in second.election.why_not
     second.election.accept_loss()
     assert second.step(1.0) is Role.MASTER
+
+
+@pytest.mark.parametrize("queues", [{("T", 0): (0, 70), ("U", 3): (5, 9)}, None])
+def test_a_take_over_with_loss_knows_what_the_master_had(node: Make, queues: QueueRanges | None) -> None:
+    first, second = node("first"), node("second")
+    first.queues = queues
+    first.step()
+    first.end = first.confirmed = 900
+    first.step(3.0)
+    assert second.step() is Role.SLAVE
+    second.end, second.epoch = 400, 1
+    second.step(10.0)
+    second.election.accept_loss()
+    assert second.step(0.1) is Role.MASTER
+    assert second.election.loss == Loss(1, 400, 900, 10.0, queues)
+    assert second.election.lease.queues is None, "the old master's are not taken for its own"
+    assert first.election.loss is None
+
+
+def test_what_is_lost_of_each_queue_is_behind_its_end_here() -> None:
+    loss = Loss(1, 0, 900, 10.0, {("T", 0): (0, 70), ("T", 1): (40, 50), ("U", 0): (0, 9)})
+    here = {("T", 0): 50, ("U", 0): 9}
+    assert loss.lacking(lambda topic, queue_id: here.get((topic, queue_id), 0)) == {
+        ("T", 0): (50, 70),
+        ("T", 1): (40, 50),
+    }
+    assert Loss(1, 0, 900, 10.0, None).lacking(lambda _topic, _queue_id: 0) is None
 
 
 def test_a_replica_that_lost_its_tail_does_not_take_over(node: Make) -> None:

@@ -10,7 +10,7 @@ from replication.streams import SlaveSocket, fill, log_of, master_store, serving
 from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
 from tiermq import Message
-from tiermq.replication.ha_stream import HEADER
+from tiermq.replication.ha_stream import HEADER, HELLO
 from tiermq.replication.replica_acks import ReplicaRules
 from tiermq.store.local_store import LocalStore
 
@@ -238,6 +238,41 @@ def test_unconfirmed_messages_are_stored_and_not_visible(tmp_path: Path) -> None
             assert store.stored_at(second.physical_offset) is None
             slave.report(second.end_offset)
             until(lambda: seen(store) == 2)
+
+
+def test_a_slave_of_tiermq_gets_what_is_committed_before_any_byte_that_is_not(tmp_path: Path) -> None:
+    rules = ReplicaRules(in_sync_replicas=3)
+    with (
+        master_store(tmp_path) as store,
+        serving(store, rules) as master,
+        SlaveSocket(master.port) as slave,
+        SlaveSocket(master.port, source="127.0.0.2") as other,
+    ):
+        slave.report(HELLO, 0)
+        assert slave.heartbeat() == 0
+        assert slave.confirm() == 0
+        fill(store, 1)
+        end = store.max_physical_offset
+        assert slave.log(end) == (0, log_of(store))
+        other.report(end)
+        until(lambda: len(master.slaves()) == 2)
+        slave.report(end)
+        assert slave.confirm() == end, "also while there is nothing else to send"
+
+
+def test_a_slave_of_rocketmq_gets_no_confirm_frames(tmp_path: Path) -> None:
+    rules = ReplicaRules(in_sync_replicas=2)
+    with master_store(tmp_path) as store, serving(store, rules) as master, SlaveSocket(master.port) as slave:
+        slave.report(0)
+        assert slave.heartbeat() == 0
+        fill(store, 1)
+        first = store.max_physical_offset
+        assert HEADER.unpack(slave._exactly(HEADER.size)) == (0, first)
+        slave._exactly(first)
+        slave.report(first)
+        until(lambda: master.state.confirmed == first)
+        fill(store, 1)
+        assert HEADER.unpack(slave._exactly(HEADER.size)) == (first, store.max_physical_offset - first)
 
 
 def seen(store: LocalStore) -> int:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from replication.streams import bound, fill, log_of, master_store, serving, slave_store, until
+from replication.streams import SlaveSocket, bound, fill, log_of, master_store, serving, slave_store, until
 from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
 from tiermq.clock import SystemClock
 from tiermq.replication.ha_master import HaMaster
 from tiermq.replication.ha_observer import HaObserver, settled_offset
 from tiermq.replication.ha_slave import HaSlaveSettings
-from tiermq.replication.ha_stream import HEADER, REPORT, REPORT_BYTES
+from tiermq.replication.ha_stream import HEADER, HELLO, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import ReplicaRules
 from tiermq.store.local_store import LocalStore
 
@@ -59,6 +59,33 @@ def test_an_observer_has_the_same_bytes_and_acknowledges_none(tmp_path: Path) ->
         until(lambda: observer.is_connected)
         assert acks(port) == [0]
         assert port.replicated_where() == 0, "a master that waits for a replica has none"
+
+
+def test_an_observer_counts_for_nothing_and_is_sent_what_is_committed(tmp_path: Path) -> None:
+    rules = ReplicaRules(in_sync_replicas=2, min_in_sync_replicas=2, auto=True)
+    with (
+        master_store(tmp_path / "m") as master,
+        slave_store(tmp_path / "s") as copy,
+        serving(master, rules, heartbeat_s=0.05) as port,
+        observing(copy, port.port) as observer,
+    ):
+        master.require_replicas(port.replicated_where)
+        port.listeners.append(lambda _state: master.replicas_moved())
+        until(lambda: observer.is_connected)
+        fill(master, 3)
+        half = master.max_physical_offset
+        fill(master, 3)
+        [shown] = port.slaves()
+        assert (port.state.in_sync, shown.is_in_sync, shown.is_replica) == (1, False, False)
+        assert port.replicas() == []
+        with SlaveSocket(port.port, source="127.0.0.2") as replica:
+            replica.report(0)
+            until(lambda: port.state.in_sync == 2)
+            replica.report(half)
+            until(lambda: copy.max_physical_offset == half)
+            assert log_of(copy) == log_of(master)[:half]
+            replica.report(master.max_physical_offset)
+            copied(copy, master)
 
 
 def acks(port: HaMaster) -> list[int]:
@@ -124,10 +151,11 @@ class FakeMaster:
     def accept(self) -> tuple[socket.socket, int]:
         connection, _ = self.listening.accept()
         self.open.append(connection)
-        data = b""
-        while len(data) < REPORT_BYTES:
-            data += connection.recv(REPORT_BYTES - len(data))
-        return connection, REPORT.unpack(data)[0]
+        found = [HELLO]
+        while found[-1] == HELLO:
+            found += REPORT.unpack(connection.recv(REPORT_BYTES, socket.MSG_WAITALL))
+        assert found[1:-1] == [HELLO, HELLO], "it says that it is an observer, before anything else"
+        return connection, found[-1]
 
 
 @pytest.fixture

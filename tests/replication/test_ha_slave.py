@@ -14,6 +14,7 @@ from tiermq import Message, PutStatus
 from tiermq.clock import SystemClock
 from tiermq.errors import ReplicationError
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
+from tiermq.settings import LONG_MAX
 from tiermq.store.local_store import LocalStore
 
 
@@ -71,6 +72,44 @@ def test_a_slave_reports_its_end_first_and_after_each_frame(tmp_path: Path, log:
         for at in range(0, 3000, 300):
             master.send(at, log[at : at + 300])
             assert master.report() == at + 300
+
+
+def test_a_slave_says_hello_once_and_shows_what_its_master_has_committed(tmp_path: Path, log: bytes) -> None:
+    with MasterSocket() as master, slave_store(tmp_path) as copy, following(copy, master.address) as slave:
+        copy.require_replicas(lambda: slave.confirm_offset)
+        assert (master.accept(), master.hello_count) == (0, 1)
+        master.confirm(0)
+        master.send(0, log[:3000])
+        assert master.report() == 3000
+        assert messages(copy) == []
+        master.confirm(2000)
+        until(lambda: slave.confirm_offset == 2000)
+        some = messages(copy)
+        assert copy.dispatched_where <= 2000 < copy.max_physical_offset
+        assert some
+        master.confirm(LONG_MAX)
+        until(lambda: slave.confirm_offset == LONG_MAX)
+        assert len(messages(copy)) > len(some)
+
+
+def test_a_slave_of_a_master_that_confirms_nothing_shows_everything(tmp_path: Path, log: bytes) -> None:
+    """As RocketMQ's does not."""
+    with MasterSocket() as master, slave_store(tmp_path) as copy, following(copy, master.address) as slave:
+        copy.require_replicas(lambda: slave.confirm_offset)
+        master.accept()
+        master.send(0, log[:3000])
+        until(lambda: slave.confirm_offset == LONG_MAX)
+        assert messages(copy)
+
+
+def test_what_a_slave_has_shown_stays_when_its_master_begins_to_wait(tmp_path: Path, log: bytes) -> None:
+    with MasterSocket() as master, slave_store(tmp_path) as copy, following(copy, master.address) as slave:
+        master.accept()
+        master.confirm(LONG_MAX)
+        master.send(0, log[:3000])
+        assert master.report() == 3000
+        master.confirm(2000)
+        until(lambda: slave.confirm_offset == 3000)
 
 
 def test_an_idle_slave_reports_at_each_heartbeat(tmp_path: Path) -> None:

@@ -30,11 +30,21 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import StoreConfig
 from tiermq.errors import RemotingError, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import is_broker_topic
 from tiermq.metrics import Registry
 from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.replication.election import Candidate, Decision, Election, LogEnds, Role
+from tiermq.replication.election import (
+    LEASED_QUEUES_MAX,
+    Candidate,
+    Decision,
+    Election,
+    LogEnds,
+    Loss,
+    QueueRanges,
+    Role,
+)
 from tiermq.replication.epoch_file import FILE as EPOCH_FILE
 from tiermq.replication.epoch_file import EpochFile
 from tiermq.replication.ha_master import HaMaster
@@ -117,6 +127,9 @@ class ElectedBroker:
         self._open_failures = 0
         self._is_handing_over = False
         self._ends = LogEnds(0, 0)
+        self._queues: QueueRanges | None = None
+        self._lost: dict[str, object] | None = None
+        self._lost_epoch = 0
         self._reserved = contextlib.ExitStack()
         self._config = self._reserve(config)
         self._thread = threading.Thread(target=self._run, name="role-keeper", daemon=True)
@@ -156,7 +169,13 @@ class ElectedBroker:
             raise
         self._thread.start()
         self.election.start(
-            Candidate(address=self.address, ha_address=self.ha_address, ends=self._log_ends, on_change=self._decided)
+            Candidate(
+                address=self.address,
+                ha_address=self.ha_address,
+                ends=self._log_ends,
+                on_change=self._decided,
+                queues=self._client_queues,
+            )
         )
 
     def wait_for_role(self, timeout_s: float) -> Broker:
@@ -211,7 +230,7 @@ class ElectedBroker:
             "mayAcknowledge": self._may_acknowledge(),
             "logEnd": ends.end,
             "confirmedOffset": ends.confirmed,
-            "election": self.election.status(),
+            "election": {**self.election.status(), "lost": self._lost},
             "slaves": []
             if master is None
             else [
@@ -334,6 +353,22 @@ class ElectedBroker:
             self._ends = LogEnds(local.max_physical_offset, min(local.dispatched_where, local.confirm_offset), epoch)
         return self._ends
 
+    def _client_queues(self) -> QueueRanges | None:
+        broker = self.broker
+        if broker is not None and broker.store.running:
+            local = broker.parts.local
+            names = [
+                (topic, queue_id)
+                for topic, ids in local.topics().items()
+                if not is_broker_topic(topic)
+                for queue_id in ids
+            ]
+            self._queues = None
+            if len(names) <= LEASED_QUEUES_MAX:
+                ranges = {name: (max(0, local.min_offset(*name)), local.max_offset(*name)) for name in names}
+                self._queues = {name: (begin, end) for name, (begin, end) in ranges.items() if begin < end}
+        return self._queues
+
     # The keeper's thread.
 
     def _run(self) -> None:
@@ -400,6 +435,7 @@ class ElectedBroker:
         broker = self._open_broker(self._config, Elected(decision, self.election, is_empty))
         self._register_metrics(broker.parts.metrics)
         broker.replication.keeper = self
+        self._note_loss(decision, broker)
         if broker.replication.slave is not None:
             broker.replication.slave.needs_cut = self._needs_cut
         try:
@@ -414,6 +450,16 @@ class ElectedBroker:
         self._note_applied(decision)
         if decision.role is Role.MASTER:
             self.election.look_soon()  # It may acknowledge from now on.
+
+    def _note_loss(self, decision: Decision, broker: Broker) -> None:
+        """Before this master takes messages: compare what the one before it had with what came from log and tier."""
+        loss = self.election.loss
+        if decision.is_clean or decision.role is not Role.MASTER or loss is None or self._lost_epoch == decision.epoch:
+            return
+        local = broker.parts.local
+        lacking = loss.lacking(lambda topic, queue_id: local.max_offset(topic, queue_id, committed=False))
+        self._lost, self._lost_epoch = _reported(loss, lacking), decision.epoch
+        _log.error("epoch %d: lost of epoch %d: %s", decision.epoch, loss.epoch, self._lost)
 
     def _register_metrics(self, metrics: Registry) -> None:
         gauges: dict[str, tuple[str, Callable[[], float]]] = {
@@ -434,6 +480,7 @@ class ElectedBroker:
 
     def _stop_broker(self, drain_s: float | None) -> None:
         self._log_ends()
+        self._client_queues()
         broker, self.broker = self.broker, None
         if broker is not None:
             self.last = broker
@@ -453,6 +500,30 @@ def _is_same_role(applied: Decision, decision: Decision) -> bool:
 
 def _is_news(before: Decision, now: Decision) -> bool:
     return (before.role, before.epoch, before.address) != (now.role, now.epoch, now.address)
+
+
+def _reported(loss: Loss, lacking: QueueRanges | None) -> dict[str, object]:
+    """What is lost, as JSON; what cannot be known is named."""
+    queues = None
+    if lacking is not None:
+        queues = [
+            {"topic": topic, "queueId": queue_id, "fromOffset": begin, "toOffset": end}
+            for (topic, queue_id), (begin, end) in sorted(lacking.items())
+        ]
+    unknown = [
+        f"what was acknowledged within {loss.unknown_s:g} s after the lease was renewed last",
+        "delayed messages, timers and open transactions that only the old master's log had",
+    ]
+    if queues is None:
+        unknown.insert(0, "which queues the lost physical offsets are of")
+    return {
+        "epoch": loss.epoch,
+        "fromOffset": loss.begin,
+        "toOffset": loss.end,
+        "queues": queues,
+        "messages": None if lacking is None else sum(end - begin for begin, end in lacking.values()),
+        "unknown": unknown,
+    }
 
 
 def _restored(broker: Broker) -> dict[str, object] | None:

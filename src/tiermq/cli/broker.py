@@ -22,6 +22,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _TIMEOUT = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait."
 )
+LOST_QUEUES_SHOWN = 20
 ROLE_LOOK_S = 0.05
 ASK_S = 3.0
 DRAIN_LOOK_S = 0.5
@@ -282,17 +283,23 @@ def _words(found: dict[str, Any]) -> str:
 
 
 def _loss(lost: dict[str, Any] | None, restored: dict[str, Any] | None) -> list[str]:
-    """What `promote --accept-loss` has cost: a range of the old log, less what came from the tier."""
+    """What `promote --accept-loss` has cost: the messages that had reached neither its log nor the tier."""
     parts = []
     if lost:
         parts.append(
-            f"it became the master of epoch {lost['epoch']} with loss accepted: its own log lacked physical offsets "
-            f"{lost['fromOffset']} to {lost['toOffset']}, and perhaps what followed"
+            f"it became the master with loss accepted: its own log lacked physical offsets {lost['fromOffset']} to "
+            f"{lost['toOffset']} of epoch {lost['epoch']}"
         )
+        if lost["queues"] is not None:
+            ranges = [
+                f"{each['topic']}-{each['queueId']} {each['fromOffset']} to {each['toOffset'] - 1}"
+                for each in lost["queues"][:LOST_QUEUES_SHOWN]
+            ]
+            if (more := len(lost["queues"]) - LOST_QUEUES_SHOWN) > 0:
+                ranges.append(f"{more:,} more queues, which --json lists")
+            parts.append(f"lost: {lost['messages']:,} messages" + (f" ({'; '.join(ranges)})" if ranges else ""))
+        parts.append(f"not known: {'; '.join(lost['unknown'])}")
     if restored:
-        parts.append(
-            f"restored from the tier: {restored['messages']:,} messages of {restored['queues']} queues; lost is only "
-            "what had not reached it"
-        )
+        parts.append(f"restored from the tier: {restored['messages']:,} messages of {restored['queues']} queues")
         parts += [f"not restored: {each}" for each in restored["remarks"]]
     return parts

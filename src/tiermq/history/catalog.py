@@ -32,7 +32,7 @@ from tiermq.history.scan_values import (
     StorePlace,
 )
 from tiermq.history.store_broker import require_store_of_broker
-from tiermq.message.topic_name import is_light_queue
+from tiermq.message.topic_name import TABLE_LOG_TOPIC, is_light_queue
 from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.store.tier_continuation import recorded_names
 from tiermq.tier.driver.contract import SegmentInfo
@@ -268,8 +268,10 @@ class Catalog:
                     self._batches[topic] = place.path
             for topic, queue_id in store.queues():
                 key = QueueKey(place.cluster, place.broker, topic, queue_id)
-                # A light queue only points at messages of other queues, where they are read already; it can be named.
-                if self._wanted(key) and (topic in self._topics or not is_light_queue(topic)):
+                # A light queue only points at messages of other queues, where they are read already; a broker's tables
+                # are no messages. Both can be named.
+                is_own = is_light_queue(topic) or topic == TABLE_LOG_TOPIC
+                if self._wanted(key) and (topic in self._topics or not is_own):
                     low, high = store.bounds(topic, queue_id)
                     before = self._hot.get(key)
                     queue = _sampled(store, key, HotQueue(place, low, high), before)

@@ -36,7 +36,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.replication.election import Candidate, Decision, LogEnds, Role
+from tiermq.replication.election import Candidate, Decision, LogEnds, Loss, Role
 from tiermq.replication.master_lease import (
     MasterLease,
     Replica,
@@ -131,7 +131,7 @@ class BucketElection(Service):
         self._is_settled = False
         self._claim = secrets.token_hex(12)
         self._token = self._next_token = ""
-        self._lost: dict[str, int] | None = None
+        self.loss: Loss | None = None
 
     # What others call.
 
@@ -169,7 +169,7 @@ class BucketElection(Service):
     def status(self) -> dict[str, object]:
         lease = self._lease
         return {
-            "by": "lease",
+            "kind": "lease",
             "lease": f"{self._driver.url.rstrip('/')}/{self.name_of_lease}",
             "epoch": lease.epoch,
             "holder": lease.holder,
@@ -182,7 +182,6 @@ class BucketElection(Service):
             "inSync": sorted(lease.members),
             "replicas": {str(number): each for number, each in self.addresses().items()},
             "whyNotMaster": "" if self._is_mine else self.why_not,
-            "lost": self._lost,
             "problem": self.problem,
         }
 
@@ -399,6 +398,7 @@ class BucketElection(Service):
             renewals=0,
             confirmed=max(confirmed, lease.confirmed) if is_clean else confirmed,
             members=lease.members if is_clean and lease.members else frozenset((self.own,)),
+            queues=lease.queues if is_clean else None,
             successor=0,
         )
         began_s = self._clock.monotonic()
@@ -411,11 +411,11 @@ class BucketElection(Service):
         self._recording = 0
         self._hold(began_s)
         if not is_clean:
-            self._lost = {"epoch": lease.epoch, "fromOffset": end, "toOffset": max(end, lease.confirmed)}
+            self.loss = Loss(lease.epoch, end, max(end, lease.confirmed), lease.term_ms / 1000, lease.queues)
             _log.error(
-                "epoch %d: this replica is the master now although it was not in sync. Of epoch %d it lacks what was "
-                "acknowledged above physical offset %d; up to %d was, and perhaps more within %g s after that",
-                epoch, lease.epoch, end, lease.confirmed, self.times.renew_s,
+                "epoch %d: this replica is the master now although it was not in sync. Of epoch %d its log lacks what "
+                "was acknowledged above physical offset %d; up to %d was, and perhaps more within %g s after that",
+                epoch, lease.epoch, end, lease.confirmed, self.loss.unknown_s,
             )  # fmt: skip
         self._is_clean = is_clean
         self._decide_master()
@@ -467,13 +467,14 @@ class BucketElection(Service):
         """Renew it, with the in-sync set that the master wants."""
         candidate, wanted = self._candidate, self._wanted
         assert candidate is not None
+        queues = candidate.queues() if self._is_settled else self._lease.queues
 
         def renewed(lease: MasterLease) -> MasterLease:
             confirmed = max(lease.confirmed, candidate.ends().confirmed)
             members = lease.members
             if self._is_settled and wanted is not None and wanted[0] == lease.epoch:
                 members = wanted[2]
-            return replace(lease, renewals=lease.renewals + 1, confirmed=confirmed, members=members)
+            return replace(lease, renewals=lease.renewals + 1, confirmed=confirmed, members=members, queues=queues)
 
         self._next_renewal_s = self._clock.monotonic() + self.times.look_s  # After a failure; a success sets it later.
         if not self._replace(renewed):
@@ -490,12 +491,14 @@ class BucketElection(Service):
         candidate = self._candidate
         assert candidate is not None
         confirmed = candidate.ends().confirmed
+        queues = candidate.queues() if self._is_settled else self._lease.queues
         if not self._replace(
             lambda lease: replace(
                 lease,
                 holder=0,
                 successor=successor,
                 confirmed=max(lease.confirmed, confirmed),
+                queues=queues,
                 claim="",
                 process="",
                 address="",

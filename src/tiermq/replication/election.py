@@ -54,16 +54,45 @@ class LogEnds:
     epoch: int = 0
 
 
+QueueRanges = Mapping[tuple[str, int], tuple[int, int]]
+"""By topic and id: the first queue offset, and the one behind the last."""
+LEASED_QUEUES_MAX = 1_000
+"""A master with more queues than that has none of them recorded: what is lost of each is not known then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a master that was not in sync when it was made one lacks, as far as the election knows: of `epoch` the
+    physical offsets `begin` to `end`, and what was acknowledged in `unknown_s` after that was recorded.
+
+    `queues`: the committed messages of each queue of clients at that time; None: they are not known.
+    """
+
+    epoch: int
+    begin: int
+    end: int
+    unknown_s: float
+    queues: QueueRanges | None
+
+    def lacking(self, end_of: Callable[[str, int], int]) -> QueueRanges | None:
+        """The messages that are behind the end of their queue here, whether they came from its log or from the tier."""
+        if self.queues is None:
+            return None
+        found = {name: (max(begin, end_of(*name)), end) for name, (begin, end) in self.queues.items()}
+        return {name: (begin, end) for name, (begin, end) in found.items() if begin < end}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What an election asks of a replica. `ends` and `on_change` are called on the election's thread, and never
-    wait: a decision is only noted.
+    """What an election asks of a replica. The calls are made on the election's thread, and never wait: a decision is
+    only noted. `queues`: of a master, its queues of clients, or None for more than LEASED_QUEUES_MAX.
     """
 
     address: str
     ha_address: str
     ends: Callable[[], LogEnds]
     on_change: Callable[[Decision], None]
+    queues: Callable[[], QueueRanges | None] = lambda: None
 
 
 class Election(Protocol):
@@ -71,6 +100,10 @@ class Election(Protocol):
 
     @property
     def decision(self) -> Decision: ...
+
+    @property
+    def loss(self) -> Loss | None:
+        """What this process lacked when it was made master with loss accepted; None of any other."""
 
     def join(self) -> int:
         """Find out, or be given, the id of this replica, 1 or above. Raises TierMQError when that is not possible."""

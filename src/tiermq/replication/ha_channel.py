@@ -1,6 +1,6 @@
 """HaChannel: the bytes of one slave's connection at the HA port, plain as RocketMQ has it, or TLS between our brokers.
 
-    plain   header and mapped bytes go out in one call, without a copy
+    plain   headers and mapped bytes go out in one call, without a copy
     TLS     both sides show a certificate and check the other's; the first byte of a peer without TLS is not 0x16, and
             it is refused by that
 
@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
+from collections.abc import Sequence
 
 READ_BYTES = 64 * 1024
 TLS_FIRST_BYTE = 0x16
@@ -33,21 +35,19 @@ class PlainChannel:
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._connection, data)
 
-    async def send_frame(self, header: bytes, body: memoryview) -> None:
+    async def send_all(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Raises OSError."""
-        loop, connection = asyncio.get_running_loop(), self._connection
-        try:
-            sent = connection.sendmsg([header, body])
-        except BlockingIOError:
-            sent = 0
-        if sent < len(header):
-            await loop.sock_sendall(connection, header[sent:])
-            sent = len(header)
-        if sent - len(header) < len(body):
-            with body[sent - len(header) :] as rest:
-                await loop.sock_sendall(connection, rest)
-        else:
-            await asyncio.sleep(0)  # Others come between the frames of a slave that is far behind.
+        left = deque(buffers)
+        while left:
+            try:
+                sent = self._connection.sendmsg(left)
+            except BlockingIOError:
+                sent = 0
+            while left and sent >= len(left[0]):
+                sent -= len(left.popleft())
+            if left:  # The socket is full.
+                with memoryview(left.popleft())[sent:] as rest:
+                    await asyncio.get_running_loop().sock_sendall(self._connection, rest)
 
 
 class TlsChannel:
@@ -107,11 +107,12 @@ class TlsChannel:
                     return b""
 
     async def send(self, data: bytes) -> None:
-        await self.send_frame(data, memoryview(b""))
+        await self.send_all([data])
 
-    async def send_frame(self, header: bytes, body: memoryview) -> None:
+    async def send_all(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Raises OSError."""
-        for rest in (memoryview(header), body):
+        for each in buffers:
+            rest = memoryview(each)
             while len(rest):
                 rest = rest[self._object.write(rest) :]
         await self._flush()

@@ -3,9 +3,10 @@
     listener ─► _Slave   reports ─► ReplicaAcks ─► `state` ─► listeners: reput, waiting sends
                          frames  ◄─ LocalStore.log_bytes       mapped bytes, as they are in the file
 
-With `epochs` it speaks the auto-switch dialect (`auto_switch_stream`): a handshake, epochs, the confirm offset. One
-thread with one loop serves all slaves; it owns everything here except `state`, which is immutable and read by any
-thread. `wake` only sets a flag and a call.
+Slaves of TierMQ are notified of what is committed, and observers get nothing else (`ha_stream`): an observer is no
+replica. With `epochs` it speaks the auto-switch dialect (`auto_switch_stream`): a handshake, epochs, the confirm
+offset. One thread with one loop serves all slaves; it owns everything here except `state`, which is immutable and read
+by any thread. `wake` only sets a flag and a call.
 
 Invariants: nothing is sent before the first report; bytes that a power cut could still take from a SYNC_FLUSH master
 are not sent; a report beyond the end of this log is ignored, and a first one ends the connection, because that log is
@@ -32,7 +33,15 @@ from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.replication.auto_switch_stream import Answer, Handshake, decode_slave, transfer_header
 from tiermq.replication.epoch_file import EpochFile, entry_at
 from tiermq.replication.ha_channel import HaChannel, PlainChannel, TlsChannel
-from tiermq.replication.ha_stream import BODY_BYTES_MAX, HEADER, REPORT, REPORT_BYTES
+from tiermq.replication.ha_stream import (
+    BODY_BYTES_MAX,
+    CONFIRM_SIZE,
+    HEADER,
+    HELLO,
+    OBSERVER_HELLOS,
+    REPORT,
+    REPORT_BYTES,
+)
 from tiermq.replication.replica_acks import Replica, ReplicaRules, ReplicaState, state_of
 from tiermq.replication.sync_set import SyncSet
 from tiermq.settings import LONG_MAX
@@ -40,8 +49,15 @@ from tiermq.settings import LONG_MAX
 _log = logging.getLogger(__name__)
 
 WATCH_S = 1.0
-GATHER_S = 0.002
-"""Where no send waits for slaves, small frames follow each other at this distance: each costs producers a turn."""
+GATHER_S = 0.005
+"""Where no send waits for slaves, bursts follow each other at this distance, and reports are read at it: each costs
+producers a turn.
+"""
+BURST_BYTES = 512 * 1024
+FRAMES_MAX = 64
+"""What one call sends: whole frames, so many and so many bytes at most, unless one frame is larger."""
+CONFIRM_S = 0.01
+"""Without bytes to send, slaves get what is committed at this distance."""
 SLAVES_MAX = 64
 """Connections at once: each one copies the whole log."""
 
@@ -84,6 +100,8 @@ class SlaveStatus:
     sent_to: int
     bytes_per_second: int
     is_in_sync: bool
+    is_replica: bool = True
+    """False: an observer, which counts for nothing."""
 
 
 class HaMaster:
@@ -123,6 +141,7 @@ class HaMaster:
         self._ending: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
+        self._is_announcing = False
 
     @property
     def port(self) -> int:
@@ -177,10 +196,21 @@ class HaMaster:
         """Of a moment ago."""
         end, gap = self.log.max_physical_offset, self.rules.gap_bytes_max
         return [
-            SlaveStatus(each.address, each.ack, each.position, each.rate, 0 <= end - each.ack <= gap)
+            SlaveStatus(
+                each.address,
+                each.ack,
+                each.position,
+                each.rate,
+                each.counts and 0 <= end - each.ack <= gap,
+                not each.is_observer,
+            )
             for each in tuple(self._slaves)
             if each.ack >= 0
         ]
+
+    def replicas(self) -> list[SlaveStatus]:
+        """Those that are no observers."""
+        return [each for each in self.slaves() if each.is_replica]
 
     # The thread of the port.
 
@@ -279,6 +309,13 @@ class HaMaster:
                 listener(state)
             if self.epochs is not None:
                 self._wake_slaves()  # They show what is confirmed, and need not wait for the next bytes to hear of it.
+            elif self.rules.waits and not self._is_announcing:
+                self._is_announcing = True
+                asyncio.get_running_loop().call_later(CONFIRM_S, self._announce)
+
+    def _announce(self) -> None:
+        self._is_announcing = False
+        self._wake_slaves()
 
     def _state_by_set(self, sync: SyncSet, slaves: Sequence[_Slave]) -> ReplicaState:
         """Every member of the in-sync set has what is confirmed."""
@@ -320,6 +357,8 @@ class _Slave:
         self.replica_id = 0
         """The number that a handshake gave."""
         self.counts = True
+        self.hello_count = 0
+        """More than 0: of TierMQ; see `ha_stream`."""
         self.from_last_file = master.settings.from_last_file
         self.address = address
         self.ack = -1
@@ -331,7 +370,12 @@ class _Slave:
         self._master = master
         self._sent_bytes = self._counted_bytes = 0
         self._sent_s = 0.0
+        self._confirm_sent = -1
         self._has_warned = False
+
+    @property
+    def is_observer(self) -> bool:
+        return self.hello_count >= OBSERVER_HELLOS
 
     async def run(self) -> None:
         """Serve it until one side ends. Raises OSError and EOFError."""
@@ -357,11 +401,17 @@ class _Slave:
                 sending.result()  # Raises what ended it.
             self.read_s = self._master.clock.monotonic()
             rest = self._take(rest + data)
+            if self._master.is_not_awaited:
+                await asyncio.sleep(GATHER_S)  # Of several reports the last one counts.
 
     def _take(self, data: bytes) -> bytes:
         """Take what it has sent; the bytes of a report that is not whole yet are returned."""
-        whole = len(data) - len(data) % REPORT_BYTES
-        if whole:
+        begin, whole = 0, len(data) - len(data) % REPORT_BYTES
+        while self.position < 0 and begin < whole and REPORT.unpack_from(data, begin) == (HELLO,):
+            begin += REPORT_BYTES
+            self.hello_count += 1
+            self.counts = not self.is_observer
+        if begin < whole:
             (offset,) = REPORT.unpack_from(data, whole - REPORT_BYTES)  # The last of several counts.
             self._reported(offset)
         return data[whole:]
@@ -380,11 +430,13 @@ class _Slave:
             return
         if self.position < 0:
             self.position = self._start_of(offset)
-            _log.info("slave %s: has the log up to %d, sent from %d on", self.address, offset, self.position)
+            kind = "observer" if self.is_observer else "slave"
+            _log.info("%s %s: has the log up to %d, sent from %d on", kind, self.address, offset, self.position)
             self.grown.set()
         if offset > self.ack:
-            self.ack = offset
-            self._master.update()
+            is_first, self.ack = self.ack < 0, offset
+            if is_first or self._master.rules.waits:  # Otherwise once a second is enough.
+                self._master.update()
 
     def _start_of(self, offset: int) -> int:
         """Where an empty slave begins, or one that has the log up to `offset`."""
@@ -399,21 +451,46 @@ class _Slave:
     async def _send_log(self) -> None:
         await self._wait_for_report()
         await self._send_heartbeat()  # It knows that it is served.
+        is_idle = False
         while True:
             self.grown.clear()
-            self._master.has_idle_slave = True  # Before the look: what is put after it wakes this slave.
-            length = self._length()
-            selected = self._master.log.log_bytes(self.position, length) if length > 0 else None
-            if selected is None:
+            if is_idle:
+                self._master.has_idle_slave = True  # Before the look: what is put after it wakes this slave.
+            sent = await self._send_burst()
+            if sent:  # Others come between the bursts of a slave that is far behind.
+                gathers = sent < BURST_BYTES and self._master.is_not_awaited
+                await asyncio.sleep(GATHER_S if gathers else 0)
+            elif is_idle:
                 await self._send_heartbeat_when_due()
-                continue
-            with selected:
-                await self._channel.send_frame(self._header(selected.size), selected.data)
+            is_idle = not sent and not is_idle
+
+    async def _send_burst(self) -> int:
+        """Send what there is, up to a limit; how many bytes of the log."""
+        with contextlib.ExitStack() as held:
+            buffers: list[bytes | memoryview] = [confirm] if (confirm := self._confirm_frame()) else []
+            size = 0
+            while size < BURST_BYTES and len(buffers) < 2 * FRAMES_MAX:
+                length = self._length()
+                selected = self._master.log.log_bytes(self.position, length) if length > 0 else None
+                if selected is None:
+                    break
+                held.enter_context(selected)
+                buffers += [self._header(selected.size), selected.data]
                 self.position += selected.size
-                self._sent_bytes += selected.size
+                size += selected.size
+            if buffers:
+                await self._channel.send_all(buffers)
+                self._sent_bytes += size
                 self._sent_s = asyncio.get_running_loop().time()
-            if length < self._master.settings.batch_bytes and self._master.is_not_awaited:
-                await asyncio.sleep(GATHER_S)
+        return size
+
+    def _confirm_frame(self) -> bytes:
+        """Up to where a slave of TierMQ may show the log, if that has changed."""
+        where = self._master.replicated_where()
+        if self.hello_count == 0 or self.is_observer or where == self._confirm_sent:
+            return b""
+        self._confirm_sent = where
+        return HEADER.pack(where, CONFIRM_SIZE)
 
     async def _wait_for_report(self) -> None:
         while self.position < 0:
@@ -423,7 +500,10 @@ class _Slave:
     def _length(self) -> int:
         """How many bytes the next frame may have."""
         batch = min(self._master.settings.batch_bytes, BODY_BYTES_MAX)
-        return min(batch, self._master.readable_end() - self.position)
+        end = self._master.readable_end()
+        if self.is_observer:
+            end = min(end, self._master.log.confirm_offset)
+        return min(batch, end - self.position)
 
     def _header(self, size: int) -> bytes:
         return HEADER.pack(self.position, size)
@@ -448,7 +528,6 @@ class _EpochSlave(_Slave):
         super().__init__(master, connection, host, address)
         self.counts = False  # Before the handshake it is no replica.
         self._unanswered = False
-        self._confirm_sent = -1
 
     def _take(self, data: bytes) -> bytes:
         found, rest = decode_slave(data)

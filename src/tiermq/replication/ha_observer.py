@@ -1,8 +1,9 @@
 """HaObserver: copies a master's log over its HA port without ever counting as a replica.
 
-A master takes each report as an acknowledgement of all bytes before it. RocketMQ 4 releases the senders that wait for a
-slave by the largest report of all connections, RocketMQ 5 counts the connections whose report is large enough. So the
-reports of an observer must not reach an offset for which a sender may still wait:
+A master of TierMQ is notified that this is an observer (`ha_stream`): it counts it for nothing, and sends only what is
+committed. RocketMQ's masters take each report as an acknowledgement of all bytes before it. RocketMQ 4 releases the
+senders that wait for a slave by the largest report of all connections, RocketMQ 5 counts the connections whose report
+is large enough. So the reports of an observer must not reach an offset for which a sender may still wait:
 
     log   ……………… settled ┤ last seconds of the log ├ end
                      ▲ every report of a connection is this one: "send from here" at first, and a sign of life then
@@ -29,6 +30,7 @@ from tiermq.errors import ReplicationError
 from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings, SlaveLog, Stream
+from tiermq.replication.ha_stream import OBSERVER_HELLOS
 
 GUARD_MS = 30_000
 """How much older than the newest record a settled one is, unless the master waits longer for slaves."""
@@ -81,6 +83,8 @@ class HaObserver(HaSlave):
     """See the module. `begin` returns from where an empty log is copied; it is called on this observer's thread, and
     may raise OSError or ReplicationError.
     """
+
+    hello_count = OBSERVER_HELLOS
 
     def __init__(
         self,

@@ -4,15 +4,16 @@
         ▲              ▲                                     │ lost, silent, or the logs do not fit
         └──────────────┴──────────── rest ◄──────────────────┘
 
-With `epochs` it speaks the auto-switch dialect: a handshake before the first report gives the point up to which both
-logs are the same. A tail behind that point is not cut here but by the owner of the store, who has to close it first:
-`needs_cut`.
+A master of TierMQ sends what it has committed, and `confirm_offset` follows it; other masters do not, and everything
+that they send counts as committed. With `epochs` it speaks the auto-switch dialect: a handshake before the first report
+gives the point up to which both logs are the same. A tail behind that point is not cut here but by the owner of the
+store, who has to close it first: `needs_cut`.
 
 Invariants: what was reported is in this log, and under SYNC_FLUSH on its disk; bytes are appended only where this log
 ends; a log that does not fit the master's is left as it is, and `problem` explains it; an epoch is on disk before its
-bytes; `confirm_offset` never goes back; with `identify`, nothing is copied from, cut by or reported to another broker
-that has got the master's address. One thread does everything here; `set_master` and the figures may be used by
-any.
+bytes; `confirm_offset` never goes below what may have been read; with `identify`, nothing is copied from, cut by or
+reported to another broker that has got the master's address. One thread does everything here; `set_master` and the
+figures may be used by any.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tiermq.errors import ReplicationError, TierMQError
 from tiermq.replication.auto_switch_stream import REPORT as EPOCH_REPORT
 from tiermq.replication.auto_switch_stream import TRANSFER_STATE, Answer, Handshake, MasterFrames, Transfer
 from tiermq.replication.epoch_file import EpochEntry, EpochFile, consistent_end, other_terms
-from tiermq.replication.ha_stream import REPORT, FrameBuffer
+from tiermq.replication.ha_stream import HELLO, REPORT, FrameBuffer
+from tiermq.settings import LONG_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +80,9 @@ class HaSlaveSettings:
 class HaSlave:
     """See the module. `start` and `stop` are called by one thread."""
 
+    hello_count = 1
+    """How often HELLO goes before the first report of a connection, in the default dialect."""
+
     def __init__(self, log: SlaveLog, settings: HaSlaveSettings, clock: Clock, epochs: EpochFile | None = None) -> None:
         """`epochs`: of this log; None for the default dialect."""
         self.master = ""
@@ -97,9 +102,11 @@ class HaSlave:
         slave's thread, between the handshake and the first byte. Raises ReplicationError for another broker.
         """
         self.confirm_offset = log.max_physical_offset
-        """With epochs: what the master has committed of this log. What was there at the start counts as committed."""
+        """What the master has committed of this log; it may be beyond the end. What was there at the start counts as
+        committed.
+        """
         self.confirm_listeners: list[Callable[[], None]] = []
-        """Called on this slave's thread when it has risen."""
+        """Called on this slave's thread when `confirm_offset` has risen."""
         self.received_bytes = 0
         self._rate = (0, 0, 0)
         self.last_read_ms = self.last_write_ms = 0
@@ -347,9 +354,13 @@ class HaSlave:
             if frame.epoch > 0:
                 epochs.append(frame.epoch, frame.epoch_start)
         self.take(frame.offset, frame.body)
-        confirm = min(frame.confirm, self._log.max_physical_offset)
-        if confirm > self.confirm_offset:
-            self.confirm_offset = confirm
+        self.take_confirm(max(self.confirm_offset, min(frame.confirm, self._log.max_physical_offset)))
+
+    def take_confirm(self, offset: int) -> None:
+        """The master has committed its log up to `offset`; what may have been read here remains."""
+        before = self.confirm_offset
+        self.confirm_offset = max(offset, min(before, self._log.max_physical_offset))
+        if self.confirm_offset > before:
             for listener in self.confirm_listeners:
                 listener()
 
@@ -372,13 +383,23 @@ class _DefaultStream:
     def __init__(self, slave: HaSlave) -> None:
         self.frames = FrameBuffer()
         self._slave = slave
+        self._hello = REPORT.pack(HELLO) * slave.hello_count
+        self._has_confirm = False
 
     def take(self, count: int) -> None:
         for offset, body in self.frames.received(count):
+            if body is None:
+                self._has_confirm = True
+                self._slave.take_confirm(offset)
+                continue
             self._slave.take(offset, body)
+            if len(body) and not self._has_confirm:
+                self._has_confirm = True
+                self._slave.take_confirm(LONG_MAX)  # It reports no end of what is committed, and never will.
 
     def report(self, end: int) -> bytes:
-        return REPORT.pack(end)
+        hello, self._hello = self._hello, b""
+        return hello + REPORT.pack(end)
 
 
 class _EpochStream:

@@ -7,6 +7,11 @@ Slave to master, reports of 8 bytes:
     | end of the log |      the first one is also the request "send from here"; 0: an empty slave
     +----------------+
 
+Brokers of TierMQ send -1 before the first report, which RocketMQ's masters take for "no request yet":
+
+    -1, report …          a slave: send me confirm frames, so that I show only what the master has committed
+    -1, -1, report …      an observer: I am no replica; send me only what is committed
+
 Master to slave, frames:
 
     0                8           12
@@ -15,7 +20,9 @@ Master to slave, frames:
     +----------------+-----------+------------------------------------------+
 
 Invariants: a body never crosses a commit-log file, includes the blank at a file's end, and need not end with a record.
-A body of size 0 is a heartbeat; its offset is where the next body begins. There is no handshake, no account and no
+A body of size 0 is a heartbeat; its offset is where the next body begins. Size -1 is a confirm frame, without a body,
+to a slave that has sent -1: its offset is where the committed log ends. It comes behind a heartbeat, by which the slave
+sees that the logs fit, and before any byte that it does not cover yet. There is no handshake, no account and no
 encryption: the master's port is for trusted addresses.
 """
 
@@ -30,8 +37,12 @@ REPORT = struct.Struct(">q")
 HEADER = struct.Struct(
     ">"
     "q"  # offset  physical offset of the body's first byte
-    "i"  # size    bytes of the body; 0 is a heartbeat
+    "i"  # size    bytes of the body; 0 is a heartbeat, -1 a confirm frame
 )
+HELLO = -1
+"""Of a broker of TierMQ, before its first report: once from a slave, OBSERVER_HELLOS times from an observer."""
+OBSERVER_HELLOS = 2
+CONFIRM_SIZE = -1
 REPORT_BYTES = REPORT.size
 HEADER_BYTES = HEADER.size
 FRAME_HEADER_BYTES_MAX = 36
@@ -62,17 +73,23 @@ class ReceiveBuffer:
 class FrameBuffer(ReceiveBuffer):
     """Received bytes of a master, cut into frames. Belongs to one thread."""
 
-    def received(self, count: int) -> Iterator[tuple[int, memoryview]]:
-        """(offset, body) of every frame that is whole now. Raises ReplicationError for a body that cannot be."""
+    def received(self, count: int) -> Iterator[tuple[int, memoryview | None]]:
+        """(offset, body) of every frame that is whole now; without a body: a confirm frame. Raises ReplicationError for
+        a body that cannot be.
+        """
         self._end += count
         while self._end - self._start >= HEADER_BYTES:
             offset, size = HEADER.unpack_from(self._buffer, self._start)
-            if not 0 <= size <= BODY_BYTES_MAX or offset < 0:
+            if not CONFIRM_SIZE <= size <= BODY_BYTES_MAX or offset < 0:
                 raise ReplicationError(
                     f"expected a frame of at most {BODY_BYTES_MAX} bytes of a commit log, found offset {offset} and "
                     f"size {size}: the peer is no master, or one of a controller (its stream has another format)"
                 )
             body = self._start + HEADER_BYTES
+            if size == CONFIRM_SIZE:
+                self._start = body
+                yield offset, None
+                continue
             if self._end - body < size:
                 return
             self._start = body + size

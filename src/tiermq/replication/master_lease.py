@@ -4,7 +4,7 @@
 
     {"epoch": 7, "holder": 2, "claim": …, "process": …, "address": …, "haAddress": …, "termMs": 10000, "renewals": 41,
      "confirmedOffset": 81920, "inSync": [1, 2], "successor": 0, "nextId": 3,
-     "replicas": {"1": {"token": …, "address": …}, "2": {…}}}
+     "replicas": {"1": {"token": …, "address": …}, "2": {…}}, "queues": {"orders": {"0": [0, 7000], "1": […]}}}
 
 It is an object beside the leases of uploads (`tier/metadata/broker_lease.py`), and not a part of them: a broker lends
 those to jobs, and remains the master. It is only ever replaced by compare-and-set, and never removed.
@@ -22,6 +22,9 @@ holder among the processes of its machine, where others see that it has ended.
 is not in sync. A master gets another token in each term: a copy that was the master since, or the original of such a
 copy, is another directory. Ids are given once (`nextId`). Replicas beyond REPLICAS_MAX that are not in sync are left
 out; one that runs adds itself again.
+
+`queues`: the committed messages of each queue at the last renewal, first and end; null for more than
+LEASED_QUEUES_MAX. With them a take-over that loses messages reports which ones.
 Pure: bytes and values only.
 """
 
@@ -31,6 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tiermq.replication.election import QueueRanges
 from tiermq.tier.metadata.document import (
     natural_field,
     open_document,
@@ -77,6 +81,7 @@ class MasterLease:
     process: str = ""
     next_id: int = 1
     replicas: Mapping[int, Replica] = field(default_factory=dict)
+    queues: QueueRanges | None = None
 
     @property
     def is_new(self) -> bool:
@@ -121,6 +126,7 @@ def encode_master_lease(lease: MasterLease) -> bytes:
         "nextId": lease.next_id,
         "nonce": lease.nonce,
         "process": lease.process,
+        "queues": None if lease.queues is None else _listed(lease.queues),
         "renewals": lease.renewals,
         "replicas": {
             str(number): {"address": each.address, "token": each.token} for number, each in lease.replicas.items()
@@ -150,6 +156,7 @@ def decode_master_lease(data: bytes, name: str) -> MasterLease:
             process=text_field(body, "process"),
             next_id=natural_field(body, "nextId"),
             replicas={int(number): _replica(each) for number, each in body["replicas"].items()},
+            queues=_queues(body.get("queues")),
         )
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         refuse_document(name, f"a body that is no lease of a master ({error})", REMEDY)
@@ -157,6 +164,24 @@ def decode_master_lease(data: bytes, name: str) -> MasterLease:
 
 def _replica(fields: Any) -> Replica:
     return Replica(text_field(fields, "token"), text_field(fields, "address"))
+
+
+def _listed(queues: QueueRanges) -> dict[str, dict[str, tuple[int, int]]]:
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for (topic, queue_id), bounds in queues.items():
+        found.setdefault(topic, {})[str(queue_id)] = bounds
+    return found
+
+
+def _queues(topics: Any) -> QueueRanges | None:
+    """None also of a lease that an earlier version wrote."""
+    if topics is None:
+        return None
+    return {
+        (topic, int(queue_id)): (int(begin), int(end))
+        for topic, queues in topics.items()
+        for queue_id, (begin, end) in queues.items()
+    }
 
 
 EPOCH_MAX = 1 << 40

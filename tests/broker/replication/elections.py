@@ -14,7 +14,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import ElectedBroker
 from tiermq.broker.replication.replication import Elected
 from tiermq.config import StoreConfig
-from tiermq.replication.election import Candidate, Decision, Role
+from tiermq.replication.election import Candidate, Decision, Loss, Role
 from waiting import until
 
 
@@ -25,6 +25,7 @@ class ElectionByHand:
         self.decision = Decision(replica_id=replica_id)
         self.candidate: Candidate | None = None
         self.proposed: list[frozenset[int]] = []
+        self.loss: Loss | None = None
         self.is_valid = True
         self.records = True
 
@@ -56,7 +57,7 @@ class ElectionByHand:
         return {}
 
     def status(self) -> dict[str, object]:
-        return {"by": "hand"}
+        return {"kind": "hand"}
 
     def propose(self, epoch: int, number: int, members: frozenset[int]) -> None:
         self.proposed.append(members)

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.brokers import broker_config, running
 from tiermq.broker.broker import Broker
+from tiermq.broker.send.send_processor import SendProcessor
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import RemotingCommand
 from waiting import until as until
@@ -30,11 +31,17 @@ def slave(path: Path, of: Broker | None, *, store: dict[str, Any] | None = None,
         yield made
 
 
+def sends_of(broker: Broker) -> SendProcessor:
+    [found] = (each for each in broker.processors if isinstance(each, SendProcessor))
+    return found
+
+
 def caught_up(copy: Broker, of: Broker) -> None:
     """Wait until the slave has and shows everything."""
     local = copy.parts.local
     until(lambda: local.max_physical_offset == of.parts.local.max_physical_offset)
     local.flush()
+    until(lambda: local.confirm_offset == local.max_physical_offset)  # What the master has committed comes after it.
     local.dispatch_now()
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from broker.brokers import Producer, send_command, stored
-from broker.replication.pairs import caught_up, master, slave, until
+from broker.replication.pairs import caught_up, master, sends_of, slave, until
 from replication.streams import SlaveSocket
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-from tiermq.broker.send.send_processor import SendProcessor
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
 from tiermq.replication.ha_master import HaMaster
 
 SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER", "slave_timeout": 600_000}
@@ -22,11 +22,6 @@ SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER", "slave_timeout": 600_000}
 def port_of(broker: Broker) -> HaMaster:
     assert broker.replication.master is not None
     return broker.replication.master
-
-
-def sends_of(broker: Broker) -> SendProcessor:
-    [found] = (each for each in broker.processors if isinstance(each, SendProcessor))
-    return found
 
 
 def in_sync(broker: Broker, count: int) -> None:
@@ -92,6 +87,28 @@ def test_a_send_waits_for_the_slave_and_no_consumer_sees_it_before(tmp_path: Pat
         until(lambda: first.parts.local.max_offset("T", 0) == 1)
 
 
+def test_everybody_else_is_served_while_a_send_is_held(tmp_path: Path) -> None:
+    with (
+        master(tmp_path, store=SYNC, in_sync_replicas=2) as first,
+        Producer(first) as producer,
+        Producer(first) as other,
+        SlaveSocket(port_of(first).port) as replica,
+    ):
+        replica.report(0)
+        in_sync(first, 2)
+        held = [producer.client.request_later(send_command(body=b"%d" % number), 600) for number in range(50)]
+        until(lambda: sends_of(first).durable.waiting == 50)
+        not_waiting = "UNIQ_KEY\x01K\x02WAIT\x01false\x02"
+        for each in (producer, other):  # The connection with the held sends, too.
+            for _ in range(20):
+                assert each.send(properties=not_waiting).code == ResponseCode.SUCCESS
+                assert each.client.request(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
+        assert not any(each.done() for each in held)
+        assert sends_of(first).durable.waiting == 50
+        replica.report(first.parts.local.max_physical_offset)
+        assert {each.result(600).code for each in held} == {ResponseCode.SUCCESS}
+
+
 def test_a_slave_that_does_not_confirm_in_time_is_answered_flush_slave_timeout(
     tmp_path: Path, manual_clock: ManualClock
 ) -> None:
@@ -114,6 +131,29 @@ def test_a_slave_that_does_not_confirm_in_time_is_answered_flush_slave_timeout(
         assert answer.ext["queueOffset"] == "0", "it is stored"
         replica.report(first.parts.local.max_physical_offset)
         until(lambda: first.parts.local.max_offset("T", 0) == 1)
+
+
+def test_a_slave_shows_only_what_its_master_has_committed(tmp_path: Path) -> None:
+    with (
+        master(tmp_path, store=SYNC, in_sync_replicas=3) as first,
+        slave(tmp_path, first, slave_read_enable=True) as copy,
+        Producer(first) as producer,
+        SlaveSocket(port_of(first).port, source="127.0.0.2") as other,
+    ):
+        other.report(0)
+        in_sync(first, 3)
+        later = producer.client.request_later(send_command(body=b"held"), 600)
+        until(lambda: sends_of(first).durable.waiting == 1)
+        end = first.parts.local.max_physical_offset
+        until(lambda: copy.parts.local.max_physical_offset == end)
+        until(lambda: {each.ack for each in port_of(first).slaves()} == {0, end})
+        copy.parts.local.flush()
+        copy.parts.local.dispatch_now()
+        assert copy.parts.local.max_offset("T", 0) == 0
+        assert copy.parts.local.query("T", "KEY1").messages == []
+        other.report(end)
+        assert later.result(600).code == ResponseCode.SUCCESS
+        until(lambda: copy.parts.local.max_offset("T", 0) == 1)
 
 
 def test_without_a_slave_the_message_is_stored_and_the_answer_says_so_at_once(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ from tiermq.remoting.command import RemotingCommand, int_field
 from tiermq.remoting.json_dialect import as_int, decode_object, object_in
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.permissions import Credentials
-from tiermq.replication.election import Candidate, Decision, Role
+from tiermq.replication.election import Candidate, Decision, Loss, Role
 from tiermq.settings import INT_MAX
 
 # BrokerIdentity: the id that a controller gave to the broker of a store, in RocketMQ's files.
@@ -211,6 +211,8 @@ class ControllerElection:
         self._id = 0
         self._info = SetInfo(None, "", 0, frozenset(), 0)
         self.decision = Decision(replica_id=0)
+        self.loss: Loss | None = None
+        """Not known: a controller records no offsets."""
         self.problem = ""
         """Why no controller answers as expected, as text; empty where all is well."""
         self._candidate: Candidate | None = None

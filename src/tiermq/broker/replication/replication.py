@@ -269,9 +269,8 @@ class Replication:
             )
             slave = self._make_slave(settings, clock, None if term is None else term.epochs)
             self.slave = slave
-            if term is not None:
-                local.require_replicas(lambda: slave.confirm_offset)
-                slave.confirm_listeners.append(local.replicas_moved)
+            local.require_replicas(lambda: slave.confirm_offset)
+            slave.confirm_listeners.append(local.replicas_moved)
             self.slave.set_master(config.ha_master_address)
         elif ha.socket is not None:
             if term is not None:
@@ -460,11 +459,11 @@ class Replication:
         gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         counters: dict[str, tuple[str, Callable[[], float]]] = {}
         if (master := self.master) is not None:
-            gauges["tiermq_slaves"] = ("connections of slaves", lambda: len(master.slaves()))
+            gauges["tiermq_slaves"] = ("connections of slaves", lambda: len(master.replicas()))
             gauges["tiermq_replicas_in_sync"] = ("replicas in sync, with this one", lambda: master.state.in_sync)
             gauges["tiermq_replication_behind_bytes"] = (
                 "bytes that the slave furthest behind lacks",
-                lambda: max((self._local.max_physical_offset - each.ack for each in master.slaves()), default=0),
+                lambda: max((self._local.max_physical_offset - each.ack for each in master.replicas()), default=0),
             )
             counters["tiermq_slaves_refused_total"] = (
                 "connections refused at the HA port",

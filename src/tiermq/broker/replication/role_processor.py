@@ -87,7 +87,7 @@ class RoleProcessor:
 
 def _why_not(keeper: RoleKeeper) -> str:
     found = keeper.status()["election"]
-    if not isinstance(found, dict) or found.get("by") != "lease":
+    if not isinstance(found, dict) or found.get("kind") != "lease":
         return "The controller elects a replica in sync"
     if not (words := str(found.get("whyNotMaster") or "")):
         return "This replica takes over in a moment"

@@ -106,7 +106,7 @@ class TableLog:
     @property
     def is_written(self) -> bool:
         """Whether a replica may need it."""
-        return self._is_elected or self._master.rules.waits or bool(self._master.slaves())
+        return self._is_elected or self._master.rules.waits or bool(self._master.replicas())
 
     def _next(self) -> int | None:
         end = self._local.max_offset(TABLE_LOG_TOPIC, 0, committed=False)
