@@ -23,7 +23,7 @@ FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=600), st.booleans()), max_
 both = pytest.mark.parametrize("kernel", KERNELS)
 
 
-def decoder_of(kernel: ModuleType) -> Any:
+def decoder_of(kernel: Any) -> Any:
     return kernel.HeaderDecoder(BYTES_MAX, CODES)
 
 
