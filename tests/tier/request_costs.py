@@ -29,8 +29,9 @@ class CountedBroker:
     """A store with a tier in memory, with default settings but for the size of the index, at a clock that is moved."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
-        # Bundles are written at multiples of their interval: what is counted must not depend on the time of the test.
-        self.clock = ManualClock(time.time_ns() // 1_000_000 // TICK_MS * TICK_MS)
+        # Bundles are written at multiples of their interval, of up to an hour: what is counted must not depend on the
+        # time of the test.
+        self.clock = ManualClock(time.time_ns() // 1_000_000 // HOUR_MS * HOUR_MS)
         self.objects = MemoryStore()
         self.requests = ObjectRequests(self.objects, URL)
         self.store = TieredStore.open(

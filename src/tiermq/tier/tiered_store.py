@@ -183,7 +183,6 @@ class TieredStore(TieredReading):
             store = cls(local, parts, registry, clock)
             store._tier_lock = lock
             store._take_known(known, around, restore=restore)
-            parts.writer.is_caught_up = known.is_latest
             store._start(background, standby, is_tier_there=known.was_compared, index_later=index_later)
             undo.pop_all()
         return store
@@ -201,6 +200,7 @@ class TieredStore(TieredReading):
             self._finish_uploads()
         if is_lost:
             around.note_metadata_replaced(tier.config.metadata_path)
+        tier.writer.is_caught_up = known.is_latest
 
     def _require_same_history(self) -> None:
         """Refuse a local store whose messages have offsets that other messages have in the tier."""

@@ -25,4 +25,4 @@ def test_a_look_and_then_the_run_and_then_nothing_is_left_to_do(tmp_path: Path) 
     again = json.loads(CliRunner().invoke(cli, [*command, "--json"]).output)
     assert (again["planned"]["queues"], again["done"]) == (0, {})
     found = CliRunner().invoke(cli, ["tier", "cat", tier, "--topic", "orders", "--key", "key-1"])
-    assert json.loads(found.output)["queue_offset"] == 0
+    assert json.loads(found.output)["queueOffset"] == 0
