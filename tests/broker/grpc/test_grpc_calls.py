@@ -14,6 +14,7 @@ import pytest
 
 from broker.brokers import Producer, broker_config, running
 from broker.grpc.grpc_peer import GrpcPeer
+from present import present
 from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.grpc.grpc_message import consistent_queue
@@ -46,6 +47,51 @@ def stored(broker: Broker, topic: str = "T") -> list[StoredMessage]:
 
 def make(broker: Broker, topic: str = "T", **fields: Any) -> None:
     broker.parts.topics.put(TopicConfig(topic, 1, 1, **fields))
+
+
+# The fast path.
+
+
+def test_the_fast_path_stores_and_answers_as_the_general_path_does(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    sends, server = present(broker.grpc)._sends, broker.parts.server
+    message = peer.message("T", tag="paid", keys=["order-42", "x"], born_host="shop", trace_context="trace")
+    message.user_properties["colour"] = "blue"
+    message.system_properties.born_timestamp.seconds = 1_700_000_000
+    assert peer.send(message).status.code == Code.OK, "the first message of a queue takes the general path"
+    answers = []
+    for fast_path in (server.fast_path, None):
+        server.fast_path = fast_path
+        answers.append(peer.send(message))
+    first, fast, general = stored(broker)
+    assert sends.taken_count == 1
+    assert fast.encoded_properties == general.encoded_properties == first.encoded_properties
+    assert [each.entries[0].offset for each in answers] == [1, 2]
+    answers[0].entries[0].offset = 2
+    assert answers[0] == answers[1]
+    for one in (fast, general):
+        assert (one.body, one.sys_flag, one.flag, one.born_timestamp_ms) == (
+            first.body, first.sys_flag, first.flag, first.born_timestamp_ms,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", ["type", "deleted", "closed"])
+def test_a_topic_that_has_changed_takes_no_message_by_the_fast_path(
+    broker: Broker, peer: GrpcPeer, changed: str
+) -> None:
+    make(broker)
+    sends, topics = present(broker.grpc)._sends, broker.parts.topics
+    assert peer.send(peer.message("T")).status.code == peer.send(peer.message("T")).status.code == Code.OK
+    assert sends.taken_count == 1
+    if changed == "type":
+        make(broker, attributes={"message.type": "FIFO"})
+    elif changed == "deleted":
+        topics.delete("T")
+    else:
+        topics.close("it is being drained")
+    answer = peer.send(peer.message("T"))
+    assert sends.taken_count == 1
+    assert (answer.status.code == Code.OK) == (changed == "deleted"), "a deleted topic is made again"
 
 
 # Routes.

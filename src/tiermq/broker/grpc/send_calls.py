@@ -77,6 +77,8 @@ class SendCalls:
         self._parts = parts
         self._reader = GrpcSendReader(RESERVED_BYTES, USER_BYTES_MAX, SENT_BODY_BYTES_MAX)
         self._plain_topics: dict[str, TopicConfig] = {}
+        self.taken_count = 0
+        """Messages that took the fast path."""
         self._clients = clients
         self._lite = lite
         self._turn = itertools.count()
@@ -96,7 +98,10 @@ class SendCalls:
             return None
         send.queue_id = next(self._turn) % max(1, config.write_queues)
         offset = fast_path.take_offset(send, caller.born_host)
-        return None if offset < 0 else grpc_send_answer(key, offset)
+        if offset < 0:
+            return None
+        self.taken_count += 1
+        return grpc_send_answer(key, offset)
 
     def _takes_plain(self, config: TopicConfig) -> bool:
         """Whether a topic takes plain messages of clients; looked up once until it is changed."""
