@@ -58,7 +58,7 @@ class Preloaded:
         (_, out), (_, reported), *more = pipes
         errors = more[0][1] if more else 2 if stderr is None or isinstance(stderr, int) else stderr.fileno()
         try:
-            socket.send_fds(_template(os.getpid()).requests, [json.dumps(request).encode()], [out, errors, reported])
+            socket.send_fds(_template(os.getpid(), _network()).requests, [json.dumps(request).encode()], [out, errors, reported])
         finally:
             for _, writing in pipes:
                 os.close(writing)
@@ -119,8 +119,16 @@ class _Template(NamedTuple):
     process: subprocess.Popen[bytes]
 
 
+def _network() -> str:
+    """The network of this thread: commands must have the same."""
+    try:
+        return os.readlink("/proc/thread-self/ns/net")
+    except OSError:  # No /proc, no networks of its own.
+        return ""
+
+
 @functools.cache
-def _template(_of_process: int) -> _Template:
+def _template(_of_process: int, _in_network: str) -> _Template:
     """The template of this process. It ends when the socket is closed, which is when this process ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
