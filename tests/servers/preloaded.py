@@ -58,7 +58,9 @@ class Preloaded:
         (_, out), (_, reported), *more = pipes
         errors = more[0][1] if more else 2 if stderr is None or isinstance(stderr, int) else stderr.fileno()
         try:
-            socket.send_fds(_template(os.getpid(), _network()).requests, [json.dumps(request).encode()], [out, errors, reported])
+            socket.send_fds(
+                _template(os.getpid(), _network()).requests, [json.dumps(request).encode()], [out, errors, reported]
+            )
         finally:
             for _, writing in pipes:
                 os.close(writing)
