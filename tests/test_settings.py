@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from typing import ClassVar
 
 import pytest
 
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.config import StoreConfig
+from tiermq.controller.controller_config import ControllerConfig
 from tiermq.errors import BadConfig
-from tiermq.settings import Configuration, settings_of, whole
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.settings import TABLES, Configuration, settings_of, whole
+from tiermq.tier.tier_config import TierConfig
 
 
 class Level(enum.IntEnum):
@@ -52,6 +58,13 @@ def test_only_the_own_table_is_read_where_the_top_belongs_to_another_part() -> N
 def test_a_misspelled_name_in_the_own_table_is_refused_with_the_nearest() -> None:
     with pytest.raises(BadConfig, match="did you mean fuel_bytes"):
         Engine.from_toml("[engine]\nfuel_byte = 7\n")
+    with pytest.raises(BadConfig, match=re.escape("there is no table [engines]: did you mean engine?")):
+        Engine.from_toml("[engines]\nfuel_bytes = 7\n")
+
+
+def test_a_document_has_a_table_for_each_program() -> None:
+    kinds = (BrokerConfig, ControllerConfig, NameServerConfig, StoreConfig, TierConfig)
+    assert tuple(kind.TABLE for kind in kinds) == TABLES
 
 
 def test_a_value_that_is_written_reads_back() -> None:

@@ -21,6 +21,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 from tiermq.errors import BadConfig
 
 NUMBER_BITS_MAX = 64
+TABLES = ("broker", "controller", "namesrv", "store", "tier")
+"""Of a TOML document: it may hold the settings of several programs."""
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
@@ -241,6 +243,17 @@ def read_toml(text: str) -> dict[str, Any]:
     return document
 
 
+def table_problems(document: Mapping[str, Any], *known: str) -> list[str]:
+    """The tables of a TOML document that no program reads, as text: their settings would be without effect."""
+    tables = sorted({*TABLES, *known})
+    listed = f"expected one of {', '.join(tables)}"
+    return [
+        f"there is no table [{name}]: {did_you_mean(name, tables) or listed}"
+        for name, value in document.items()
+        if isinstance(value, Mapping) and name not in tables
+    ]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Base of every configuration. Derive a frozen dataclass, and call `check_settings` in `__post_init__`."""
@@ -303,10 +316,12 @@ class Configuration:
     def from_toml(cls, text: str) -> Self:
         """Settings of this kind's table in a TOML document, and where that is allowed those at its top level.
 
-        Keys are snake_case or RocketMQ's own spelling. An unknown key raises BadConfig.
-        Other tables are ignored.
+        Keys are snake_case or RocketMQ's own spelling. An unknown key or table raises BadConfig; tables of other
+        programs are ignored.
         """
         document = read_toml(text)
+        for problem in table_problems(document, cls.TABLE):
+            raise BadConfig(problem)
         table = {key: value for key, value in document.items() if cls.AT_TOP and not isinstance(value, Mapping)}
         own = document.get(cls.TABLE, {})
         if isinstance(own, Mapping):

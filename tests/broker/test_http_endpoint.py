@@ -23,11 +23,13 @@ from tiermq.broker.http_endpoint import (
     CONNECTIONS_MAX,
     METRICS_TYPE,
     REQUEST_BYTES_MAX,
+    UNREAD_BYTES_MAX,
     Answer,
     HttpEndpoint,
     Page,
     status_answer,
 )
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,18 @@ def test_a_peer_that_reads_nothing_makes_the_server_keep_one_answer_and_not_thou
         sent = send_until_full(peer, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
         assert sent < 16 << 20
         assert 0 < buffered(endpoint) < 2 * len(page.body)
+
+
+def test_of_large_answers_that_nobody_takes_the_oldest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiermq.broker.http_endpoint.IDLE_S", 3600)
+    page = Answer(200, METRICS_TYPE, bytes(UNREAD_BYTES_MAX // 3))
+    with serving({"/metrics": lambda _accept: page}) as endpoint, contextlib.ExitStack() as peers:
+        waiting = [peers.enter_context(socket.create_connection(("127.0.0.1", endpoint.port))) for _ in range(5)]
+        for peer in waiting:
+            peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert peer.recv(12) == b"HTTP/1.1 200"  # It is being answered.
+        assert max(len(read_all(peer)) for peer in waiting[:2]) < len(page.body)
+        until(lambda: len(endpoint.connections) == 3)
 
 
 def test_thousands_of_requests_at_once_are_answered_in_their_order() -> None:

@@ -79,8 +79,8 @@ def test_toml_has_a_table_for_each_and_either_spelling() -> None:
         tier_url = "memory://t"
         [namesrv]
         listenPort = 1
-        [another]
-        x = 1
+        [controller]
+        listenPort = 2
         """
     )
     assert found.broker == {"broker_name": "b", "listen_port": 0}
@@ -97,6 +97,8 @@ def test_toml_has_a_table_for_each_and_either_spelling() -> None:
         ("x.toml", "= 1", "TOML"),
         ("x.toml", "[broker]\nlisten_port = 'many'", "listen_port"),
         ("x.toml", "[broker]\nlistenPort = 'many'", "listenPort is a whole number, found 'many'"),
+        ("x.toml", "[auth]\nauthenticationEnabled = true", "no table [auth]: expected one of broker, controller"),
+        ("x.toml", "[teir]\ntiered_store_file_path = 'x'", "no table [teir]: did you mean tier"),
         ("x.toml", "[broker]\nfar = 1", "no setting named broker.far: settings are listed in docs/broker.md"),
         ("x.toml", "[tier]\nfar = 1", "no setting named tier.far: settings are listed in docs/tier.md"),
         ("broker.conf", "listenPort=many", "listenPort is a whole number, found 'many'"),

@@ -14,7 +14,7 @@ from tier.tier_world import record
 from tiermq.consumequeue.unit import UNIT
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.catalog import Catalog, read_catalog
-from tiermq.history.key_lookup import KeyIndex, plan_history
+from tiermq.history.key_lookup import KEYS_LOOKED_UP, KeyIndex, plan_history
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, Loss, LossReason, ScanCounters, ScanPlan, ScanRequest, Side
 from tiermq.message.java_hash import tags_code
@@ -48,6 +48,22 @@ def test_a_key_in_the_tier_is_found_by_exact_places(world: HistoryWorld) -> None
     assert counters.rows_read == 1
     assert plan.counters.index_files_asked == 1
     assert plan.counters.index_bytes_read < 3 * BLOCK_BYTES_MIN, "a slot and an item, each in its block"
+
+
+def test_more_keys_than_a_scan_takes_are_scanned_for(world: HistoryWorld) -> None:
+    world.put(200)
+    world.flush_to_tier()
+    world.upload_index()
+    catalog = world.catalog(store=False)
+    keys = [f"key-{number}" for number in range(1, KEYS_LOOKED_UP + 1)]
+    plan, found, counters = find(catalog, *keys)
+    assert (len(found), counters.rows_read, plan.counters.index_files_asked) == (KEYS_LOOKED_UP, KEYS_LOOKED_UP, 1)
+    requests = catalog.history.tier.requests
+    plan, found, _ = find(catalog, *keys, "key-150")
+    assert as_sent(found) == sent_of([*world.sent["orders", 0][:KEYS_LOOKED_UP], world.sent["orders", 0][149]])
+    assert [task.places for task in plan.tasks] == [None]
+    assert plan.counters.index_files_asked == 0
+    assert catalog.history.tier.requests - requests < KEYS_LOOKED_UP
 
 
 def test_what_the_uploaded_index_does_not_cover_is_scanned(world: HistoryWorld) -> None:

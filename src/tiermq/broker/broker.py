@@ -77,6 +77,7 @@ from tiermq.remoting.permissions import Credentials
 from tiermq.remoting.server import DRAIN_S, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.replication.ha_master import HaMaster
+from tiermq.service import COLLECTOR_PAUSE, SHORT_TURNS
 from tiermq.settings import settings_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import broker_names, recorded_names
@@ -617,9 +618,10 @@ class Broker:
         return found if self.parts.tiered is None else [*found, self.parts.tiered.metrics]
 
     def _metrics_page(self, accept: str) -> Answer:
-        if OPENMETRICS_TYPE.partition(";")[0] in accept:
-            return Answer(200, OPENMETRICS_TYPE, render_openmetrics(self.registries).encode())
-        return Answer(200, METRICS_TYPE, self.render_metrics().encode())
+        with SHORT_TURNS, COLLECTOR_PAUSE:  # Of many topics and groups a page takes a second.
+            if OPENMETRICS_TYPE.partition(";")[0] in accept:
+                return Answer(200, OPENMETRICS_TYPE, render_openmetrics(self.registries).encode())
+            return Answer(200, METRICS_TYPE, self.render_metrics().encode())
 
     def _health_page(self, _accept: str) -> Answer:
         return status_answer({} if self.store.running else {"store": "expected it open, found it closed"})

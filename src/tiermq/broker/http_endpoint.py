@@ -9,7 +9,8 @@ not block clients of the broker. Only these pages are read, nothing can be chang
 where the broker does, and that is loopback unless configured otherwise.
 
 Invariants: a request head is at most 8 KiB, and a request with a body ends its connection; answers of a connection are
-written one after the other, and the next request is read once the previous answer is written to within 64 KiB; a
+written one after the other, and the next request is read once the previous answer is written to within 64 KiB; of all
+answers that peers have not taken 64 MiB are kept, or one, and beyond that the oldest ends with its connection; a
 connection ends 30 s after its last answer, unless it waits for one and its peer reads; beyond 64 connections the one
 that was silent the longest is closed, so that idle peers do not block a new one. The console's connections keep the
 last two alike (`connection_class`).
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 REQUEST_BYTES_MAX = 8 * 1024
+UNREAD_BYTES_MAX = 64 << 20
+"""Of answers: the page of 30,000 groups has 22 MB."""
+SLICE_BYTES = 64 << 10
+"""What is written of an answer at once: the loop of the broker waits for as long as that takes."""
 CLOSE_S = 0.5
 LOOK_S = 0.01
 IDLE_S = 30.0
@@ -210,12 +215,34 @@ def _application(pages: Mapping[str, Page]) -> ASGIApp:
     from starlette.routing import Route
 
     known = " ".join(sorted(pages))
+    unread: dict[asyncio.Task[Any], int] = {}
+
+    class SlicedResponse(Response):
+        """A body that is written as its peer takes it."""
+
+        async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            unread[task] = len(self.body)
+            while sum(unread.values()) > UNREAD_BYTES_MAX and len(unread) > 1:
+                oldest = next(iter(unread))
+                del unread[oldest]
+                oldest.cancel()
+            try:
+                head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+                await send(head)
+                for begin in range(0, max(1, len(self.body)), SLICE_BYTES):
+                    piece = bytes(self.body[begin : begin + SLICE_BYTES])
+                    is_last = begin + SLICE_BYTES >= len(self.body)
+                    await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+            finally:
+                unread.pop(task, None)
 
     def response(request: Request, answer: Answer) -> Response:
         # Of a body nothing is read, so that nothing of it can be taken for the next request.
         has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
         headers = {"connection": "close"} if has_body else None
-        return Response(answer.body, answer.status, headers, answer.content_type)
+        return SlicedResponse(answer.body, answer.status, headers, answer.content_type)
 
     async def page(request: Request) -> Response:
         try:

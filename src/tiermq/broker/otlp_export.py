@@ -22,7 +22,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.clock import LINE_INTERVAL_S
 from tiermq.errors import BadConfig, install_hint
 from tiermq.metrics import HistogramChild, Metric, Registry
-from tiermq.service import Service
+from tiermq.service import SHORT_TURNS, Service
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -75,8 +75,10 @@ class OtlpExport(Service):
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         now_ns = time.time_ns()
-        metrics = [metric for each in self._registries() for metric in each.collected()]
-        done = self._exporter.export(metrics_data(metrics, self._resource, self._began_ns, now_ns))
+        with SHORT_TURNS:
+            metrics = [metric for each in self._registries() for metric in each.collected()]
+            data = metrics_data(metrics, self._resource, self._began_ns, now_ns)
+            done = self._exporter.export(data)  # Which encodes them here.
         if done is MetricExportResult.SUCCESS:
             return True
         if time.monotonic() >= self._next_line:

@@ -35,6 +35,7 @@ from tiermq.settings import (
     read_settings_text,
     read_toml,
     settings_of,
+    table_problems,
     unkept_promises,
 )
 from tiermq.tier.tier_config import WITHOUT_EFFECT as TIER_WITHOUT_EFFECT
@@ -156,10 +157,15 @@ def _has_no_effect(key: str) -> bool:
 
 
 def settings_in_toml(text: str, problems: list[str] | None = None) -> FileSettings:
-    """The settings of a TOML document. Values are not checked yet. Unknown keys are put into `problems`, or raise
-    BadConfig.
+    """The settings of a TOML document. Values are not checked yet.
+
+    Unknown keys and tables are put into `problems`, or raise BadConfig.
     """
     document = read_toml(text)
+    for problem in table_problems(document):
+        if problems is None:
+            raise BadConfig(problem)
+        problems.append(problem)
     found: dict[type[Configuration], Values] = {kind: {} for kind in (*PARTS, NameServerConfig)}
     entries: dict[str, str] = {}
     spelled: dict[str, str] = {}

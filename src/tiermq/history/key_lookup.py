@@ -8,12 +8,13 @@ the newest uploaded index file records how far each queue's log is indexed, and 
 returned as ranges of offsets, to be scanned. RocketMQ's index files have no companions: without one, nothing is taken
 to be covered. A cold range that the index does not cover is looked up on the hot side, if the store still has it.
 
-Cost of a key: two or three small reads of each index file whose time fits, however many segments there are.
+Cost of a key: two or three small reads of each index file whose time fits, however many segments there are. Where many
+keys cost more than a scan of their topic, nothing is looked up.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +45,13 @@ from tiermq.tier.metadata.metadata_values import Segment
 
 ITEMS_MAX = 1 << 18
 """A key with more items in one index file is found by a scan, which is then faster."""
+
+KEYS_LOOKED_UP = 100
+"""So many keys are always looked up in the tier's index."""
+
+LOOKUP_COST_BYTES = 128 << 10
+"""The overhead of a key in an index file (two or three small reads), in bytes that a scan reads meanwhile."""
+
 Broker = tuple[str, str]
 
 
@@ -69,6 +77,7 @@ class KeyIndex:
         self._cold: dict[tuple[str, str, str], dict[int, list[IndexItem]] | None] = {}
         self._hot: dict[tuple[Path, str], dict[int, list[tuple[int, RecordPlace]]]] = {}
         self._hot_covers: dict[Path, tuple[int, int]] = {}
+        self._topic_bytes: Counter[tuple[str, str, str]] = Counter()
 
     def find(self, queue: QueueHistory, side: Side, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
         """See `planning.KeyLookup`."""
@@ -155,13 +164,25 @@ class KeyIndex:
     def _items_of(
         self, cluster: str, broker: str, topic: str, uploaded: _Uploaded, counters: ScanCounters
     ) -> dict[int, list[IndexItem]] | None:
-        """Items of all wanted keys of a topic, by queue id; None when a file could not be read."""
+        """Items of all wanted keys of a topic, by queue id; None when no file can be read or a scan costs less."""
         name = (cluster, broker, topic)
         if name not in self._cold:
             files = [file for file in uploaded.files if file.segment.end_ms + 999 >= self._request.begin_ms]
-            counters.index_files_asked += len(files)
-            self._cold[name] = self._ask_files(files, topic)
+            if self._costs_more(len(files), name):
+                self._cold[name] = None
+            else:
+                counters.index_files_asked += len(files)
+                self._cold[name] = self._ask_files(files, topic)
         return self._cold[name]
+
+    def _costs_more(self, files: int, topic: tuple[str, str, str]) -> bool:
+        """Whether looking all keys up takes longer than a scan of the topic."""
+        if len(self._request.keys) <= KEYS_LOOKED_UP:
+            return False
+        if not self._topic_bytes:
+            for queue in self._catalog.queues():
+                self._topic_bytes[queue.key.cluster, queue.key.broker, queue.key.topic] += queue.cold_bytes
+        return len(self._request.keys) * files * LOOKUP_COST_BYTES > self._topic_bytes[topic]
 
     def _ask_files(self, files: Iterable[CompactedIndex], topic: str) -> dict[int, list[IndexItem]] | None:
         hashes = sorted({index_hash(topic, key) for key in self._request.keys})

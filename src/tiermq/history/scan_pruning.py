@@ -1,4 +1,4 @@
-"""Pruning: skips what a query's own conditions exclude. Never an error, never a lost row.
+"""Pruning: skips what a query's own conditions exclude. Never an error, never a lost row (but see `time_ranges`).
 
 Options select messages, and missing ones are reported. Pruning only skips what a reader would discard
 anyway: a topic that does not exist, or offsets beyond the end, simply give no rows.

@@ -3,8 +3,9 @@
     entries     100 @ 10:00      200 @ 10:05      300 @ 10:09
     ranges      [min, 100) ≤ 10:00   [100, 200) 10:00–10:05   [200, 300) 10:05–10:09   [300, max) ≥ 10:09
 
-Store times of a queue do not decrease, unless a clock was set back. Then entries disagree with their order, and each
-range gets the widest times that they allow, so that no message is left out.
+Store times of a queue do not decrease, unless a clock was set back. Where entries disagree with their order, each range
+gets the widest times that they allow. What a wrong clock did between two entries is not known here, and may be left out
+(docs/guarantees.md).
 The result must still be filtered row by row.
 """
 
