@@ -260,7 +260,7 @@ class Builder:
             unique = properties.get("UNIQ_KEY", "")
             if unique:
                 keys.insert(0, unique)
-            if len(keys) > index.room():
+            if keys and len(keys) > index.room():
                 return False
             for key in keys:
                 index.put(key_hash(f"{queue.topic}#{key}"), head.physical_offset, head.store_timestamp_ms)
