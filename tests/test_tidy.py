@@ -378,6 +378,17 @@ def test_no_name_has_a_word_that_the_field_does_not_use() -> None:
     assert found == set()
 
 
+def test_no_text_of_the_package_has_such_a_word() -> None:
+    """Docstrings, comments, help and error texts. Field names of RocketMQ are no words."""
+    words = re.compile(r"\b(?:told|tells|nobody|somebody|whoever|mended|anew)\b", re.IGNORECASE)
+    assert [
+        f"{shown(path)}:{number} {line.strip()[:80]}"
+        for path in python_files("src")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if words.search(line)
+    ] == []
+
+
 def value_text(value: ast.expr) -> str | None:
     """Equal texts for equal values; None for what is no value of its own."""
     if isinstance(value, ast.Attribute | ast.Name):

@@ -137,7 +137,7 @@ def test_a_table_that_no_frame_can_hold_is_refused_in_words_and_read_in_parts(
 
 def test_a_table_whose_pages_never_come_is_an_error() -> None:
     pages = table_pages.TablePages(21)
-    with pytest.raises(RemotingError, match="expected 5 entries as it says, found a page without any"):
+    with pytest.raises(RemotingError, match="expected 5 entries as announced, found a page without any"):
         pages.take({"totalTopicNum": "5"}, b'{"topicConfigTable":{},"dataVersion":{}}')
 
 

@@ -82,7 +82,7 @@ def test_what_was_produced_a_moment_ago_is_printed(tmp_path: Path, words: tuple[
             assert at.lines("consume", "orders", "--bodies", *words) == expected
 
 
-def test_json_tells_everything_of_a_message(tmp_path: Path) -> None:
+def test_json_reports_everything_of_a_message(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.broker.send("orders", b"\xff\x00", keys=["k"])
         [reported] = at.json_lines("consume", "orders")

@@ -264,7 +264,7 @@ def test_accounts_protect_the_name_server_beside_the_broker_too(tmp_path: Path) 
             assert root.request(wipe).code == ResponseCode.SUCCESS
 
 
-def test_a_broker_signs_what_it_tells_name_servers_elsewhere(tmp_path: Path) -> None:
+def test_a_broker_signs_what_it_sends_name_servers_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "acl.toml").write_text(ACCOUNTS)
     (tmp_path / "small.toml").write_text(SMALL_FILE)
     accounts = AccessFile(tmp_path / "acl.toml")

@@ -103,7 +103,7 @@ def test_a_task_names_the_segments_that_it_touches() -> None:
     assert found.counters.bytes_skipped == 94_000
 
 
-def test_times_prune_segments_and_stretches() -> None:
+def test_times_prune_segments_and_chunks() -> None:
     found = plan(cold(), begin_ms=460, end_ms=510)
     assert spans(found) == [(450, 525)]
     assert (found.counters.segments_planned, found.counters.segments_skipped) == (2, 8)

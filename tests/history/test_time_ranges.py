@@ -26,7 +26,7 @@ def test_every_message_of_the_time_stays(steps: list[int], chosen: set[int], beg
     assert all(low <= at < high for at in wanted)
 
 
-def test_a_stretch_is_bounded_by_the_entries_around_it() -> None:
+def test_a_chunk_is_bounded_by_the_entries_around_it() -> None:
     entries = [TimeEntry(0, 10, 0), TimeEntry(100, 20, 0), TimeEntry(200, 30, 0)]
     assert narrow_by_entries(entries, 21, 22, 0, 300) == (100, 200)
     assert narrow_by_entries(entries, 31, 99, 0, 300) == (200, 300)

@@ -196,6 +196,13 @@ def test_without_an_index_records_are_only_queued(kernel: ModuleType) -> None:
     assert bytes(world.index_buffer) == bytes(len(world.index_buffer))
 
 
+def test_a_record_without_keys_needs_no_room_in_the_index(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {"keys": "a"})
+    world.index.entry_limit = 0
+    assert step(world) == (world.appender.record_bytes(kernel.Message("T", b"x")), "SLOW")
+    assert queue_of(world).tail.position == 20
+
+
 def test_an_index_tail_puts_what_fits(kernel: ModuleType) -> None:
     buffer = bytearray(40 + 4 * 3 + 20 * 5)
     index = kernel.IndexTail(buffer, 3, 5)

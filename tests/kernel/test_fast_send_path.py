@@ -1,4 +1,4 @@
-"""Usual sends, stored and answered in one step: in both kernels, and whatever is not usual left alone."""
+"""Plain sends, stored and answered in one step: in both kernels, and all others left alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiermq.remoting.frame import decode_frame
 
 ADDED = encode_properties({"MSG_REGION": "R", "TRACE_ON": "true", "CLUSTER": "C"})
 BORN = bytes((10, 0, 0, 1, 0, 0, 4, 0))
-USUAL = b"UNIQ_KEY\x01K1\x02TAGS\x01a\x02WAIT\x01true\x02"
+PLAIN = b"UNIQ_KEY\x01K1\x02TAGS\x01a\x02WAIT\x01true\x02"
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)
 NAMES = st.sampled_from(
     ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "DELAY", "POP_CK", "CLUSTER", "TRACE_ON", "TRAN_MSG", "MSG_REGION", "TIMER_X",
@@ -39,9 +39,9 @@ DEFERRING = st.tuples(
     ),
 )  # fmt: skip
 PROPERTIES = st.one_of(
-    st.just(USUAL),
+    st.just(PLAIN),
     st.lists(DEFERRING | st.tuples(NAMES, VALUES), max_size=4).map(
-        lambda pairs: USUAL[:12] + "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+        lambda pairs: PLAIN[:12] + "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
     ),
     st.lists(st.sampled_from([b"UNIQ_KEY", b"\x01", b"\x02", b"K", b"\0", b"WAIT", b"true"]), max_size=9).map(b"".join),
 )
@@ -53,10 +53,10 @@ BATCHES = st.lists(
 
 
 def request_in(kernel: Any, **fields: Any) -> Any:
-    """A usual send, but for `fields`."""
+    """A plain send, but for `fields`."""
     values = {
         "code": 310, "opaque": 7, "producer_group": "G", "topic": "T", "default_topic": "D",
-        "default_topic_queue_nums": 4, "queue_id": 0, "sys_flag": 0, "born_ms": 5, "flag": 1, "properties": USUAL,
+        "default_topic_queue_nums": 4, "queue_id": 0, "sys_flag": 0, "born_ms": 5, "flag": 1, "properties": PLAIN,
         "body": b"body", "header_type": 0,
     }  # fmt: skip
     return kernel.SendRequest(**{**values, **fields})
@@ -72,8 +72,8 @@ def opaques_of(answers: bytes) -> list[int]:
     return found
 
 
-class Lane:
-    """A lane over a log in memory, with queue 0 and 1 of topic T known and four of its queues open."""
+class FastPath:
+    """A fast path over a log in memory, with queue 0 and 1 of topic T known and four of its queues open."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Lane:
         for name in (("SCHEDULE_TOPIC_XXXX", 0), ("SCHEDULE_TOPIC_XXXX", 2), ("rmq_sys_wheel_timer", 0)):
             self.world.bind(*name)
         self.world.bind("RMQ_SYS_TRANS_HALF_TOPIC", 0)
-        self.lane = kernel.FastSendPath(
+        self.path = kernel.FastSendPath(
             self.world.appender, added, 477, region, "true", properties_bytes_max, later or Later()
         )
         self.counts = [0, 0]
-        self.lane.open_topic("T", 4, self.counts)
+        self.path.open_topic("T", 4, self.counts)
 
 
 LATER = Later(3, lambda: True, 1_000, 86_400_000, "b1")
@@ -138,13 +138,13 @@ born_hosts = st.sampled_from([BORN, bytes(16) + b"\0\0\4\0", b"", b"xx"])
 def test_both_kernels_take_the_same_sends_and_give_the_same_bytes(
     batch: list[dict[str, Any]], born_host: bytes, options: dict[str, Any]
 ) -> None:
-    first, second = Lane(pure, **options), Lane(COMPILED, **options)
+    first, second = FastPath(pure, **options), FastPath(COMPILED, **options)
     for fields in batch:
-        answers = [each.lane.take(request_in(each.world.kernel, **fields), born_host) for each in (first, second)]
+        answers = [each.path.take(request_in(each.world.kernel, **fields), born_host) for each in (first, second)]
         assert answers[0] == answers[1]
-        assert first.lane.admits(request_in(pure, **fields)) is second.lane.admits(request_in(COMPILED, **fields))
+        assert first.path.admits(request_in(pure, **fields)) is second.path.admits(request_in(COMPILED, **fields))
     together = [
-        each.lane.take_all([request_in(each.world.kernel, **fields) for fields in batch], born_host)
+        each.path.take_all([request_in(each.world.kernel, **fields) for fields in batch], born_host)
         for each in (first, second)
     ]
     assert together[0] == together[1]
@@ -153,30 +153,30 @@ def test_both_kernels_take_the_same_sends_and_give_the_same_bytes(
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_properties_beyond_the_limit_are_left_to_the_general_way(kernel: ModuleType) -> None:
-    made = Lane(kernel, properties_bytes_max=len(USUAL) + len(ADDED))
-    assert made.lane.take(request_in(kernel), BORN) is not None
-    assert made.lane.take(request_in(kernel, properties=b"x\x01y\x02" + USUAL), BORN) is None
+def test_properties_beyond_the_limit_are_left_to_the_general_path(kernel: ModuleType) -> None:
+    made = FastPath(kernel, properties_bytes_max=len(PLAIN) + len(ADDED))
+    assert made.path.take(request_in(kernel), BORN) is not None
+    assert made.path.take(request_in(kernel, properties=b"x\x01y\x02" + PLAIN), BORN) is None
     own = b"UNIQ_KEY\x01K\x02"
-    room = len(USUAL) - len(own)
+    room = len(PLAIN) - len(own)
     for size, taken in ((room, True), (room + 1, False)):
         elements = [BatchElement(0, b"a", b""), BatchElement(0, b"b", b"x\x01".ljust(size - 1, b"y") + b"\x02")]
         body = encode_client_batch(elements)
-        answer = made.lane.take(request_in(kernel, properties=own, body=body, batch=True), BORN)
+        answer = made.path.take(request_in(kernel, properties=own, body=body, batch=True), BORN)
         assert (answer is not None) is taken
     assert made.counts[0] == 3
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("header_type", list(HeaderType))
-def test_a_usual_send_is_stored_and_answered_with_its_place(kernel: ModuleType, header_type: int) -> None:
-    made = Lane(kernel)
-    assert made.lane.take(request_in(kernel, header_type=header_type), BORN) is not None
-    answer = made.lane.take(request_in(kernel, header_type=header_type, body=b"second", opaque=-9), BORN)
+def test_a_plain_send_is_stored_and_answered_with_its_place(kernel: ModuleType, header_type: int) -> None:
+    made = FastPath(kernel)
+    assert made.path.take(request_in(kernel, header_type=header_type), BORN) is not None
+    answer = made.path.take(request_in(kernel, header_type=header_type, body=b"second", opaque=-9), BORN)
     first = decode_record(made.world.log(), 0)
     second = decode_record(made.world.log(), first.size)
     assert (second.body, second.queue_offset, second.physical_offset) == (b"second", 1, first.size)
-    assert second.encoded_properties == USUAL + ADDED
+    assert second.encoded_properties == PLAIN + ADDED
     assert decode_properties(second.encoded_properties)["MSG_REGION"] == "R"
     assert (second.born_host, second.flag, second.born_timestamp_ms) == ("10.0.0.1:1024", 1, 5)
     command = decode_frame(answer)
@@ -199,31 +199,31 @@ REAL = b"REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
 @pytest.mark.parametrize(
     ("deferring", "place", "properties"),
     [
-        (b"DELAY\x013\x02", ("SCHEDULE_TOPIC_XXXX", 2), USUAL + ADDED + b"DELAY\x013\x02"),
-        (b"DELAY\x0199\x02", ("SCHEDULE_TOPIC_XXXX", 2), USUAL + ADDED + b"DELAY\x013\x02"),
+        (b"DELAY\x013\x02", ("SCHEDULE_TOPIC_XXXX", 2), PLAIN + ADDED + b"DELAY\x013\x02"),
+        (b"DELAY\x0199\x02", ("SCHEDULE_TOPIC_XXXX", 2), PLAIN + ADDED + b"DELAY\x013\x02"),
         (
             b"TIMER_DELAY_SEC\x015\x02",
             ("rmq_sys_wheel_timer", 0),
-            b"TIMER_DELAY_SEC\x015\x02" + USUAL + ADDED + b"TIMER_OUT_MS\x011700000004000\x02",
+            b"TIMER_DELAY_SEC\x015\x02" + PLAIN + ADDED + b"TIMER_OUT_MS\x011700000004000\x02",
         ),
         (
             b"TIMER_DELIVER_MS\x011700000004001\x02",
             ("rmq_sys_wheel_timer", 0),
-            b"TIMER_DELIVER_MS\x011700000004001\x02" + USUAL + ADDED + b"TIMER_OUT_MS\x011700000004000\x02",
+            b"TIMER_DELIVER_MS\x011700000004001\x02" + PLAIN + ADDED + b"TIMER_OUT_MS\x011700000004000\x02",
         ),
         (
             b"TRAN_MSG\x01true\x02",
             ("RMQ_SYS_TRANS_HALF_TOPIC", 0),
-            b"TRAN_MSG\x01true\x02" + USUAL + ADDED + b"__transactionId__\x01K1\x02",
+            b"TRAN_MSG\x01true\x02" + PLAIN + ADDED + b"__transactionId__\x01K1\x02",
         ),
     ],
 )
 def test_a_deferred_send_is_stored_with_what_defers_it_and_names_its_own_queue(
     kernel: ModuleType, deferring: bytes, place: tuple[str, int], properties: bytes
 ) -> None:
-    made = Lane(kernel, later=LATER)
+    made = FastPath(kernel, later=LATER)
     sys_flag = 4 if b"TRAN" in deferring else 0
-    answer = made.lane.take(request_in(kernel, queue_id=1, properties=deferring + USUAL, sys_flag=sys_flag), BORN)
+    answer = made.path.take(request_in(kernel, queue_id=1, properties=deferring + PLAIN, sys_flag=sys_flag), BORN)
     stored = decode_record(made.world.log(), 0)
     assert (stored.topic, stored.queue_id, stored.queue_offset, stored.sys_flag) == (*place, 0, 0)
     assert stored.encoded_properties == properties + REAL
@@ -250,15 +250,15 @@ UNUSUAL: list[dict[str, Any]] = [
     {"sys_flag": 4},
     {"sys_flag": 0x80},
     {"properties": b""},
-    {"properties": USUAL[:-1]},
+    {"properties": PLAIN[:-1]},
     {"properties": b"UNIQ_KEY\x01\x02"},
-    {"properties": USUAL + b"UNIQ_KEY\x01K2\x02"},
-    {"properties": USUAL + b"DELAY\x013\x02"},
-    {"properties": USUAL + b"CLUSTER\x01mine\x02"},
-    {"properties": USUAL + b"TIMER_DELAY_MS\x015\x02"},
+    {"properties": PLAIN + b"UNIQ_KEY\x01K2\x02"},
+    {"properties": PLAIN + b"DELAY\x013\x02"},
+    {"properties": PLAIN + b"CLUSTER\x01mine\x02"},
+    {"properties": PLAIN + b"TIMER_DELAY_MS\x015\x02"},
     {"properties": b"UNIQ_KEY\x01K\x02WAIT\x01false\x02"},
-    {"properties": USUAL + b"INNER_NUM\x013\x02"},
-    {"properties": USUAL + b"a\0\x01b\x02"},
+    {"properties": PLAIN + b"INNER_NUM\x013\x02"},
+    {"properties": PLAIN + b"a\0\x01b\x02"},
     {"properties": b"UNIQ_KEY\x01\xc3\xa9\x02"},
 ]
 
@@ -266,17 +266,17 @@ UNUSUAL: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("fields", UNUSUAL, ids=lambda fields: str(fields)[:40])
 def test_an_unusual_send_is_left_alone_and_nothing_is_stored(kernel: ModuleType, fields: dict[str, Any]) -> None:
-    made = Lane(kernel)
+    made = FastPath(kernel)
     before = made.world.log()
-    assert made.lane.take(request_in(kernel, **fields), BORN) is None
-    assert made.lane.take_all([request_in(kernel, **fields), request_in(kernel)], BORN) == (0, b"")
+    assert made.path.take(request_in(kernel, **fields), BORN) is None
+    assert made.path.take_all([request_in(kernel, **fields), request_in(kernel)], BORN) == (0, b"")
     assert made.world.log() == before
     assert (made.counts, made.world.refusals, made.world.tails[0].position) == ([0, 0], [], 0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_sends_are_taken_up_to_the_first_that_must_wait_for_its_turn(kernel: ModuleType) -> None:
-    made = Lane(kernel, file_size=1 << 16)
+    made = FastPath(kernel, file_size=1 << 16)
     frames = [
         request_in(kernel, opaque=1),
         request_in(kernel, opaque=2, is_oneway=True),
@@ -284,50 +284,50 @@ def test_sends_are_taken_up_to_the_first_that_must_wait_for_its_turn(kernel: Mod
         kernel.Frame(0, b"{}", b""),
         request_in(kernel, opaque=4),
     ]
-    taken, answers = made.lane.take_all(frames, BORN)
+    taken, answers = made.path.take_all(frames, BORN)
     assert (taken, made.counts[0]) == (3, 3)
     assert opaques_of(answers) == [1, 3]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_thousand_answers_of_one_read_are_joined(kernel: ModuleType) -> None:
-    made = Lane(kernel, file_size=1 << 20)
-    taken, answers = made.lane.take_all([request_in(kernel, opaque=number) for number in range(1000)], BORN)
+    made = FastPath(kernel, file_size=1 << 20)
+    taken, answers = made.path.take_all([request_in(kernel, opaque=number) for number in range(1000)], BORN)
     assert (taken, opaques_of(answers)) == (1000, list(range(1000)))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_nothing_is_taken_while_the_lane_the_topic_or_the_gate_is_closed(kernel: ModuleType) -> None:
-    made = Lane(kernel)
-    made.lane.is_open = False
-    assert made.lane.take(request_in(kernel), BORN) is None
-    made.lane.is_open = True
+def test_nothing_is_taken_while_the_fast_path_the_topic_or_the_gate_is_closed(kernel: ModuleType) -> None:
+    made = FastPath(kernel)
+    made.path.is_open = False
+    assert made.path.take(request_in(kernel), BORN) is None
+    made.path.is_open = True
     made.world.appender.closed = True
-    assert made.lane.take(request_in(kernel), BORN) is None
+    assert made.path.take(request_in(kernel), BORN) is None
     made.world.appender.closed = False
-    made.lane.close_topic("T")
-    made.lane.close_topic("T")
-    assert made.lane.take(request_in(kernel), BORN) is None
-    made.lane.open_topic("T", 1, made.counts)
-    assert made.lane.take(request_in(kernel, queue_id=1), BORN) is None
-    assert made.lane.take(request_in(kernel), BORN) is not None
+    made.path.close_topic("T")
+    made.path.close_topic("T")
+    assert made.path.take(request_in(kernel), BORN) is None
+    made.path.open_topic("T", 1, made.counts)
+    assert made.path.take(request_in(kernel, queue_id=1), BORN) is None
+    assert made.path.take(request_in(kernel), BORN) is not None
     assert made.world.tails[0].position == made.counts[1]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("region", ["", 'a"b', "é", "x" * 513])
-def test_a_region_that_must_be_escaped_leaves_every_send_to_the_general_way(kernel: ModuleType, region: str) -> None:
-    made = Lane(kernel, region=region)
-    assert made.lane.take(request_in(kernel), BORN) is None
+def test_a_region_that_must_be_escaped_leaves_every_send_to_the_general_path(kernel: ModuleType, region: str) -> None:
+    made = FastPath(kernel, region=region)
+    assert made.path.take(request_in(kernel), BORN) is None
     assert made.counts == [0, 0]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_put_that_is_to_be_timed_goes_the_general_way_and_dispatch_is_woken(kernel: ModuleType) -> None:
+def test_a_put_that_is_to_be_timed_goes_the_general_path_and_dispatch_is_woken(kernel: ModuleType) -> None:
     timed: list[Any] = []
-    made = Lane(kernel, file_size=1 << 20, sample=lambda message: timed.append(message))
+    made = FastPath(kernel, file_size=1 << 20, sample=lambda message: timed.append(message))
     made.world.appender.reput_idle = True
-    while made.lane.take(request_in(kernel), BORN) is not None:
+    while made.path.take(request_in(kernel), BORN) is not None:
         assert made.counts[0] < 3000
     assert (timed, made.world.wakes) == ([], 1)
     assert 1023 <= made.counts[0] <= 1024
@@ -336,10 +336,10 @@ def test_a_put_that_is_to_be_timed_goes_the_general_way_and_dispatch_is_woken(ke
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("header_type", list(HeaderType))
 @pytest.mark.parametrize("count", [1, 16, 500])
-def test_a_usual_batch_is_stored_side_by_side_and_answered_with_all_its_places(
+def test_a_plain_batch_is_stored_side_by_side_and_answered_with_all_its_places(
     kernel: ModuleType, header_type: int, count: int
 ) -> None:
-    made = Lane(kernel, file_size=1 << 20)
+    made = FastPath(kernel, file_size=1 << 20)
     body = encode_client_batch(BatchElement(n, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in range(count))
     frames = [
         request_in(kernel, header_type=header_type),
@@ -347,7 +347,7 @@ def test_a_usual_batch_is_stored_side_by_side_and_answered_with_all_its_places(
         request_in(kernel, header_type=header_type, batch=True, body=body, opaque=9, is_oneway=True),
         request_in(kernel, header_type=header_type, opaque=10),
     ]
-    taken, answers = made.lane.take_all(frames, BORN)
+    taken, answers = made.path.take_all(frames, BORN)
     assert (taken, opaques_of(answers)) == (4, [7, 8, 10])
     at, places, log = 0, [], made.world.log()
     for number in range(2 + 2 * count):
@@ -356,7 +356,7 @@ def test_a_usual_batch_is_stored_side_by_side_and_answered_with_all_its_places(
         if 1 <= number <= count:
             places.append(f"7F00000100002A9F{at:016X}")
             assert (record.body, record.flag) == (b"%d" % (number - 1), number - 1)
-            assert record.encoded_properties == b"KEYS\x01k%d\x02" % (number - 1) + USUAL + ADDED
+            assert record.encoded_properties == b"KEYS\x01k%d\x02" % (number - 1) + PLAIN + ADDED
         at += record.size
     assert made.counts == [2 + 2 * count, at]
     second = answers[4 + int.from_bytes(answers[:4], "big") :]
@@ -373,10 +373,10 @@ def test_a_usual_batch_is_stored_side_by_side_and_answered_with_all_its_places(
 def test_a_batch_with_a_broker_s_property_in_one_message_is_left_alone(
     kernel: ModuleType, name: bytes, form: bytes
 ) -> None:
-    made = Lane(kernel, file_size=1 << 20)
+    made = FastPath(kernel, file_size=1 << 20)
     elements = [BatchElement(0, b"x", b"KEYS\x01k\x02"), BatchElement(0, b"y", form % name)]
-    assert made.lane.take(request_in(kernel), BORN) is not None
+    assert made.path.take(request_in(kernel), BORN) is not None
     for order in (elements, elements[::-1]):
-        assert made.lane.take(request_in(kernel, batch=True, body=encode_client_batch(order)), BORN) is None
+        assert made.path.take(request_in(kernel, batch=True, body=encode_client_batch(order)), BORN) is None
     assert made.counts[0] == 1
-    assert made.lane.take(request_in(kernel, batch=True, body=encode_client_batch(elements[:1])), BORN) is not None
+    assert made.path.take(request_in(kernel, batch=True, body=encode_client_batch(elements[:1])), BORN) is not None

@@ -155,7 +155,7 @@ def test_a_send_is_the_one_that_the_general_codec_reads(kernel: ModuleType, comm
 @pytest.mark.skipif(COMPILED is None, reason="the compiled kernel is not built")
 @pytest.mark.parametrize("header_type", HeaderType)
 @pytest.mark.parametrize("code", [10, 310, 320])
-def test_usual_sends_are_parsed_at_once(code: int, header_type: int) -> None:
+def test_plain_sends_are_parsed_at_once(code: int, header_type: int) -> None:
     assert COMPILED is not None
     values = [
         "group",
@@ -206,7 +206,7 @@ def test_an_acknowledgement_is_the_one_that_the_general_codec_reads(
 @pytest.mark.skipif(COMPILED is None, reason="the compiled kernel is not built")
 @pytest.mark.parametrize("header_type", HeaderType)
 @pytest.mark.parametrize("more", ["", " 7", " 7 123456 more"])
-def test_usual_acknowledgements_are_parsed_at_once(more: str, header_type: int) -> None:
+def test_plain_acknowledgements_are_parsed_at_once(more: str, header_type: int) -> None:
     assert COMPILED is not None
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "3", "offset": "7", "bname": "b1"}
     ext["extraInfo"] = "5 1700000000000 60000 2 0 b1 3" + more

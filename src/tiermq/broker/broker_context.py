@@ -149,7 +149,7 @@ class BrokerContext:
     settings_file: Path | None = None
     """The file that the broker was started with: changed settings are written there."""
     protection: Mapping[str, str] = field(default_factory=dict)
-    """Settings of RocketMQ that ask for the protection that this broker has: whoever copies its settings has them."""
+    """Settings of RocketMQ that ask for the protection that this broker has: copied settings have them."""
     with_name_server: bool = False
     """Whether `namesrv_addr` is a name server of this process or its supervisor, and gone with it."""
 

@@ -335,7 +335,7 @@ class ElectedBroker:
     def _decided(self, decision: Decision) -> None:
         broker, applied = self.broker, self._applied
         if broker is not None and applied is not None and _is_same_role(applied, decision):
-            broker.replication.take_decision(decision)  # At once, and also if it says nothing new.
+            broker.replication.take_decision(decision)  # At once, and also if nothing in it is new.
         with self._changed:
             self._decision = decision
             self._changed.notify_all()

@@ -6,7 +6,7 @@ Names, labels and buckets are those of /metrics. Sums are cumulative since the s
 Headers, certificates, compression and the time limit of a request come from OpenTelemetry's own variables
 (`OTEL_EXPORTER_OTLP_HEADERS` …), resource attributes from `OTEL_RESOURCE_ATTRIBUTES`.
 
-One thread of its own: a collector that does not answer delays nobody. What it did not take is not kept, since the next
+One thread of its own: a collector that does not answer delays no request. What it did not take is dropped: the next
 sums contain it.
 """
 

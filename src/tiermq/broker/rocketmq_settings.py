@@ -118,7 +118,7 @@ GUARANTEES = (
     "tieredStoreFilePath",
     "fileReservedTime",
 )
-"""Settings that are kept, and whose misspelling would start a broker that is less safe than its file says."""
+"""Settings that are kept, and whose misspelling would start a broker that is less safe than its file states."""
 
 
 def metrics_settings(entries: Mapping[str, str]) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def _check_places(
 ) -> None:
     """The store must be free, and the tier give access. Raises StoreLocked, TierError."""
     if os.path.exists(lock := f"{directory}/lock"):
-        StoreLock(lock).release()  # Who has the store says more than who has its port.
+        StoreLock(lock).release()  # The owner of the store is better news than the owner of its port.
     if tier and not options["tier_later"]:
         reads = config.read_only or StoreConfig(**file.store).broker_role is BrokerRole.SLAVE
         check_access(tier, TierConfig(**file.tier), config, reads=reads)

@@ -74,7 +74,7 @@ class Watchdog:
         wanted_us, of = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
         is_wanted = wanted_us.isdigit() and int(wanted_us) > 0 and of in ("", str(os.getpid()))
         self.period_s = int(wanted_us) / 3e6 if is_wanted else None
-        """None: nobody watches."""
+        """None: no supervisor watches."""
         self._next_s = time.monotonic()
 
     def look(self) -> None:

@@ -26,7 +26,7 @@ def sql(
 ) -> None:
     """Query history in DuckDB's SQL, in this process. Every topic is a table; `messages` is all of them.
 
-    Starts at once, and needs neither Spark nor Java: for queries that read up to some gigabytes. A note says when a
+    Starts at once, and needs neither Spark nor Java: for queries that read up to some gigabytes. A note states when a
     query reads more than one process should; `tiermq pipeline sql` runs it on Spark.
 
     A table's name is its topic, in double quotes where it is no plain identifier: "a-b". A name in lower case and

@@ -121,7 +121,7 @@ class DrawnLine:
 
 @contextmanager
 def drawn_line(*, quiet: bool = False) -> Iterator[DrawnLine | None]:
-    """A line to draw progress on, taken away at the end; None where nobody watches."""
+    """A line to draw progress on, taken away at the end; None where stderr is no terminal."""
     if quiet or not is_watched():
         yield None
         return

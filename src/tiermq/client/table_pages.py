@@ -51,7 +51,7 @@ class TablePages:
         entries = object_in(page.get(self._name), self._name)
         known = self._document.get(self._name)
         if not known and not entries and as_int(total) > 0:
-            raise RemotingError(f"{self._name}: expected {total[:20]} entries as it says, found a page without any")
+            raise RemotingError(f"{self._name}: expected {total[:20]} entries as announced, found a page without any")
         if known and page.get("dataVersion") == self._document.get("dataVersion"):
             entries = {**known, **entries}
             self.is_whole = len(entries) == len(known)  # Nothing more comes.

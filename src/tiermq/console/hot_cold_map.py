@@ -172,7 +172,7 @@ def _holes(logs: Sequence[Segment]) -> list[Range]:
 
 
 def _bad(logs: Sequence[Segment], damaged: Mapping[str, str]) -> list[Range]:
-    """Segments with bytes that are not what was written; which, the text says."""
+    """Segments with bytes that are not what was written; which, the text names."""
     return [
         (log.begin_offset, log.end_offset, damaged[log.key.path])
         for log in logs

@@ -327,7 +327,7 @@ class QueueTable:
 
     def sync_all(self) -> bool:
         """Make all queues durable by few calls, whatever else their file systems have to write. False where that cannot
-        be done: flush each queue. For a store that nobody writes to.
+        be done: flush each queue. For a store without a writer.
         """
         parts = [part for queue in self.all_queues() for part in _parts_of(queue)]
         changed = self._names.changed

@@ -195,7 +195,7 @@ class ControllerProcessor:
 
     @serves(RequestCode.CONTROLLER_GET_METADATA_INFO, access=ANY_ACCOUNT)
     def controller_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Every controller decides by itself, so each is the leader of whoever asks it."""
+        """Every controller decides by itself, so each is the leader for its clients."""
         host, port = connection.local
         address = self.config.advertised_address or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         return request.respond(

@@ -108,7 +108,7 @@ class Heartbeats:
         return gone
 
     def listen_again(self) -> None:
-        """The process was suspended: what it did not hear meanwhile says nothing."""
+        """The process was suspended: what it did not hear meanwhile means nothing."""
         with self._lock:
             self._since_s = self._clock.monotonic()
             self._heard.clear()

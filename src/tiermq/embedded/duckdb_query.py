@@ -3,7 +3,7 @@
 Each reference to a table is scanned separately, with what the query's own conditions leave of it and only the columns
 that it can need, as `tiermq pipeline sql` does on Spark (`pipeline/sql/query_tables`). DuckDB applies every condition
 again, so pruning never decides what the answer is. One process does the work: for very much data Spark is the better
-engine, and `advice` says so before anything is read.
+engine, and `advice` reports it before anything is read.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def query_history(
 ) -> JobReport:
     """Run a query; the report is that of `tiermq.spark.sql.sql`: its `details` have `columns` and `rows`, fit for JSON.
 
-    A note in `details["notes"]` says when Spark is the better engine. A dry run plans the scans, and reads nothing.
+    A note in `details["notes"]` states when Spark is the better engine. A dry run plans the scans, and reads nothing.
     Raises BadOption for a query that cannot be, BadHistory, and what a scan raises.
     """
     place = spec.place

@@ -1,6 +1,6 @@
 """HistoryDataset: messages of a history as a pyarrow Dataset, so that engines read only what they need.
 
-An engine that scans a Dataset names the columns that it wants and a filter. Columns that nobody wants are not decoded.
+An engine that scans a Dataset names the columns that it wants and a filter. Other columns are not decoded.
 Of the filter, comparisons of topic, brokerName, queueId, queueOffset, storeTimestamp, tags and uniqKey with literals
 prune segments, ranges and index look-ups before anything is read, by the rules of `pipeline/sql/query_tables`; then all
 of it is applied to each row, so pruning never decides what the answer is.

@@ -344,7 +344,7 @@ class MessageStore:
 
     @property
     def _arrivals(self) -> Arrivals:
-        """What tells waiting readers about new messages."""
+        """What notifies waiting readers of new messages."""
         with self._once:
             if self._made_arrivals is None:
                 self._made_arrivals = Arrivals()

@@ -8,7 +8,7 @@ from tiermq.errors import TierMQError, install_hint
 
 
 def require(module: str, extra: str) -> None:
-    """Raise TierMQError, which says what to install, when a library is missing."""
+    """Raise TierMQError, which names what to install, when a library is missing."""
     if importlib.util.find_spec(module) is None:
         raise TierMQError(f"this needs {module}, which is not installed: {install_hint(extra)}")
 

@@ -14,7 +14,7 @@ Invariants:
 * What a peer can send without an answer (resets, pings, settings, header blocks, empty frames) is counted, by what it
   costs: `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
 * Of a call with `on_taken` one of `on_taken` and `on_lost` is called: what was written may still be lost with the
-  connection, so a ping leaves behind the outcome, at most one at a time, and its answer says that all before it came.
+  connection, so a ping leaves behind the outcome, at most one at a time, and its answer proves that all before it came.
 * Header blocks are decoded in the order in which they came, also those of streams that are refused: they change the
   state of the decoder. Blocks that leave are literals, which need no state.
 """
@@ -150,7 +150,7 @@ class Http2Connection(Connection):
     def __init__(
         self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop, handle: Handle, proxies: Networks = ()
     ) -> None:
-        """`proxies`: peers that pass connections on, each with a header that says whose it is."""
+        """`proxies`: peers that pass connections on, each with a header that names its peer."""
         super().__init__(owner, loop)
         self._handle = handle
         self._proxies = proxies
@@ -174,7 +174,7 @@ class Http2Connection(Connection):
         self._control_frames = 0
         self._control_since_s = 0.0
         self.caller: object = None
-        """Who made the last call, as whoever serves calls knows it."""
+        """Who made the last call, as the service of the calls knows it."""
 
     # Reading.
 

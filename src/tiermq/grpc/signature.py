@@ -3,7 +3,7 @@
     authorization: MQv2-HMAC-SHA1 Credential=<key>[/…], SignedHeaders=x-mq-date-time, Signature=<hex>
     Signature    = hex(HMAC-SHA1(secret, the text of x-mq-date-time))
 
-The date is signed and nothing else is, so a signature can be used again by whoever reads it: TLS keeps it secret. Its
+The date is signed and nothing else is, so a signature can be used again by any reader of it: TLS keeps it secret. Its
 age is not checked, since clients write their local time as if it were UTC.
 """
 

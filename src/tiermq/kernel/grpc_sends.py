@@ -47,7 +47,7 @@ class GrpcSendReader:
     def read(self, data: bytes, peer: bytes, now_ms: int) -> tuple[SendRequest, bytes] | None:
         """The send, without a queue, and the message's id; None for one that needs the general path.
 
-        `peer` is where the message was made unless it says so itself, `now_ms` when.
+        `peer` is where the message was made unless it names that itself, `now_ms` when.
         """
         try:
             return self._read(data, peer, now_ms)

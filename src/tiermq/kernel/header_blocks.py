@@ -6,8 +6,8 @@
 
 The Huffman code and the fixed part of the table are the owner's (`HeaderCodes`).
 
-Invariants: the table holds at most `TABLE_BYTES`, counted as the RFC says; a block has at most so many bytes of fields
-as its owner says, however small it is; what is no block raises BadBlock, and the connection ends.
+Invariants: the table holds at most `TABLE_BYTES`, counted as in the RFC; a block has at most so many bytes of fields
+as its owner allows, however small it is; what is no block raises BadBlock, and the connection ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tiermq.errors import RemotingError
 
 TABLE_BYTES = 4_096
-"""As the settings of HTTP/2 have it, unless a server says otherwise."""
+"""As the settings of HTTP/2 have it, unless a server chooses otherwise."""
 ENTRY_BYTES = 32
 """Added to the length of each field."""
 NUMBER_MAX = 1 << 24

@@ -71,7 +71,7 @@ SHARED_ITEMS_MIN = 100_000
 """Of an index file that one processor makes while others make theirs of the same wave."""
 
 SLOTS_MIN = 64
-STRETCH_BYTES = 64 * 1024 * 1024
+KEY_CHUNK_BYTES = 64 * 1024 * 1024
 
 
 class BrokerIndex:
@@ -179,7 +179,7 @@ class BrokerIndex:
         log = (logs[0].key.base, max(row.end for row in logs)) if logs else None
         return self.held.metadata.topic(queue.topic), log
 
-    def works(self, queue: QueueKey, ranges: Sequence[LogRange], stretch_bytes: int = STRETCH_BYTES) -> list[KeyWork]:
+    def works(self, queue: QueueKey, ranges: Sequence[LogRange], chunk_bytes: int = KEY_CHUNK_BYTES) -> list[KeyWork]:
         """The missing ranges of a queue's log as works of a KeyTask."""
         metadata = self.held.metadata
         topic, row = metadata.topic(queue.topic), metadata.queue(queue)
@@ -197,7 +197,7 @@ class BrokerIndex:
                 tuple(row for row in units if _holds(row, each)),
                 is_last=each.to_offset >= offsets[1],
             )
-            for each in log_chunks(ranges, metadata.time_entries(queue), offsets, stretch_bytes)
+            for each in log_chunks(ranges, metadata.time_entries(queue), offsets, chunk_bytes)
         ]
 
     # New files

@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
     def send(self, command: RemotingCommand) -> None:
         """Send, together with other data of this loop iteration. A closed connection takes it and drops it.
 
-        A peer closes the connection at a frame that is too long: it gets an answer that says so instead.
+        A peer closes the connection at a frame that is too long: it gets an answer with the reason instead.
         """
         if len(command.body) >= FRAME_BYTES_MAX - BESIDE_BODY_BYTES and command.flag & FLAG_RESPONSE:
             remark = (

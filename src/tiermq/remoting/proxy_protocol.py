@@ -1,4 +1,4 @@
-"""PROXY protocol, versions 1 and 2: how a load balancer says whose connection it passes on.
+"""PROXY protocol, versions 1 and 2: how a load balancer names the peer whose connection it passes on.
 
     PROXY TCP4 203.0.113.7 198.51.100.1 4711 8081\\r\\n               version 1; then the peer's bytes
     signature 12 | version, command u8 | family u8 | length u16 | addresses, more    version 2; the same
@@ -39,7 +39,7 @@ Address = tuple[str, int]
 
 
 class Header(NamedTuple):
-    """What a header says: the ends of the connection that was passed on; None keeps those of the load balancer's own,
+    """The contents of a header: ends of the connection that was passed on; None keeps those of the load balancer's own,
     which looks whether the server is there.
     """
 

@@ -262,7 +262,7 @@ class HaSlave:
             now_s = self._clock.monotonic()
             was_ready = stream.is_ready
             if count == 0:
-                raise EOFError("it closed the connection; its log says why, if this one is no copy of it")
+                raise EOFError("it closed the connection; its log has the reason, if this one is no copy of it")
             if count > 0:
                 read_s = now_s
                 self.last_read_ms = self._clock.now_ms()
@@ -330,7 +330,7 @@ class HaSlave:
             )
         epochs.cut(end)  # The log was cut, and the file not yet.
         for entry in answer.entries:
-            # Also one without bytes: whoever is elected next shares it with a master that has written in it since.
+            # Also one without bytes: the next elected master shares it with a master that has written in it since.
             if entry.start <= end:
                 epochs.append(*entry)
         epochs.learn(terms)

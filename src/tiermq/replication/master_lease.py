@@ -204,8 +204,8 @@ def why_not_take(
     left_s = (lease.term_ms - seen_ms) / 1000
     if lease.epoch > EPOCH_MAX:
         return (
-            f"expected the epoch of an election, found {lease.epoch} in the lease, which no replica wrote: somebody "
-            "else writes here. Remove the lease, and `tiermq broker promote --accept-loss` at the replica with the "
+            f"expected the epoch of an election, found {lease.epoch} in the lease, which no replica wrote: another "
+            "program writes here. Remove the lease, and `tiermq broker promote --accept-loss` at the replica with the "
             "longest log"
         )
     if lease.is_new and not lease.members:

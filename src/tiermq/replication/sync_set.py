@@ -78,7 +78,7 @@ class SyncSet:
     def note_recorded(self, members: frozenset[int], number: int) -> None:
         """The election has this set, by the proposal of this number; 0: by none."""
         if number < self.number:
-            return  # Of an older recording: what it says is over.
+            return  # Of an older recording: it no longer holds.
         self.is_recorded, self.number = True, number
         self.recorded = members | {self.own}
         self._is_proposed, self._unsettled = False, frozenset()

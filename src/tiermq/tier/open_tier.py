@@ -212,7 +212,7 @@ def _named(config: TierConfig, metadata: MetadataStore, cluster: str, broker: st
 class KnownTier(NamedTuple):
     """A store's metadata of its tier, with the broker's names. `is_lost`: they were read from the tier, or must be.
 
-    `is_latest`: by the lease, nobody else has written the tier since. True for a store that will not acquire one.
+    `is_latest`: by the lease, no other writer has changed the tier since. True for a store that will not acquire one.
     """
 
     config: TierConfig

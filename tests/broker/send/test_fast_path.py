@@ -1,4 +1,4 @@
-"""The lane for usual sends against the general way: the same records, the same answers, over the wire."""
+"""The fast path against the general path: the same records, the same answers, over the wire."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """One that delivers nothing that waits: its puts are counted."""
     config = broker_config(timer_stop_dequeue=True, message_delay_level="1h 2h 3h")
     store = {"flush_disk_type": request.param, "clock": ManualClock(NOW_MS)}
-    with running(tmp_path_factory.mktemp("lane"), config=config, **store) as made:
+    with running(tmp_path_factory.mktemp("fast"), config=config, **store) as made:
         made.parts.topics.put(TopicConfig("T", 4, 4))
         yield made
 
 
-def lane_of(broker: Broker) -> Any:
+def fast_path_of(broker: Broker) -> Any:
     return next(each for each in broker.processors if isinstance(each, SendProcessor)).fast_path
 
 
@@ -93,25 +93,25 @@ def outcome(broker: Broker, producer: Producer, command: RemotingCommand) -> tup
 @pytest.mark.parametrize("header_type", list(HeaderType))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SENDS, min_size=1, max_size=3))
-def test_a_send_that_the_lane_takes_is_stored_and_answered_as_the_general_way_does(
+def test_a_send_that_the_fast_path_takes_is_stored_and_answered_as_the_general_path_does(
     broker: Broker, header_type: int, sends: list[dict[str, Any]]
 ) -> None:
-    lane = lane_of(broker)
+    fast_path = fast_path_of(broker)
     with Producer(broker, header_type) as producer:
         for queue in range(4):
             producer.send(queue=queue)
         for fields in sends:
             quick = outcome(broker, producer, send_command(**fields))
-            lane.is_open = False
+            fast_path.is_open = False
             try:
                 assert outcome(broker, producer, send_command(**fields)) == quick
             finally:
-                lane.is_open = True
+                fast_path.is_open = True
 
 
-@pytest.mark.skipif(KERNEL == "pure", reason="its frames reach the lane by the handler")
+@pytest.mark.skipif(KERNEL == "pure", reason="its frames reach the fast path by the handler")
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(tmp_path: Path, flush: str) -> None:
+def test_a_plain_send_takes_the_fast_path_and_the_broker_counts_it(tmp_path: Path, flush: str) -> None:
     seen: list[object] = []
     with running(tmp_path, flush_disk_type=flush) as broker, Producer(broker) as producer:
         processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
@@ -127,14 +127,14 @@ def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(tmp_path: Path, 
     assert processor.counts.of("T") == (before[0] + 1, before[1] + size)
 
 
-def test_a_half_goes_by_the_lane_after_its_producer_s_heartbeat(
+def test_a_half_takes_the_fast_path_after_its_producer_s_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was stored by the general way from the first heartbeat on, also where no broker has accounts."""
+    """It was stored by the general path from the first heartbeat on, also where no broker has accounts."""
     half: dict[str, Any] = {"properties": "TRAN_MSG\x01true\x02UNIQ_KEY\x01KEY1\x02PGROUP\x01PG\x02", "sys_flag": 4}
 
     def refuse(*_call: object) -> None:
-        raise RequestRefused("expected the lane, found the general way")
+        raise RequestRefused("expected the fast path, found the general path")
 
     with running(tmp_path) as broker, Producer(broker) as producer:
         processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
@@ -173,10 +173,10 @@ ELEMENTS = st.builds(
     st.sampled_from([0, 3, 4]),
     st.sampled_from([0, 1, 4]),
 )
-def test_a_batch_that_the_lane_takes_is_stored_and_answered_as_the_general_way_does(
+def test_a_batch_that_the_fast_path_takes_is_stored_and_answered_as_the_general_path_does(
     broker: Broker, header_type: int, body: bytes, properties: str, queue: int, sys_flag: int
 ) -> None:
-    lane, local = lane_of(broker), broker.parts.local
+    fast_path, local = fast_path_of(broker), broker.parts.local
 
     def sent() -> tuple[Any, ...]:
         puts = local.put_count
@@ -205,14 +205,14 @@ def test_a_batch_that_the_lane_takes_is_stored_and_answered_as_the_general_way_d
         for each in range(4):
             producer.send(queue=each)
         quick = sent()
-        lane.is_open = False
+        fast_path.is_open = False
         try:
             assert sent() == quick
         finally:
-            lane.is_open = True
+            fast_path.is_open = True
 
 
-def test_usual_batches_go_by_the_lane_and_are_counted(tmp_path: Path) -> None:
+def test_plain_batches_take_the_fast_path_and_are_counted(tmp_path: Path) -> None:
     body = encode_client_batch(BatchElement(0, b"%d" % number, b"") for number in range(16))
     with running(tmp_path) as broker, Producer(broker) as producer:
         broker.parts.topics.put(TopicConfig("T", 4, 4))

@@ -54,7 +54,7 @@ def test_the_page_needs_nothing_but_itself() -> None:
     assert not re.search(r"url\((?!#)|@import|//", re.sub(r"s3://\S*", "", text))
 
 
-def test_the_page_tells_the_numbers() -> None:
+def test_the_page_reports_the_numbers() -> None:
     timeline = timeline_of()
     reported = " ".join(Words(page(account_of(timeline), timeline)).texts)
     for expected in ("1,000 messages went the whole way", "by SQL", "differs", "agrees", "abd", "50.00", SQL[:20]):

@@ -126,7 +126,7 @@ def test_an_offload_leaves_out_a_queue_that_a_newer_program_writes(place: Place)
     assert (found.exit_code, "found 99" in found.output) == (1, True), found.output
 
 
-def test_a_verification_tells_of_what_a_newer_program_writes_and_reads_the_rest(place: Place) -> None:
+def test_a_verification_reports_what_a_newer_program_writes_and_reads_the_rest(place: Place) -> None:
     make_newer(place)
     for more in ([], ["--repair"]):
         before = place.contents()

@@ -38,7 +38,7 @@ def test_help_does_not_wait_for_spark() -> None:
         ("", "no reason was given"),
     ],
 )
-def test_of_what_spark_tells_one_line_is_shown(text: str, reported: str) -> None:
+def test_of_what_spark_reports_one_line_is_shown(text: str, reported: str) -> None:
     assert spark_error_text(text) == reported
 
 

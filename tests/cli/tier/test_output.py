@@ -62,7 +62,7 @@ def test_ls_and_stat_tell_of_timers_also_where_there_is_no_history(waiting: FarW
     assert timer_values([], with_objects=False) == []
 
 
-def test_verify_reads_timers_and_tells_of_damage(waiting: FarWorld, tmp_path: Path) -> None:
+def test_verify_reads_timers_and_reports_damage(waiting: FarWorld, tmp_path: Path) -> None:
     result = reported(waiting, "verify")
     assert result.exit_code == 0
     assert "timers   20 in 20 objects" in result.output

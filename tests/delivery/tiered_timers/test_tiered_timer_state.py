@@ -68,7 +68,7 @@ def test_an_owner_who_takes_over_puts_his_epoch_into_the_manifest() -> None:
         driver.put_object(manifest_name(CLUSTER, BROKER), b"x", expected="1")
 
 
-def test_a_commit_whose_answer_was_lost_is_found_out_by_reading_anew() -> None:
+def test_a_commit_whose_answer_was_lost_is_found_out_by_reading_again() -> None:
     driver = FaultyDriver(MemoryDriver())
     state = state_of(driver)
     flushed(state, 1)

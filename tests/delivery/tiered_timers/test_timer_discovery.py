@@ -53,7 +53,7 @@ def numbers_of(timers: Iterable[TieredTimer | DamagedTimer]) -> list[int]:
     return sorted(number_of(each) for each in found if not isinstance(each, DamagedTimer))
 
 
-def test_a_survey_tells_how_many_wait_and_until_when(listed: FarWorld) -> None:
+def test_a_scan_reports_how_many_wait_and_until_when(listed: FarWorld) -> None:
     listing = only(listed)
     assert (listing.cluster, listing.broker, listing.count) == (CLUSTER, BROKER, 31)
     assert (listing.first_ms, listing.last_ms) == (DUE_MS, DUE_MS + 29 * DAY_MS)
@@ -110,7 +110,7 @@ def test_damage_to_far_timers_is_a_problem_with_its_place(listed: FarWorld, dama
     assert [finding.where for finding in report.problems] == [one]
 
 
-def test_a_survey_of_a_damaged_object_raises_or_says_which_timer(listed: FarWorld) -> None:
+def test_a_scan_of_a_damaged_object_raises_or_says_which_timer(listed: FarWorld) -> None:
     listing = only(listed)
     path = listing.objects[0].path(listing.directory)
     stored = listed.driver.get_object(path)

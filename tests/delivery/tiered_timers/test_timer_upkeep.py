@@ -131,7 +131,7 @@ def test_progress_within_an_object_is_reported_to_the_tier_so_that_a_lost_disk_d
     assert [number_of(each) for each in world.timers.pull(start + DAY_MS)] == [20, 21, 22, 23]
 
 
-def test_timers_that_were_delivered_are_not_written_anew(tmp_path: Path) -> None:
+def test_timers_that_were_delivered_are_not_written_again(tmp_path: Path) -> None:
     world = FarWorld(tmp_path, MemoryDriver())
     start = NOW_MS + 2 * DAY_MS
     world.add((timer(number, start + number * HOUR_MS) for number in range(12)), flush_every=4)

@@ -88,7 +88,7 @@ def test_a_wheel_that_is_gone_is_made_again_from_the_log(damage: str) -> None:
     all_delivered_once(world)
 
 
-def test_a_wheel_that_was_made_anew_twice_has_each_timer_once() -> None:
+def test_a_wheel_that_was_made_again_twice_has_each_timer_once() -> None:
     world = waiting()
     for _ in range(2):
         world.stop()

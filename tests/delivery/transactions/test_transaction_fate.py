@@ -40,7 +40,7 @@ def fates(world: World, *names: str) -> list[Fate | None]:
     return [None if (found := fate_in(world, name)) is None else found.fate for name in names]
 
 
-def test_a_store_directory_tells_what_became_of_each_transaction(world: World) -> None:
+def test_a_store_directory_reports_what_became_of_each_transaction(world: World) -> None:
     halves = {name: world.half(name) for name in ("committed", "rolled back", "asked", "open")}
     world.commit(halves["committed"])
     world.roll_back(halves["rolled back"])
@@ -83,7 +83,7 @@ def test_a_commit_whose_op_was_lost_is_known_by_its_message(world: World) -> Non
     assert fates(world, "a") == [Fate.COMMITTED]
 
 
-def test_an_op_of_rocketmq_tells_that_it_ended_and_its_message_tells_how(world: World) -> None:
+def test_an_op_of_rocketmq_reports_that_it_ended_and_its_message_reports_how(world: World) -> None:
     world.half("rolled back")
     world.commit(world.half("committed"))
     world.store.put(Message(OPERATION_HALF_TOPIC, b"0,1,", 0, tags="d"))

@@ -31,8 +31,8 @@ from tiermq.tier.tier_view import view_tier
 from tiermq.tier.tiered_store import TieredStore
 from tiermq.tier.verify.verify import verify_tier
 
-MANY: dict[str, Any] = {"slots": 7, "items_max": 25, "stretch_bytes": 300}
-"""Several files of several stretches each."""
+MANY: dict[str, Any] = {"slots": 7, "items_max": 25, "chunk_bytes": 300}
+"""Several files of several chunks each."""
 
 
 def without_index(path: Path) -> JobWorld:
@@ -105,10 +105,10 @@ def test_history_without_an_index_gets_one_with_every_key(made: JobWorld, with_s
 
 
 def test_however_it_is_cut_the_index_is_the_same(made: JobWorld, tmp_path: Path) -> None:
-    run(made, items_max=1000, stretch_bytes=1 << 30)
+    run(made, items_max=1000, chunk_bytes=1 << 30)
     (tmp_path / "other").mkdir()
     other = without_index(tmp_path / "other")
-    run(other, items_max=1000, stretch_bytes=1)
+    run(other, items_max=1000, chunk_bytes=1)
     one, two = (index_bytes(each) for each in (made, other))
     assert one == two
     other.close()

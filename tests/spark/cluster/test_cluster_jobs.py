@@ -167,7 +167,7 @@ def test_an_index_that_is_built_while_executors_and_drivers_die_has_every_key_on
         "tier": world.tier,
         "store": world.place(),
         "slots": 50,
-        "stretch_bytes": 10_000,
+        "chunk_bytes": 10_000,
     }
     given["constants"] = {"BUNDLE_BYTES": 10_000}
     steps = ["build", "rows"] if back_end == "files" else ["cover"]
@@ -189,7 +189,7 @@ def test_an_index_with_two_copies_of_a_task_has_every_key_once(
         "tier": world.tier,
         "store": world.place(),
         "slots": 50,
-        "stretch_bytes": 10_000,
+        "chunk_bytes": 10_000,
     }
     given["constants"] = {"BUNDLE_BYTES": 10_000}
     report = driver.call("job", **given, folder=str(faults), straggler=True)

@@ -106,7 +106,7 @@ def test_gap_12_a_search_needs_two_requests_however_long_the_queue_is(make_world
             assert len(world.driver.reads) <= 2
 
 
-def test_equal_times_over_many_stretches_cost_two_requests_too(make_world: Make) -> None:
+def test_equal_times_over_many_chunks_cost_two_requests_too(make_world: Make) -> None:
     world = make_world()
     times = [5] * 3_000 + [7] * 30_000 + [9] * 3_000
     file = world.write(at_times(*times), batch=1_000)

@@ -154,7 +154,7 @@ def test_one_commit_is_one_transaction(tmp_path: Path) -> None:
     assert statements == []
 
 
-def test_the_time_index_has_an_entry_for_the_first_message_and_then_one_for_each_stretch(tmp_path: Path) -> None:
+def test_the_time_index_has_an_entry_for_the_first_message_and_then_one_for_each_chunk(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.file.init(7)
     world.write(5)
@@ -282,7 +282,7 @@ def test_a_queue_whose_deletion_was_cut_short_by_a_crash_finishes_it_before_it_b
     assert file.log.begin_ms != NEVER_MS
 
 
-def test_a_commit_of_several_stretches_has_a_time_entry_for_each(tmp_path: Path) -> None:
+def test_a_commit_of_several_chunks_has_a_time_entry_for_each(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.file.init(7)
     world.write(9_000)

@@ -34,7 +34,7 @@ def test_the_first_commit_of_a_queue_has_an_entry() -> None:
     assert entry_for_commit(None, first, 101, 50) == first
 
 
-def test_a_commit_that_stays_within_the_stretch_needs_none() -> None:
+def test_a_commit_that_stays_within_the_chunk_needs_none() -> None:
     last = TimeEntry(0, 1, 0)
     first = TimeEntry(4000, 9, 3 << 20)
     assert entry_for_commit(last, first, 4096, 4 << 20) is None
@@ -43,7 +43,7 @@ def test_a_commit_that_stays_within_the_stretch_needs_none() -> None:
 
 
 @given(BATCHES)
-def test_no_stretch_is_longer_than_two_reads_can_fetch(batches: list[tuple[int, int, int]]) -> None:
+def test_no_chunk_is_longer_than_two_reads_can_fetch(batches: list[tuple[int, int, int]]) -> None:
     entries, messages = sampled(batches)
     ends = [*entries[1:], TimeEntry(len(messages), 0, sum(size for _, size, _ in batches))]
     for entry, end in zip(entries, ends, strict=True):

@@ -51,7 +51,7 @@ def test_a_sound_log_is_sound_runs_from_end_to_end(world: TierWorld) -> None:
     ),
     window=st.sampled_from([200, 500, 1 << 20]),
 )
-def test_stretches_cover_the_log_once_and_what_is_sound_is_what_was_written(
+def test_chunks_cover_the_log_once_and_what_is_sound_is_what_was_written(
     world: TierWorld, damage: list[tuple[int, int, bytes]], window: int
 ) -> None:
     keys = [segment.key for segment in world.segments(LOG)]

@@ -51,7 +51,7 @@ def test_bug_11_the_store_time_is_found_behind_a_born_host_of_any_shape() -> Non
 
 @pytest.mark.parametrize("messages_max", [1, 3, 10, 99])
 @pytest.mark.parametrize("bytes_max", [1, 300, 1_000, 1 << 20])
-def test_stretches_are_whole_records_and_as_long_as_both_limits_allow(messages_max: int, bytes_max: int) -> None:
+def test_chunks_are_whole_records_and_as_long_as_both_limits_allow(messages_max: int, bytes_max: int) -> None:
     whole = RecordBatch.of(batch(7, 10, START))
     found = list(whole.runs(messages_max, bytes_max))
     assert [first for first, _ in found] + [whole.count] == [0] + [end for _, end in found]

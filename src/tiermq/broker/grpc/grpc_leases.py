@@ -4,7 +4,7 @@
                   │                                                  └► client gone ─► due at once, another gets it
                   └► the call, or its connection, ended before ─► due at once
 
-A push consumer asks for no time and says nothing until it has consumed. What it has is in the check points of POP's
+A push consumer asks for no time and sends nothing until it has consumed. What it has is in the check points of POP's
 log (and in the orders of queues that are popped in order), with its name: so a broker that starts again goes on where
 it was once the client is back, and the receipt that the client has stays valid. There is no other table.
 

@@ -260,7 +260,7 @@ def is_long_gzip(message: Any) -> bool:
 
 
 def _is_called_gzip(message: Any) -> bool:
-    """Whether the producer says gzip and means nothing, as RocketMQ's own tests do, which want it back as it was."""
+    """Whether the producer declares gzip and sends plain bytes: tests of RocketMQ do, and want them back."""
     body, encoding = message.body, message.system_properties.body_encoding
     return bool(encoding == Encoding.GZIP and body[:1] != ZLIB_MAGIC and body[:2] != GZIP_MAGIC)
 

@@ -249,7 +249,7 @@ class LiteCalls:
             self._is_ready(name)
 
     def _start_at(self, group: str, name: str, start: Any) -> None:
-        """Move a group's offset in a lite topic, if the subscription says where to begin."""
+        """Move a group's offset in a lite topic, if the subscription has a start position."""
         kind, store = start.WhichOneof("offset_type"), self._parts.store
         if kind is None or (kind == "policy" and start.policy == OffsetRule.LAST):
             return

@@ -1,6 +1,6 @@
 """OffsetCalls: PullMessage, UpdateOffset, GetOffset, QueryOffset, which RocketMQ's proxy has in its protocol alone.
 
-A pull reads one queue from an offset on, without receipts: whoever pulls keeps its offsets here (UpdateOffset), or
+A pull reads one queue from an offset on, without receipts: a puller keeps its offsets here (UpdateOffset), or
 itself.
 """
 

@@ -172,7 +172,7 @@ class ReceiveCalls:
             self._leases.give_back(given_in(group, topic, self._popped(command)))
 
     def _fields_of_pop(self, ask: Ask, group: str, *, is_ordered: bool) -> dict[str, str]:
-        """What the request says, but for its place. Raises Refused."""
+        """The fields of the request, without its position. Raises Refused."""
         request = ask.request
         wanted = request.filter_expression
         fields = {

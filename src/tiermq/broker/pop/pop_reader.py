@@ -134,7 +134,7 @@ class PopReader:
             except RequestRefused as error:  # Messages of other queues must reach the client.
                 refusal = error
             if visited % QUEUES_A_STEP == 0 or found.pages - pages >= PAGES_MAX:
-                if found.count:  # Whoever drops a read between its steps drops no message with it.
+                if found.count:  # A read that is dropped between its steps drops no message with it.
                     break
                 pages = found.pages
                 yield

@@ -45,7 +45,7 @@ _PROPOSALS = itertools.count(1)
 class Term(NamedTuple):
     """A role that an election gave, with the log's epochs: brokers in terms speak the auto-switch dialect.
 
-    With an `election` every member of its in-sync set must have a message, and answers leave only while it says that
+    With an `election` every member of its in-sync set must have a message, and answers leave only while it vouches that
     this broker is the master. Without one, replicas are counted as the settings say.
     """
 

@@ -25,7 +25,7 @@ assert QUEUES % PRODUCERS == 0
 
 # Each body has a receipt that does not compress and a note that does, so that it shrinks about as much as real orders.
 _NOTES = (
-    b"Please leave it with the neighbours if nobody opens. Ring twice, the bell is quiet. Gift wrap, no invoice. "
+    b"Please leave it with the neighbours if no one opens. Ring twice, the bell is quiet. Gift wrap, no invoice. "
     b"Call before delivery. The gate is open until six. Second floor, on the left. Fragile: this side up. "
 ) * 3
 _NOTE_BYTES = 320

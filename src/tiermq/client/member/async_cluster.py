@@ -227,7 +227,7 @@ class AsyncCluster:
         topic, with tags (`paid || open`) or sql (an SQL92 condition over properties); or several topics, each with its
         tags. start: where the group begins when it has no offsets. on_message: called for each message, by `workers`
         tasks or threads. ordered: one at a time from each queue. broadcast: this consumer gets every message, and keeps
-        its offsets in offsets_file, if any. auto_ack=False: a message is done when `ack` says so. idle_s: a loop over
+        its offsets in offsets_file, if any. auto_ack=False: a message is done at its `ack`. idle_s: a loop over
         messages ends when none came for so long. max_attempts: deliveries of a message that fails, the first one
         counted, before it becomes a dead letter. trace: calls of on_message are recorded in RocketMQ's trace topic.
         Raises BadConfig, BadExpression and IllegalMessage.

@@ -8,7 +8,7 @@
 Any member may receive from any queue: nothing is shared out, and a member more or less changes nothing for the others.
 What is not acknowledged in time comes again, to any member; retries and dead letters are the broker's.
 
-A receipt says where a message was popped, as RocketMQ's clients write it:
+A receipt records where a message was popped, as RocketMQ's clients write it:
 
     startOffset popTime invisibleTime reviveQueue mark brokerName queueId offset    mark: 0 topic, 1 and 2 retry topics
 

@@ -59,7 +59,7 @@ def reply_in(command: RemotingCommand) -> ReceivedMessage | None:
 
 
 def reply_command(group: str, asked: ReceivedMessage, body: bytes) -> RemotingCommand:
-    """The reply to a message. Raises IllegalMessage when nobody waits for one."""
+    """The reply to a message. Raises IllegalMessage when no request waits for one."""
     properties = asked.properties
     missing = [name for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER) if not properties.get(name)]
     if missing:

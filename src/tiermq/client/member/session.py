@@ -36,7 +36,7 @@ HEARTBEAT_S = 30.0
 ROUTE_S = 30.0
 """How long a route is used before it is asked for again; a failure of one of its brokers ends it earlier."""
 UNKNOWN_S = 0.5
-"""How soon a topic that no broker has is asked for again: somebody may have just made it."""
+"""How soon a topic that no broker has is asked for again: it may have just been created."""
 REQUEST_S = 3.0
 ANYWHERE = "192.0.2.1"
 """An address that no machine has (TEST-NET-1): the way to it is the way out."""
@@ -141,7 +141,7 @@ class Session:
     def _route_came(self, topic: str, asking: asyncio.Task[Route | None]) -> None:
         self._asking.pop(topic, None)
         if not asking.cancelled():
-            asking.exception()  # Seen, also where whoever asked has given up.
+            asking.exception()  # Seen, also where the caller has given up.
 
     def forget_route(self, topic: str) -> None:
         """A broker of it has failed: ask again."""
@@ -245,7 +245,7 @@ class Session:
                 _log.warning("no heartbeat: %s", error)
 
     async def leave(self, member: Member, *, is_consumer: bool) -> None:
-        """The member is gone: its brokers are told at once, so that the group need not wait for heartbeats to fail."""
+        """The member is gone: its brokers are notified at once, so that the group does not wait for heartbeats."""
         if is_consumer and self.consumers.get(member.group) is member:
             del self.consumers[member.group]
         if not is_consumer:

@@ -113,7 +113,7 @@ class Transactions:
         self._checks: set[asyncio.Task[Any]] = set()
 
     def begin(self, message: Message, choose: Any) -> AsyncTransaction:
-        """Raises IllegalMessage without a `check`: nobody could answer for a sender that dies."""
+        """Raises IllegalMessage without a `check`: no one else could answer for a sender that dies."""
         if self._check is None:
             raise IllegalMessage(
                 f"producer group {self._group}: expected a producer with check=…, which answers brokers when a sender "

@@ -256,7 +256,7 @@ def _balance_words(members: list[dict[str, Any]], known: list[Any], free: list[d
     if not known:
         return "The members do not tell which queues they have."
     idle = sum(not held for held in known)
-    text = f"{len(known)} of {len(members)} connections told which queues they have."
+    text = f"{len(known)} of {len(members)} connections reported which queues they have."
     if free:
         text += f" {len(free)} queues have no member: a rebalance has not reached them, or a member does not answer."
     if idle:

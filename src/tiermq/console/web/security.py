@@ -103,7 +103,7 @@ class Gate:
             except RequestRefused as error:
                 self._needs_log_in = error.code == ResponseCode.NO_PERMISSION
             except RemotingError:
-                return self._sources.has_files  # Files stay closed until a broker says that no account protects them.
+                return self._sources.has_files  # Files stay closed until a broker reports no accounts.
         return self._needs_log_in
 
     def check_host(self, request: Request) -> None:

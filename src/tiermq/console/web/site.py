@@ -286,7 +286,7 @@ class Site:
             return JSONResponse({"error": "expected a page with live figures"}, 404)
         rest = {name: value for name, value in request.query_params.items() if name != "path"}
         try:
-            await run_in_threadpool(self._visit, request)  # Streams are few: nobody has one before a log-in.
+            await run_in_threadpool(self._visit, request)  # Streams are few: none exists before a log-in.
         except Refused as error:
             return JSONResponse({"error": str(error)}, error.status)
 

@@ -17,7 +17,7 @@ not count any more, and its history is compared with the tier's again: it may ha
 offsets to other messages.
 
 What a broker answers is only ever a problem of that broker, of its topic or of its queue: answers are read by type,
-and a look that fails changes nothing. Messages that cannot be read become a gap only as `GapCheck` says. A broker that
+and a look that fails changes nothing. Messages that cannot be read become a gap only by `GapCheck`. A broker that
 leaves a pull of the driver unanswered gets no further one before the next look.
 Threads: `ask` on the client's loop, `take` and the rest on the driver's; pulls on any of its threads.
 """

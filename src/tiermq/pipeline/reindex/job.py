@@ -14,7 +14,7 @@ from typing import Any
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, StoreDamaged, TierError
-from tiermq.pipeline.broker_index import STRETCH_BYTES, BrokerIndex
+from tiermq.pipeline.broker_index import KEY_CHUNK_BYTES, BrokerIndex
 from tiermq.pipeline.index_build import StagedKeys, run_build_task, unstage
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.leased_broker import (
@@ -48,13 +48,13 @@ class ReindexOptions:
     topics: frozenset[str] = frozenset()
     slots: int | None = None
     items_max: int = ITEMS_MAX_DEFAULT
-    stretch_bytes: int = STRETCH_BYTES
+    chunk_bytes: int = KEY_CHUNK_BYTES
     check: bool = False
     step: Callable[[str], None] = field(default=lambda _name: None)
 
     def __post_init__(self) -> None:
-        if self.items_max < 1 or self.stretch_bytes < 1 or (self.slots is not None and self.slots < 1):
-            raise BadConfig(f"slots, items_max and stretch_bytes are positive, found {self}")
+        if self.items_max < 1 or self.chunk_bytes < 1 or (self.slots is not None and self.slots < 1):
+            raise BadConfig(f"slots, items_max and chunk_bytes are positive, found {self}")
 
 
 def reindex(
@@ -75,7 +75,7 @@ def reindex(
 
     `topics`: only these. `store`: the directory of one broker; what its own index covers is not built again, and its
     record follows. Further options are ReindexOptions': `slots` (tieredStoreIndexFileMaxHashSlotNum; default: as in the
-    index files that are there, else 5,000,000), `items_max` of a file, `stretch_bytes` read at a time, `check`: also
+    index files that are there, else 5,000,000), `items_max` of a file, `chunk_bytes` read at a time, `check`: also
     read everything that is covered, and index the messages that have no items nevertheless.
     Raises BadConfig, FutureManifest, LeaseHeld, StoreLocked, TierError; a queue that cannot be read is a problem in the
     report.
@@ -132,9 +132,7 @@ class _Reindex:
             report.problems.append(f"the index of {held.home} is left as it is: {error}")
             return
         missing = self._missing(index, self._lost() if options.check else {})
-        works = [
-            work for queue, ranges in missing.items() for work in index.works(queue, ranges, options.stretch_bytes)
-        ]
+        works = [work for queue, ranges in missing.items() for work in index.works(queue, ranges, options.chunk_bytes)]
         report.planned["queues"] += len(missing)
         report.planned["ranges"] += sum(map(len, missing.values()))
         report.planned["bytes"] += sum(work.size_bytes for work in works)

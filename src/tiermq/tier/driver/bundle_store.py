@@ -416,7 +416,7 @@ class BundleStore:
         return answer.data
 
     def _delete_superseded(self, kept_ms: int) -> None:
-        """Bundles that were superseded `kept_ms` ago, and chunks without a name as old: whoever began to read or merge
+        """Bundles that were superseded `kept_ms` ago, and chunks without a name as old: a reader or merger that began
         before that has ended. By a new listing, so that two that merge at once agree about what is superseded.
         """
         old_ms = self._clock.now_ms() - kept_ms

@@ -410,7 +410,7 @@ class ObjectStoreDriver:
     def _gather(self, ranges: list[tuple[str, int, int]]) -> memoryview | None:
         """All ranges, joined; several are read in parallel. None when an object is missing."""
         if len(ranges) == 1:
-            # Else `fetch` says what there is instead.
+            # Else `fetch` reports what there is instead.
             with suppress(PastTheEnd):
                 return self.requests.fetch_range(*ranges[0])
         answers = [self.requests.fetch(*ranges[0])] if len(ranges) == 1 else self._fetch_at_once(ranges)

@@ -202,7 +202,7 @@ class RetryingDriver(ForwardingDriver):
     def trouble(self) -> TierError | None:
         """Why the last write, or else the last read, could not use the back end; None when it could.
 
-        A back end may answer reads and refuse writes: a read that is answered says nothing of writes.
+        A back end may answer reads and refuse writes: a read that is answered proves nothing for writes.
         """
         return self._write_trouble or self._read_trouble
 

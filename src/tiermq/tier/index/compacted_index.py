@@ -1,9 +1,9 @@
 """CompactedIndex: one index file in the tier, queried by key hash with one or two small reads.
 
-A slot says where its run of items is, and a second read gets the run. But runs are in the order of their slots and keys
+A slot has the offset of its run of items; a second read gets the run. But runs are in the order of their slots and keys
 are spread evenly over slots, so the place of a run is known to some items beforehand, the better the more slots have
 been read (`SlotFences`). One read of that place has the run if it begins and ends with items of other slots. Only a
-file with checksums is read so: in others nothing says that the order holds.
+file with checksums is read so: in others nothing proves that the order holds.
 
 The number of slots is a property of the file, not of the configuration. After a start it comes from the companion
 object, which is read once anyway for its times, and counts if the file has exactly the resulting size. A file without

@@ -473,7 +473,7 @@ class BrokerLease:
             return lease.epoch  # Manifests have gone nearly as far, and their queues must be written above them.
         _log.error(
             "%s: epoch %d is none that TierMQ wrote: the next one is above those of the manifests, which reach %d. "
-            "Somebody else writes this tier: see who may",
+            "Another process writes this tier: see which one may",
             self.name, lease.epoch, known,
         )  # fmt: skip
         return known + EPOCH_MARGIN

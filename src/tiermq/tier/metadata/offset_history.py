@@ -34,7 +34,7 @@ EVERY_MS = 600_000
 OFTEN_BYTES_MAX = 1 << 20
 DAY_MS = 24 * HOUR_MS
 DAYS_BACK = 2
-"""A broker writes its offsets every hour at least, so a point that is older than a day says that it was not running."""
+"""A broker writes its offsets every hour at least, so with a point older than a day it was not running."""
 REMEDY = "how offsets were on that day is not known"
 Offsets = dict[str, dict[str, int]]
 """`topic@group` → queue → offset, as RocketMQ's table of offsets has it."""
