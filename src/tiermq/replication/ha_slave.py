@@ -105,6 +105,8 @@ class HaSlave:
         """What the master has committed of this log; it may be beyond the end. What was there at the start counts as
         committed.
         """
+        self.master_confirm = 0
+        """With epochs: what masters have reported as committed since the start."""
         self.confirm_listeners: list[Callable[[], None]] = []
         """Called on this slave's thread when `confirm_offset` has risen."""
         self.received_bytes = 0
@@ -354,6 +356,7 @@ class HaSlave:
             if frame.epoch > 0:
                 epochs.append(frame.epoch, frame.epoch_start)
         self.take(frame.offset, frame.body)
+        self.master_confirm = max(self.master_confirm, frame.confirm)
         self.take_confirm(max(self.confirm_offset, min(frame.confirm, self._log.max_physical_offset)))
 
     def take_confirm(self, offset: int) -> None:
