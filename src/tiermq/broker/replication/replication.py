@@ -271,6 +271,7 @@ class Replication:
             )
             slave = self._make_slave(settings, clock, None if term is None else term.epochs)
             self.slave = slave
+            slave.why_not = lambda: local.why_not_dispatched
             local.require_replicas(lambda: slave.confirm_offset)
             slave.confirm_listeners.append(local.replicas_moved)
             self.slave.set_master(config.ha_master_address)
