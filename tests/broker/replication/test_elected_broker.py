@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from broker.brokers import Producer, send_command, stored
 from broker.consuming import Peer
@@ -19,6 +20,7 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import cut_tails
 from tiermq.broker.replication.replication import Elected
+from tiermq.cli.main import cli
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.message.record import decode_records
 from tiermq.namesrv.name_server import NameServer
@@ -432,3 +434,12 @@ def test_a_master_that_ends_at_once_uploads_what_it_acknowledged(
         assert only.broker.store.tier.engine.paused, "it has not looked again"
     assert only.keeper.last is not None
     assert only.keeper.last.not_uploaded == NotUploaded()
+
+
+def test_an_elected_master_is_not_followed_by_an_observer(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        first.lead(1)
+        place = ("--master", first.keeper.ha_address, "--master-address", first.keeper.address)
+        result = CliRunner().invoke(cli, ["follow", str(tmp_path / "f"), *place, "--tier", (tmp_path / "t").as_uri()])
+        assert result.exit_code == 2
+        assert "found a replica of `tiermq serve --standby`" in result.output
