@@ -377,11 +377,11 @@ class Replication:
         call.
         """
         if not self._is_settled:
+            committed = LONG_MAX
             if self.master is not None:
                 committed = self.master.replicated_where()
-            else:
-                is_given = self.election is not None and self.slave is not None
-                committed = self.slave.master_confirm if is_given else LONG_MAX
+            elif self.slave is not None and self.election is not None:
+                committed = self.slave.master_confirm
             self._is_settled = committed >= self._opened_where
         return self._is_settled
 
