@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -115,7 +116,8 @@ def _ask(driver: TierDriver, name: str, writes: bool) -> None:
 
 
 def _probe_of(name: str) -> str:
-    return f"{name.removesuffix(OBJECT_SUFFIX)}.check-{os.getpid()}{OBJECT_SUFFIX}"
+    """Of this call alone: in containers every process may have the same number."""
+    return f"{name.removesuffix(OBJECT_SUFFIX)}.check-{secrets.token_hex(4)}{OBJECT_SUFFIX}"
 
 
 def require_conditional_writes(driver: TierDriver, name: str) -> None:
