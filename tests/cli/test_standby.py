@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from click.testing import CliRunner
 from broker.brokers import send_command
 from campaign.power_cuts.victims import stop
 from cli.standbys import Sending, ask_master, check, messages, replicas
+from servers.careless_bucket import CarelessBucket
+from servers.preloaded import Preloaded
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import SIZES, Serving
 from tiermq.cli.main import cli
@@ -333,3 +337,23 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, words: list[str], e
     result = CliRunner().invoke(cli, ["serve", str(tmp_path / "s"), "--port", "0", *words])
     assert result.exit_code == 2
     assert expected in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["serve", "{path}", "--port", "0", "--standby", "--namesrv", "127.0.0.1:1", "--lease", "s3://b/p"],
+        ["controller", "--port", "0", "--state", "s3://b/p"],
+    ],
+    ids=["standby", "controller"],
+)
+def test_a_store_without_conditional_writes_elects_nobody(tmp_path: Path, words: list[str]) -> None:
+    """Two masters would both find that they have the lease."""
+    with CarelessBucket() as bucket:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        command = [each.format(path=tmp_path / "s") for each in words]
+        process = Preloaded(command, stderr=subprocess.PIPE, environment=kept | bucket.environment)
+        said, errors = process.communicate()
+        assert (process.returncode, said) == (2, "")
+        assert "Use a store that has conditional writes" in errors
+        assert bucket.objects == {}, "the test leaves nothing"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from replication.streams import SlaveSocket, fill, log_of, master_store, serving, until
 from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
 from tiermq import Message
+from tiermq.replication.ha_master import SLAVES_MAX
 from tiermq.replication.ha_stream import HEADER, HELLO
 from tiermq.replication.replica_acks import ReplicaRules
 from tiermq.store.local_store import LocalStore
@@ -159,6 +161,18 @@ def test_an_address_that_is_not_allowed_is_not_served(tmp_path: Path) -> None:
         with SlaveSocket(master.port, source="127.0.0.2") as slave:
             slave.report(0)
             assert slave.frame()[0] == 0
+
+
+def test_peers_that_report_nothing_keep_no_slave_out(tmp_path: Path) -> None:
+    with master_store(tmp_path) as store, serving(store) as master, ExitStack() as peers:
+        for _ in range(SLAVES_MAX):
+            peers.enter_context(SlaveSocket(master.port))
+        fill(store, 1)
+        for count in (1, 2):
+            slave = peers.enter_context(SlaveSocket(master.port))
+            slave.report(0)
+            assert slave.frame()[0] == 0
+            assert len(master.slaves()) == count
 
 
 def test_a_sync_flush_master_sends_only_what_is_on_its_disk(tmp_path: Path) -> None:

@@ -104,6 +104,10 @@ class SimulatedLog:
         return len(self._disk.data)
 
     @property
+    def why_not_dispatched(self) -> str:
+        return ""
+
+    @property
     def flushed_where(self) -> int:
         return self._disk.flushed
 

@@ -14,7 +14,7 @@ from tiermq.controller.controller_config import ControllerConfig
 from tiermq.controller.set_store import object_name
 from tiermq.remoting.permissions import AccessFile
 from tiermq.remoting.security_promises import SECURITY_PROMISES
-from tiermq.tier.driver.tier_url import check_tier, open_driver
+from tiermq.tier.driver.tier_url import check_tier, open_driver, require_conditional_writes
 
 STATE_TIMEOUT_S = 2.0
 """Brokers wait for three seconds for an answer."""
@@ -87,6 +87,7 @@ def controller(
         check_tier(state_url, object_name("check"), writes=True)
         driver = open_driver(state_url, request_timeout_s=STATE_TIMEOUT_S)
         opened.callback(driver.close)
+        require_conditional_writes(driver, object_name("check"))
         credentials = None if acl is None else acl.table.administrator()
         server = Controller(config, driver, tls=security.tls(), acl=acl, credentials=credentials)
         return server, f"state in {driver.url}", {"state": driver.url}

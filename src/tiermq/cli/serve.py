@@ -419,9 +419,10 @@ def _require_no_role(file: FileSettings, config: BrokerConfig) -> None:
 
 
 def _bucket_election(url: str | None, config: BrokerConfig, directory: str) -> Election:
-    """The lease of a standby. Raises BadConfig, BadTierUrl, TierCredentials."""
+    """The lease of a standby. Raises BadConfig and TierError."""
     from tiermq.replication.bucket_election import BucketElection, LeaseTimes
-    from tiermq.tier.driver.tier_url import open_driver
+    from tiermq.replication.master_lease import master_lease_name
+    from tiermq.tier.driver.tier_url import open_driver, require_conditional_writes
 
     if not url:
         raise BadConfig(
@@ -434,7 +435,12 @@ def _bucket_election(url: str | None, config: BrokerConfig, directory: str) -> E
         look_s=config.master_lease_look / 1000,
     )
     driver = open_driver(url, retry=None, request_timeout_s=times.renew_s)  # So that a renewal can be tried again.
-    return BucketElection(driver, config.broker_cluster_name, config.broker_name, directory, times=times)
+    cluster, broker = config.broker_cluster_name, config.broker_name
+    try:
+        require_conditional_writes(driver, master_lease_name(cluster, broker))
+    except TierUnavailable as error:
+        _log.warning("the store of the lease does not answer, so its conditional writes were not tested: %s", error)
+    return BucketElection(driver, cluster, broker, directory, times=times)
 
 
 def _take_options(options: dict[str, Any], file: FileSettings, running: ExitStack) -> None:

@@ -2,6 +2,7 @@
 
     26   its settings: names, role, HA port, size of the log's files, how long senders wait for slaves
     28   its figures: begin and end of its log            906  its HA address, which RocketMQ 4 does not answer
+    1007 of TierMQ: its epochs, which a master has that a lease elected
 
 Nothing is changed there.
 """
@@ -23,6 +24,9 @@ DEFAULT_PORTS_APART = 1
 """RocketMQ's HA port is the one above the broker's port."""
 FIGURES_TRIES = 10
 _MODES = ("enableControllerMode", "enableDLegerCommitLog", "enableDLedgerCommitLog")
+LEASE_SETTING = "masterLeaseTerm"
+"""Brokers of TierMQ have it."""
+_OTHER = "whose stream has another format. `tiermq pipeline offload --namesrv` copies such a broker"
 _WAITS = ("slaveTimeout", "syncFlushTimeout")
 
 
@@ -72,6 +76,8 @@ async def ask_master(
         ) from error
     settings = read_properties(bytes(answer.body).decode())
     _require_master(address, settings)
+    if LEASE_SETTING in settings:
+        await _require_not_elected(cluster, address)
     table = await _figures(cluster, address)
     return ObservedMaster(
         settings.get("brokerClusterName", "DefaultCluster"),
@@ -114,12 +120,22 @@ def _require_master(address: str, settings: Mapping[str, str]) -> None:
     for name in _MODES:
         if settings.get(name) == "true":
             raise BadConfig(
-                f"{address}: expected a master that speaks RocketMQ's default HA protocol, found {name}=true, whose "
-                "stream has another format. `tiermq pipeline offload --namesrv` copies such a broker"
+                f"{address}: expected a master that speaks RocketMQ's default HA protocol, found {name}=true, {_OTHER}"
             )
     for name in ("brokerName", "mappedFileSizeCommitLog"):
         if not settings.get(name):
             raise BadConfig(f"{address}: expected a broker's settings, found none named {name}")
+
+
+async def _require_not_elected(cluster: ClusterClient, address: str) -> None:
+    try:
+        await cluster.ask(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+    except RequestRefused:
+        return  # It has no epochs.
+    raise BadConfig(
+        f"{address}: expected a master that speaks RocketMQ's default HA protocol, found a replica of `tiermq serve "
+        f"--standby`, {_OTHER}"
+    )
 
 
 async def _ha_address(cluster: ClusterClient, address: str, settings: Mapping[str, str]) -> str:

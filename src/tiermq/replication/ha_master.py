@@ -236,7 +236,7 @@ class HaMaster:
                 await asyncio.sleep(WATCH_S)
                 continue
             host = str(peer[0]).removeprefix("::ffff:")
-            if not self._is_allowed(host) or len(self._slaves) >= SLAVES_MAX:
+            if not self._is_allowed(host) or not self._has_place():
                 self.refused_count += 1
                 _log.warning(
                     "HA port: %s was refused: %s", host, "too many slaves" if self._is_allowed(host) else "not allowed"
@@ -254,6 +254,17 @@ class HaMaster:
                 continue
             self._slaves.append(slave)
             slave.task = loop.create_task(self._serve(slave))
+
+    def _has_place(self) -> bool:
+        """Whether one more is served. The oldest peer that has not reported yet gives its place up: whoever reaches the
+        port can take places, and only a replica gets further, where certificates are required.
+        """
+        if len(self._slaves) < SLAVES_MAX:
+            return True
+        silent = next((each for each in self._slaves if each.ack < 0 and not each.is_ended), None)
+        if silent is not None:
+            silent.end()
+        return silent is not None
 
     def _is_allowed(self, host: str) -> bool:
         allowed = self.settings.allowed
@@ -335,8 +346,7 @@ class HaMaster:
         for each in self._slaves:
             if each is not newest and each.counts and each.replica_id == newest.replica_id:
                 each.counts = False
-                with contextlib.suppress(OSError):  # It is gone already.
-                    each.connection.shutdown(socket.SHUT_RDWR)
+                each.end()
 
     def readable_end(self) -> int:
         """Up to where slaves may have the log."""
@@ -350,8 +360,8 @@ class _Slave:
         self.connection = connection
         tls = master.settings.tls
         self._channel: HaChannel = PlainChannel(connection) if tls is None else TlsChannel(connection, tls())
-        self.is_open = False
-        """Whether it was let in."""
+        self.is_open = self.is_ended = False
+        """Whether it was let in, and whether it had to go."""
         self.name = host
         """What makes it a replica of its own."""
         self.replica_id = 0
@@ -376,6 +386,11 @@ class _Slave:
     @property
     def is_observer(self) -> bool:
         return self.hello_count >= OBSERVER_HELLOS
+
+    def end(self) -> None:
+        self.is_ended = True
+        with contextlib.suppress(OSError):  # It is gone already.
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     async def run(self) -> None:
         """Serve it until one side ends. Raises OSError and EOFError."""

@@ -97,6 +97,8 @@ class HaSlave:
         """Called with the physical offset at which this log must be cut before it can follow its master. On this
         slave's thread, at each try: it must not stop the slave there.
         """
+        self.why_not: Callable[[], str] = lambda: ""
+        """Asked before each report: why this log is of no use as a copy, as text; empty while it is."""
         self.identify: Callable[[], MasterIdentity] | None = None
         """With epochs: asks the master's client port who it is, since a handshake names no broker. Called on this
         slave's thread, between the handshake and the first byte. Raises ReplicationError for another broker.
@@ -105,6 +107,8 @@ class HaSlave:
         """What the master has committed of this log; it may be beyond the end. What was there at the start counts as
         committed.
         """
+        self.master_confirm = 0
+        """With epochs: what masters have reported as committed since the start."""
         self.confirm_listeners: list[Callable[[], None]] = []
         """Called on this slave's thread when `confirm_offset` has risen."""
         self.received_bytes = 0
@@ -277,7 +281,9 @@ class HaSlave:
             reported, reported_s = self._report(connection, stream), now_s
 
     def _report(self, connection: socket.socket, stream: Stream) -> int:
-        """Report the end of this log, and return it."""
+        """Report the end of this log, and return it. Raises ReplicationError for one that is of no use."""
+        if reason := self.why_not():
+            raise ReplicationError(f"expected a copy of its log that can be read, found: {reason}")
         end = self._log.max_physical_offset
         connection.sendall(stream.report(end))
         self.last_write_ms = self._clock.now_ms()
@@ -354,6 +360,7 @@ class HaSlave:
             if frame.epoch > 0:
                 epochs.append(frame.epoch, frame.epoch_start)
         self.take(frame.offset, frame.body)
+        self.master_confirm = max(self.master_confirm, frame.confirm)
         self.take_confirm(max(self.confirm_offset, min(frame.confirm, self._log.max_physical_offset)))
 
     def take_confirm(self, offset: int) -> None:

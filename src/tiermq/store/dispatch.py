@@ -25,7 +25,7 @@ from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import Queue, QueueTable
 from tiermq.consumequeue.queue_units import AppendOutcome
-from tiermq.errors import CorruptRecord
+from tiermq.errors import CorruptRecord, StoreDamaged
 from tiermq.index.index_service import IndexService
 from tiermq.kernel import Builder, IndexTail, QueueTail, Stop, WriteCursor
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
@@ -227,6 +227,9 @@ class Dispatch:
                 f"expected a record at physical offset {self._offset}, found none: the commit log changed under a "
                 "running store; stop it and run `tiermq store check`"
             )
+        if stop is Stop.BLANK:
+            self._offset = view.base + position
+            self.require_own_blank(view, position)
         at_end = stop is Stop.BLANK or position >= view.size
         self._offset = view.base + (view.size if at_end else position)
         return at_end or position > start
@@ -268,6 +271,23 @@ class Dispatch:
             self._builder.last_store_timestamp_ms = request.store_timestamp_ms
             self._builder.records += 1
             position += request.size
+
+    def require_own_blank(self, view: WriteCursor, position: int) -> None:
+        """A blank record fills its file. One that is shorter was copied from a master with smaller files: what is
+        behind it would never be dispatched, and recovery would erase it. Raises CorruptRecord, and StoreDamaged at
+        the start.
+        """
+        size = _size_and_magic(view, position)[0]
+        if size == view.size - position:
+            return
+        if not self._follows_master and _size_and_magic(view, position + size)[1] not in (MAGIC_V1, MAGIC_V2):
+            return
+        words = (
+            f"expected the blank record at physical offset {view.base + position} to fill the rest of its file of "
+            f"{view.size} bytes, found one of {size} bytes: the log was copied from a master with another "
+            "mappedFileSizeCommitLog. Set the same here, and start with an empty store"
+        )
+        raise StoreDamaged(words) if self.recovering else CorruptRecord(words)
 
     # One record
 
@@ -372,6 +392,10 @@ def _is_unfinished(view: WriteCursor, position: int, end: int) -> bool:
     """Whether the record at `position` continues beyond `end`: its size and magic are there or still missing."""
     if end - position < SIZE_AND_MAGIC.size:
         return True
-    head = view.read(position, SIZE_AND_MAGIC.size)
-    size, magic = SIZE_AND_MAGIC.unpack(head) if head is not None else (0, 0)
+    size, magic = _size_and_magic(view, position)
     return magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) and end - position < size <= view.size - position
+
+
+def _size_and_magic(view: WriteCursor, position: int) -> tuple[int, int]:
+    head = view.read(position, SIZE_AND_MAGIC.size)
+    return SIZE_AND_MAGIC.unpack(head) if head is not None else (0, 0)

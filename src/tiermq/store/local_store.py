@@ -672,6 +672,11 @@ class LocalStore(StoreLifecycle):
             return ""
         return (self.running and self._parts.flags.words()) or "it is closing"
 
+    @property
+    def why_not_dispatched(self) -> str:
+        """Why nothing more of the log is given to queues and index, as text; empty while all is well."""
+        return self._parts.flags.words(Flag.WRITE_LOGICS_QUEUE_ERROR)
+
     def set_max_message_size(self, max_message_size: int) -> None:
         """Change the body limit; the next put honours it. Values below 10 are ignored, as RocketMQ does."""
         if max_message_size >= 10:

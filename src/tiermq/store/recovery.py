@@ -307,11 +307,16 @@ class Recovery:
         before = self._dispatch.records
         self._dispatch.recovering = True
 
-        def step(view: WriteCursor, position: int, size: int) -> tuple[int, Stop]:
-            return self._dispatch.walk(view, position, size, self._crc_mode)
+        def walk(view: WriteCursor, position: int, size: int, crc_mode: int = 0) -> tuple[int, Stop]:
+            position, stop = self._dispatch.walk(view, position, size, crc_mode)
+            if stop is Stop.BLANK:
+                self._dispatch.require_own_blank(view, position)
+            return position, stop
 
-        step_checked = self._dispatch.walk if self._checks_ahead else None
-        end = walk_log(files, start, step, self._find_torn, step_checked)
+        def step(view: WriteCursor, position: int, size: int) -> tuple[int, Stop]:
+            return walk(view, position, size, self._crc_mode)
+
+        end = walk_log(files, start, step, self._find_torn, walk if self._checks_ahead else None)
         self._refuse_to_destroy(files, end)
         truncated = end.damaged or any(
             file.from_offset > end.offset and first_record(file) is not None for file in files

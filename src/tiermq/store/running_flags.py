@@ -88,7 +88,8 @@ class RunningFlags:
         """The active reasons, by name."""
         return [flag.name for flag in Flag if flag in self.bits and flag.name is not None]
 
-    def words(self) -> str:
-        """The active reasons, as text; empty when there is none."""
-        details = {flag: self._details.get(flag, "") for flag in Flag if flag in self.bits}
+    def words(self, of: Flag | None = None) -> str:
+        """The active reasons, or those `of` these, as text; empty when there is none."""
+        bits = self.bits if of is None else self.bits & of
+        details = {flag: self._details.get(flag, "") for flag in Flag if flag in bits}
         return "; ".join(f"{_WORDS[flag]}: {detail}" if detail else _WORDS[flag] for flag, detail in details.items())

@@ -441,8 +441,8 @@ def _stop_writing(flags: RunningFlags) -> None:
 
 
 def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
-    def stop_writing(_error: CorruptRecord) -> None:
-        flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR)
+    def stop_writing(error: CorruptRecord) -> None:
+        flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
 
     return stop_writing
 

@@ -8,16 +8,21 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from broker.brokers import Producer, send_command, stored
 from broker.consuming import Peer
 from broker.replication.elections import Member, member
+from broker.replication.pairs import ask
+from broker.replication.test_reading_from_slaves import pull
 from tiermq.broker import broker
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.elected_broker import cut_tails
 from tiermq.broker.replication.replication import Elected
+from tiermq.cli.main import cli
 from tiermq.errors import RemotingError, RequestRefused
+from tiermq.message.record import decode_records
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.client import BlockingClient
@@ -101,6 +106,48 @@ def test_a_replaced_master_loses_its_own_tail_and_keeps_it_aside(tmp_path: Path)
         [tail] = cut_tails(tmp_path / "replica1")
         assert (tail.epoch, tail.begin, tail.end) == (1, begin, end)
         assert b"only the first" in Path(tail.path).read_bytes()
+
+
+def test_a_slave_shows_nothing_that_its_next_master_may_cut(tmp_path: Path) -> None:
+    """Not a master that was replaced, and not one whose process is another one by now."""
+    reads = {"slave_read_enable": True}
+    with member(tmp_path, 2, **reads) as second:
+        with member(tmp_path, 1, **reads) as first:
+            first.lead(1)
+            second.follow(first)
+            in_sync(first, 1, 2)
+            send(first, b"both")
+            first.election.records = False  # The election is not there to record a smaller set.
+            second.lead(2)
+            begin = second.broker.replication.epochs[-1].start
+            with Producer(first.broker) as producer:
+                producer.client.oneway(send_command(body=b"only the first"))
+                until(lambda: b"only the first" in tail_of(first, begin))
+            first.election.decide(Decision(replica_id=1))
+            until(lambda: first.keeper.decision is not None and first.keeper.decision.role is Role.NONE)
+            _shows_nothing(first, begin)
+        with member(tmp_path, 1, **reads) as first:
+            _shows_nothing(first, begin)
+            first.follow(second)
+            in_sync(second, 1, 2)
+            until(lambda: pull(first.broker).code == ResponseCode.SUCCESS)
+            assert [each.body for each in decode_records(pull(first.broker).body)] == [b"both"]
+            assert ask(first.broker, RequestCode.VIEW_MESSAGE_BY_ID, offset="0").code == ResponseCode.SUCCESS
+
+
+def _shows_nothing(of: Member, tail: int) -> None:
+    answer = pull(of.broker)
+    assert (answer.code, answer.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
+    assert "may have messages that its master lacks" in (answer.remark or "")
+    for code, fields in (
+        (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(tail)}),
+        (
+            RequestCode.QUERY_MESSAGE,
+            {"topic": "T", "key": "K", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"},
+        ),
+    ):
+        answer = ask(of.broker, code, **fields)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer
 
 
 def test_nothing_is_answered_by_a_master_that_may_not_acknowledge(tmp_path: Path) -> None:
@@ -387,3 +434,12 @@ def test_a_master_that_ends_at_once_uploads_what_it_acknowledged(
         assert only.broker.store.tier.engine.paused, "it has not looked again"
     assert only.keeper.last is not None
     assert only.keeper.last.not_uploaded == NotUploaded()
+
+
+def test_an_elected_master_is_not_followed_by_an_observer(tmp_path: Path) -> None:
+    with member(tmp_path, 1) as first:
+        first.lead(1)
+        place = ("--master", first.keeper.ha_address, "--master-address", first.keeper.address)
+        result = CliRunner().invoke(cli, ["follow", str(tmp_path / "f"), *place, "--tier", (tmp_path / "t").as_uri()])
+        assert result.exit_code == 2
+        assert "found a replica of `tiermq serve --standby`" in result.output

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.brokers import Producer, broker_config, running, send_command, stored
+from broker.brokers import SMALL, Producer, broker_config, running, send_command, stored
 from broker.replication.pairs import ask, caught_up, master, slave, synced, until
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.delivery.timer.timer_checkpoint import SUM_MASK, VALUES, decode_progress
-from tiermq.errors import BadConfig
+from tiermq.errors import BadConfig, StoreDamaged
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import TopicConfig
@@ -23,6 +24,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.store.delay_offsets import decode_delay_offsets
+from tiermq.store.local_store import LocalStore
 
 
 def test_a_slave_has_what_was_sent_to_its_master(tmp_path: Path) -> None:
@@ -35,6 +37,26 @@ def test_a_slave_has_what_was_sent_to_its_master(tmp_path: Path) -> None:
             caught_up(copy, first)
             assert [each.body for each in stored(copy)] == [each.body for each in stored(first)]
             assert copy.problems() == {}
+
+
+def test_a_slave_with_larger_log_files_than_its_masters_is_no_replica_and_says_so(tmp_path: Path) -> None:
+    """It would take the end of a file of its master for the end of its own, and show nothing of what follows."""
+    small, large = ({"mapped_file_size_commit_log": size} for size in (65_536, 131_072))
+    with master(tmp_path, store=small) as first, Producer(first) as producer:
+        assert first.replication.master is not None
+        with slave(tmp_path, first, store=large) as copy:
+            for number in range(100):
+                assert producer.send(body=b"%d" % number + b"." * 1_000).code == ResponseCode.SUCCESS
+            until(lambda: "another mappedFileSizeCommitLog" in copy.problems().get("replication", ""))
+            until(lambda: first.replication.master.replicas() == [])  # type: ignore[union-attr]
+            killed = tmp_path / "killed"
+            shutil.copytree(tmp_path / "slave1" / "store", killed, ignore=shutil.ignore_patterns("lock"))
+    log = killed / "commitlog" / f"{0:020}"
+    before = log.read_bytes()
+    for role in ("SLAVE", "ASYNC_MASTER"):
+        with pytest.raises(StoreDamaged, match="another mappedFileSizeCommitLog"):
+            LocalStore.open(killed, accept_weaker=True, **{**SMALL, **large, "broker_role": role})
+        assert log.read_bytes() == before, "nothing is erased"
 
 
 def test_a_slave_finds_its_master_by_the_name_server_and_clients_find_the_slave(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from servers.asked import Asked
 from tier.driver.conformance import fresh_segment
 from tiermq.errors import BadTierUrl, TierCredentials, TierError
 from tiermq.metrics import Registry
+from tiermq.tier.driver.contract import ANY, Expected, ForwardingDriver
 from tiermq.tier.driver.memory import MemoryDriver, forget
 from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver
-from tiermq.tier.driver.tier_url import bare_driver, open_driver
+from tiermq.tier.driver.tier_url import bare_driver, open_driver, require_conditional_writes
 
 SECRET = "a-secret-that-nobody-may-see"
 AWS = {
@@ -157,3 +158,23 @@ def test_a_server_that_is_not_there_is_unavailable_and_shows_no_secret() -> None
     assert type(caught.value).__name__ == "TierUnavailable"
     assert SECRET not in str(caught.value)
     driver.close()
+
+
+def test_processes_that_test_conditional_writes_at_once_do_not_disturb_each_other() -> None:
+    """Also with one process number, as in containers."""
+    name = "a/lease.tiermq.json"
+
+    class Shared(ForwardingDriver):
+        others = 5
+
+        def put_object(self, name_of: str, data: bytes, *, expected: Expected = ANY) -> str:
+            version = self.inner.put_object(name_of, data, expected=expected)
+            self.others -= 1
+            if self.others >= 0:
+                require_conditional_writes(self.inner, name)
+            return version
+
+    driver = bare_driver("memory://conditional", {})
+    require_conditional_writes(Shared(driver), name)
+    assert driver.list_objects() == []
+    forget("conditional")

@@ -179,8 +179,8 @@ class PullProcessor:
         except PullForbidden as error:
             fields = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=fields)
-        if self._is_slave and not self._serves_reads():
-            self._send(pull, _RETRY, "this broker is a slave, and slaveReadEnable is off", pull.offset, 0, 0)
+        if self._is_slave and (why_not := self._why_no_reads()):
+            self._send(pull, _RETRY, why_not, pull.offset, 0, 0)
             return None
         if pull.flags & FLAG_COMMIT:
             commit_for_client(self._parts, pull.group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -353,9 +353,13 @@ class PullProcessor:
         local = self._parts.local
         return local.dispatched_where < local.max_physical_offset
 
-    def _serves_reads(self) -> bool:
-        config = self._parts.config
-        return config.slave_read_enable or not config.takes_messages or self._parts.replication.is_acting
+    def _why_no_reads(self) -> str:
+        """Of a slave: why it sends consumers to its master; empty where it serves them."""
+        config, replication = self._parts.config, self._parts.replication
+        if not replication.is_settled:
+            return "this broker is a slave, and may have messages that its master lacks"
+        serves = config.slave_read_enable or not config.takes_messages or replication.is_acting
+        return "" if serves else "this broker is a slave, and slaveReadEnable is off"
 
     def _sends_back(self) -> bool:
         return self._is_slave and self._parts.replication.sends_back

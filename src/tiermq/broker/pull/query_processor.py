@@ -45,6 +45,7 @@ class QueryProcessor:
 
     @serves(RequestCode.QUERY_MESSAGE, access=reads("topic"), in_pool=True)
     def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        self._parts.replication.require_settled()
         topic, key = text_field(command, "topic"), text_field(command, "key")
         most = max(1, int32_field(command, "maxNum"))
         if bool_field(command, UNIQUE_KEY_QUERY, default=False):
@@ -81,6 +82,7 @@ class QueryProcessor:
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID, access=reaches("SUB of the message's topic"), in_pool=True)
     def view(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        self._parts.replication.require_settled()
         offset = int_field(command, "offset")
         message = self._store.stored_at(offset)
         if message is None:

@@ -23,11 +23,12 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.listen_address import bound_socket
 from tiermq.clock import Clock
 from tiermq.config import BrokerRole, FlushDiskType
-from tiermq.errors import BadConfig
+from tiermq.errors import BadConfig, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.hosts import LOOPBACK
 from tiermq.metrics import Registry
 from tiermq.namesrv.route_table import MASTER_ID
+from tiermq.remoting.codes import ResponseCode
 from tiermq.replication.election import Decision, Election, Role
 from tiermq.replication.epoch_file import FILE as EPOCH_FILE
 from tiermq.replication.epoch_file import EpochEntry, EpochFile
@@ -36,6 +37,7 @@ from tiermq.replication.ha_observer import HaObserver
 from tiermq.replication.ha_slave import HaSlave, HaSlaveSettings
 from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
 from tiermq.replication.sync_set import SyncSet
+from tiermq.settings import LONG_MAX
 from tiermq.store.local_store import LocalStore
 
 _PROPOSALS = itertools.count(1)
@@ -269,6 +271,7 @@ class Replication:
             )
             slave = self._make_slave(settings, clock, None if term is None else term.epochs)
             self.slave = slave
+            slave.why_not = lambda: local.why_not_dispatched
             local.require_replicas(lambda: slave.confirm_offset)
             slave.confirm_listeners.append(local.replicas_moved)
             self.slave.set_master(config.ha_master_address)
@@ -368,13 +371,28 @@ class Replication:
 
     @property
     def is_settled(self) -> bool:
-        """Of an elected master: whether everything that its log had when it was opened is committed. One that starts
-        again in its own epoch may have messages that the others of its set lack: until they have them, or have left the
-        set, none may be read. Any thread may call.
+        """Of an elected broker: whether everything that its log had when it was opened is committed, so that it may be
+        read. A master that starts again in its own epoch may have messages that the others of its set lack, until they
+        have them or have left the set; a slave may have ones that its next master cuts from its log. Any thread may
+        call.
         """
         if not self._is_settled:
-            self._is_settled = self.master is None or self.master.replicated_where() >= self._opened_where
+            committed = LONG_MAX
+            if self.master is not None:
+                committed = self.master.replicated_where()
+            elif self.slave is not None and self.election is not None:
+                committed = self.slave.master_confirm
+            self._is_settled = committed >= self._opened_where
         return self._is_settled
+
+    def require_settled(self) -> None:
+        """Raises RequestRefused while what its log has may not be read."""
+        if not self.is_settled:
+            raise RequestRefused(
+                "expected a log of which all is committed, found a replica that has just become a slave and may have "
+                "messages that its master lacks: ask the master",
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
 
     @property
     def is_acting(self) -> bool:

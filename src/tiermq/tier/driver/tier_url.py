@@ -19,12 +19,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tiermq.clock import Clock
-from tiermq.errors import BadTierUrl, TierCredentials, install_hint
+from tiermq.errors import BadTierUrl, ManifestConflict, TierCredentials, install_hint
 from tiermq.tier.driver.contract import ReadOnlyDriver, TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
@@ -108,9 +110,35 @@ def check_tier(url: str, name: str, *, writes: bool, environment: Mapping[str, s
 def _ask(driver: TierDriver, name: str, writes: bool) -> None:
     driver.get_object(name)
     if writes:
-        probe = f"{name.removesuffix(OBJECT_SUFFIX)}.check-{os.getpid()}{OBJECT_SUFFIX}"
+        probe = _probe_of(name)
         driver.put_object(probe, b"{}")
         driver.delete_object(probe)
+
+
+def _probe_of(name: str) -> str:
+    """Of this call alone: in containers every process may have the same number."""
+    return f"{name.removesuffix(OBJECT_SUFFIX)}.check-{secrets.token_hex(4)}{OBJECT_SUFFIX}"
+
+
+def require_conditional_writes(driver: TierDriver, name: str) -> None:
+    """Test by an object beside `name` that a write is refused if it expects another version than there is. Servers that
+    take S3's requests and pass over If-Match let every writer win: two masters, and lost messages.
+
+    At most six requests. Raises BadTierUrl for a store that compares nothing, and what its requests raise.
+    """
+    probe = _probe_of(name)
+    first = driver.put_object(probe, b"{}")
+    driver.put_object(probe, b'{"put":2}', expected=first)
+    for number, expected in ((3, first), (4, None)):
+        with suppress(ManifestConflict):
+            driver.put_object(probe, b'{"put":%d}' % number, expected=expected)
+            driver.delete_object(probe)
+            raise BadTierUrl(
+                f"{driver.url}: expected a store that replaces an object only while it has the expected version "
+                "(conditional writes: If-Match, If-None-Match), found one that replaced it nevertheless: two masters "
+                "would not exclude each other. Use a store that has conditional writes"
+            )
+    driver.delete_object(probe)
 
 
 def bare_driver(url: str, environment: Mapping[str, str], request_timeout_s: float = REQUEST_TIMEOUT_S) -> TierDriver:
