@@ -307,6 +307,10 @@ class GrpcClients:
     def is_alive(self, key: tuple[str, str]) -> bool:
         return key in self._clients
 
+    def give_way(self, resume: Callable[[], None]) -> None:
+        """Call `resume` when others have been served."""
+        self._parts.server.give_way(resume)
+
     # Settings.
 
     def check(self, caller: Caller, settings: Any) -> None:
@@ -368,7 +372,7 @@ class GrpcClients:
                 raise Refused(Code.TOO_MANY_REQUESTS, f"expected at most {CLIENTS_MAX} clients, found them connected")
             client = self._clients[caller.key] = GrpcClient(self._parts.server, caller, self._forget)
         self._settings_bytes, client.settings_bytes = total, size
-        client.caller, client.peer = caller, caller.peer
+        client.caller, client.peer, client.account = caller, caller.peer, caller.account
         client.seen_ms = self._parts.clock.now_ms()
         client.settings = self._completed(settings)
         if client.stream is not stream:
