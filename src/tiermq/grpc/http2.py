@@ -70,7 +70,7 @@ HEADER_BLOCK_BYTES_MAX = 32 * 1024
 CONTROL_FRAMES_MAX = 20_000
 CONTROL_PERIOD_S = 1.0
 CALLS_PER_CONTROL_FRAME = 16
-"""A change of all windows costs as much as one frame for so many open calls."""
+"""A change of all windows costs as much as one frame for so many open calls, and for each that is blocked."""
 TAKEN = b"tmqtaken"
 """The ping behind answers."""
 TEXT_BYTES_MAX = 1_024
@@ -470,7 +470,7 @@ class Http2Connection(Connection):
 
     def _change_windows(self, window: int) -> None:
         """Once for a frame, whatever it repeats: each open call is a step."""
-        self._count_control(len(self._calls) // CALLS_PER_CONTROL_FRAME)
+        self._count_control(len(self._calls) // CALLS_PER_CONTROL_FRAME + len(self._blocked))
         grown, self._peer_window = window - self._peer_window, window
         for call in self._calls.values():
             call.window += grown
@@ -599,6 +599,7 @@ class Http2Connection(Connection):
             self._ping()
 
     def _send_blocked(self) -> None:
+        self._count_control(len(self._blocked) // CALLS_PER_CONTROL_FRAME)
         for call in tuple(self._blocked.values()):
             if self._window <= 0:
                 break

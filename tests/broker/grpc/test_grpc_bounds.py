@@ -112,7 +112,7 @@ def test_a_client_may_send_a_long_dump_of_its_threads_and_no_long_settings(peer:
 
 
 def test_settings_of_all_clients_are_bounded_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_clients, "SETTINGS_TOTAL_BYTES_MAX", 1_500)
+    monkeypatch.setattr(grpc_clients, "SETTINGS_TOTAL_BYTES_MAX", 15_000)
     settings = {"client_type": 1, "publishing": {"topics": [{"name": "T" * 100}] * 10}}
 
     def peer(name: str) -> GrpcPeer:

@@ -59,8 +59,10 @@ _log = logging.getLogger(__name__)
 
 SETTINGS_BYTES_MAX = 32 * 1024
 CLIENTS_MAX = 20_000
-SETTINGS_TOTAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of all clients. Those of a usual client have some hundred bytes."""
+SETTINGS_TOTAL_BYTES_MAX = 256 * 1024 * 1024
+"""Of all clients, in memory. Those of a usual client take some thousand bytes."""
+TOPIC_BYTES = 1_024
+"""What a topic of settings takes in memory, however short its name is."""
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH = 32
 POLL_S = 20
@@ -360,7 +362,7 @@ class GrpcClients:
 
     def take(self, caller: Caller, settings: Any, stream: Call) -> GrpcClient:
         """A client has sent settings that were checked. Raises Refused when there are too many clients."""
-        client, size = self._clients.get(caller.key), settings.ByteSize()
+        client, size = self._clients.get(caller.key), _held_bytes(settings)
         total = self._settings_bytes + size - (0 if client is None else client.settings_bytes)
         if total > SETTINGS_TOTAL_BYTES_MAX:
             raise Refused(
@@ -461,9 +463,9 @@ class GrpcClients:
         client = self._clients.get(caller.key)
         if client is None or client.is_consumer or topic in client.topics:
             return
-        client.topics = (*client.topics, topic)
         signer = None if caller.account is None else caller.account.access_key
         self._parts.clients.producer_came(topic, caller.client_id, client, Language.OTHER, VERSION, signer)
+        client.topics = (*client.topics, topic)
 
     # Going.
 
@@ -489,6 +491,11 @@ class GrpcClients:
         for client in [each for each in self._clients.values() if each.seen_ms < oldest_ms]:
             _log.info("%s: forgotten: no heartbeat for too long", client)
             self.terminate(client)
+
+
+def _held_bytes(settings: Any) -> int:
+    topics = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
+    return int(settings.ByteSize()) + TOPIC_BYTES * topics
 
 
 def check_topic(name: str) -> None:
