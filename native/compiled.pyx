@@ -10,6 +10,7 @@ structs its table points to. A pinned WriteCursor keeps its buffer until it is u
 """
 
 from array import array
+from hashlib import md5
 
 import cython
 from cython.cimports.columns import (
@@ -83,7 +84,7 @@ from cython.cimports.framing import (
     wire_number,
     wire_number32,
 )
-from cython.cimports.grpc_sends import grpc_read_send, grpc_send_t, part_t
+from cython.cimports.grpc_sends import grpc_read_send, grpc_record_t, grpc_send_t, part_t
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t, uint64_t
 from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy, memset

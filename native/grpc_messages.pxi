@@ -14,23 +14,78 @@ class GrpcMessageWriter:
         self.special = special
 
     def write(self, topic: bytes, message, digest: bytes, handle: bytes, attempt: int64_t):
-        sys_flag: int64_t = message.sys_flag
-        born_ms: int64_t = message.born_timestamp_ms
-        store_ms: int64_t = message.store_timestamp_ms
-        queue_id: int64_t = message.queue_id
-        queue_offset: int64_t = message.queue_offset
-        if sys_flag & COMPRESSED_BITS:
-            return None
+        record: grpc_record_t
+        record.born_ms = message.born_timestamp_ms
+        record.store_ms = message.store_timestamp_ms
+        record.queue_id = message.queue_id
+        record.queue_offset = message.queue_offset
         properties: bytes = message.encoded_properties
         body: bytes = message.body
-        size: int64_t = PyBytes_GET_SIZE(properties)
-        system: bytes = PyBytes_FromStringAndSize(cython.NULL, size + PyBytes_GET_SIZE(handle) + PyBytes_GET_SIZE(digest) + 400)
+        born_host: bytes = message.born_host.encode()
+        store_host: bytes = message.store_host.encode()
+        record.properties = part_of(properties)
+        record.body = part_of(body)
+        record.born_host = part_of(born_host)
+        record.store_host = part_of(store_host)
+        if message.sys_flag & COMPRESSED_BITS or PyBytes_GET_SIZE(digest) != 32:
+            return None
+        memcpy(record.digest, PyBytes_AS_STRING(digest), 32)
+        return self.written(topic, cython.address(record), part_of(handle), attempt)
+
+    def write_page(self, topic: bytes, data: bytes, handles: dict):
+        p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(data))
+        end: cython.pointer(cython.const[u8]) = p + PyBytes_GET_SIZE(data)
+        record: grpc_record_t
+        born: u8[24]
+        store: u8[24]
+        place: u8[48]
+        found: list = []
+        while p < end:
+            size: int64_t = 0 if end - p < 91 else plain_record(p, end - p, load64(p + 28), 1)
+            if size == 0 or load32(p + 72) != 0 or load32(p + 36) & COMPRESSED_BITS:
+                return None
+            record.queue_id = cython.cast(int32_t, load32(p + 12))
+            record.queue_offset = cython.cast(int64_t, load64(p + 20))
+            record.born_ms = cython.cast(int64_t, load64(p + 40))
+            record.store_ms = cython.cast(int64_t, load64(p + 56))
+            physical: int64_t = cython.cast(int64_t, load64(p + 28))
+            words = handles.get(record.queue_id)
+            if words is None or record.queue_offset < 0 or physical < 0 or load32(p + 52) > 65535 or load32(p + 68) > 65535:
+                return None
+            record.body.p = p + 88
+            record.body.n = load32(p + 84)
+            record.properties.p = record.body.p + record.body.n + 1 + record.body.p[record.body.n] + 2
+            record.properties.n = p + size - record.properties.p
+            record.born_host.p = cython.address(born[0])
+            record.born_host.n = put_host(cython.address(born[0]), p + 48)
+            record.store_host.p = cython.address(store[0])
+            record.store_host.n = put_host(cython.address(store[0]), p + 64)
+            body: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, record.body.p), record.body.n)
+            digest: bytes = md5(body, usedforsecurity=False).digest()
+            put_hex(record.digest, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(digest)), 16)
+            place[0] = 0x20
+            length: int64_t = 1 + print_number(cython.address(place[1]), record.queue_offset)
+            place[length] = 0x20
+            length += 1
+            length += print_number(cython.address(place[length]), physical)
+            handle: bytes = cython.cast(bytes, words) + PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(place[0])), length)
+            made = self.written(topic, cython.address(record), part_of(handle), 1)
+            if made is None:
+                return None
+            found.append(made)
+            p += size
+        return found
+
+    @cython.cfunc
+    def written(self, topic: bytes, record: cython.pointer(grpc_record_t), handle: part_t, attempt: int64_t):
+        size: int64_t = record.properties.n
+        system: bytes = PyBytes_FromStringAndSize(cython.NULL, size + handle.n + record.born_host.n + record.store_host.n + 400)
         user: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * size + 16)
         s: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(system))
         u: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(user))
         system_at: cython.pointer(u8) = s
         user_at: cython.pointer(u8) = u
-        p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties))
+        p: cython.pointer(cython.const[u8]) = record.properties.p
         end: cython.pointer(cython.const[u8]) = p + size
         value: cython.pointer(cython.const[u8])
         stop: cython.pointer(cython.const[u8])
@@ -79,11 +134,8 @@ class GrpcMessageWriter:
             p = stop + 1
         if key.p == cython.NULL:
             return None
-        text: bytes
         if host.p == cython.NULL:
-            text = message.born_host.encode()
-            host.p = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(text))
-            host.n = PyBytes_GET_SIZE(text)
+            host = record.born_host
         if tag.p != cython.NULL:
             s = put_field(s, 0x0A, tag.p, tag.n)
         if keys.p != cython.NULL:
@@ -98,30 +150,25 @@ class GrpcMessageWriter:
                 p = stop + 1
         s = put_field(s, 0x1A, key.p, key.n)
         s[0] = 0x22
-        s = put_varint(s + 1, 3 + varint_bytes(PyBytes_GET_SIZE(digest)) + PyBytes_GET_SIZE(digest))
+        s = put_varint(s + 1, 36)
         memcpy(s, b"\x08\x02", 2)
-        s = put_field(s + 2, 0x12, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(digest)), PyBytes_GET_SIZE(digest))
+        s = put_field(s + 2, 0x12, record.digest, 32)
         memcpy(s, b"\x28\x01\x30\x01", 4)
-        s = put_time(s + 4, 0x3A, born_ms)
+        s = put_time(s + 4, 0x3A, record.born_ms)
         s = put_field(s, 0x42, host.p, host.n)
-        s = put_time(s, 0x4A, store_ms)
-        store_host: bytes = message.store_host.encode()
-        s = put_field(
-            s, 0x52, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(store_host)), PyBytes_GET_SIZE(store_host)
-        )
-        if PyBytes_GET_SIZE(handle):
-            s = put_field(
-                s, 0x62, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(handle)), PyBytes_GET_SIZE(handle)
-            )
+        s = put_time(s, 0x4A, record.store_ms)
+        s = put_field(s, 0x52, record.store_host.p, record.store_host.n)
+        if handle.n:
+            s = put_field(s, 0x62, handle.p, handle.n)
         s[0] = 0x68
-        s = put_unsigned(s + 1, queue_id)
+        s = put_unsigned(s + 1, record.queue_id)
         s[0] = 0x70
-        s = put_unsigned(s + 1, queue_offset)
+        s = put_unsigned(s + 1, record.queue_offset)
         if attempt:
             memcpy(s, b"\x80\x01", 2)
             s = put_unsigned(s + 2, attempt)
         topic_length: int64_t = PyBytes_GET_SIZE(topic)
-        body_length: int64_t = PyBytes_GET_SIZE(body)
+        body_length: int64_t = record.body.n
         whole: int64_t = 1 + varint_bytes(1 + varint_bytes(topic_length) + topic_length) + 1 + varint_bytes(topic_length) + topic_length
         whole += (u - user_at) + 1 + varint_bytes(s - system_at) + (s - system_at)
         if body_length:
@@ -136,7 +183,7 @@ class GrpcMessageWriter:
         memcpy(q, user_at, u - user_at)
         q = put_field(q + (u - user_at), 0x1A, system_at, s - system_at)
         if body_length:
-            q = put_field(q, 0x22, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(body)), body_length)
+            q = put_field(q, 0x22, record.body.p, body_length)
         return made
 
 
@@ -177,3 +224,38 @@ def put_time(p: cython.pointer(u8), tag: u8, ms: int64_t) -> cython.pointer(u8):
     q[0] = 0x10
     q = put_unsigned(q + 1, (ms - 1000 * seconds) * 1000000)
     return put_field(p, tag, cython.address(inner[0]), q - cython.address(inner[0]))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def part_of(data: bytes) -> part_t:
+    made: part_t
+    made.p = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(data))
+    made.n = PyBytes_GET_SIZE(data)
+    return made
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def put_host(out: cython.pointer(u8), host: cython.pointer(cython.const[u8])) -> int64_t:
+    """The text of an IPv4 host of a record; how long it is."""
+    at: int64_t = 0
+    index: cython.int
+    for index in range(4):
+        at += print_number(out + at, host[index])
+        out[at] = 0x3A if index == 3 else 0x2E
+        at += 1
+    return at + print_number(out + at, load32(host + 4))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def put_hex(out: cython.pointer(u8), data: cython.pointer(cython.const[u8]), length: int64_t) -> cython.void:
+    index: int64_t
+    half: cython.int
+    for index in range(2 * length):
+        half = data[index >> 1] & 15 if index & 1 else data[index >> 1] >> 4
+        out[index] = half + 48 if half < 10 else half + 55

@@ -12,6 +12,13 @@ typedef struct {
     int64_t n;
 } part_t;
 
+/* A record whose answer to a receive is written: `grpc_messages.pxi`. */
+typedef struct {
+    part_t properties, body, born_host, store_host;
+    u8 digest[32]; /* in hexadecimal digits */
+    int64_t born_ms, store_ms, queue_id, queue_offset;
+} grpc_record_t;
+
 typedef struct {
     part_t topic, body, id, tag, born_host, trace;
     part_t keys[GRPC_PARTS_MAX], names[GRPC_PARTS_MAX], values[GRPC_PARTS_MAX];

@@ -7,6 +7,16 @@ cdef extern from "grpc_sends.h" nogil:
     ctypedef struct part_t:
         const u8 *p
         int64_t n
+    ctypedef struct grpc_record_t:
+        part_t properties
+        part_t body
+        part_t born_host
+        part_t store_host
+        u8 digest[32]
+        int64_t born_ms
+        int64_t store_ms
+        int64_t queue_id
+        int64_t queue_offset
     ctypedef struct grpc_send_t:
         part_t topic
         part_t body

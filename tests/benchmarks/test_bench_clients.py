@@ -39,7 +39,7 @@ def as_printed(result: dict[str, Any]) -> dict[str, Any]:
 def test_grpc_is_measured_beside_the_real_proxy(tmp_path: Path) -> None:
     words = ["--messages", "300", "--waiting", "50", "--dir", str(tmp_path)]
     result = as_printed(bench_grpc.run([*TINY, *words]))
-    kinds = {"grpc_send_vs_proxy", "grpc_receive_vs_proxy"}
+    kinds = {f"grpc_{work}_vs_proxy" for work in ("send", "receive", "send_cpu", "receive_cpu")}
     assert set(result["ratios"]) == kinds | {f"grpc_memory_{state}_proxy_vs_tiermq" for state in ("idle", "load")}
     assert {name: each["waiting"] for name, each in result["environment"]["waiting receives"].items()} == {
         "tiermq": 50,

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from kernel.kernel_world import KERNELS
 from tiermq.broker.grpc.grpc_message import APART, RESERVED, fill_message
 from tiermq.grpc.messages import message_class
+from tiermq.message import crc
 from tiermq.message.layout import RecordVersion
 from tiermq.message.properties import encode_properties
+from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
 
 Response = message_class("ReceiveMessageResponse")
@@ -93,3 +95,77 @@ def test_what_makes_a_message_another_is_left_to_the_general_path(kernel: Module
     assert written(kernel, record(plain, sys_flag=1)) is None, "compressed"
     assert written(kernel, record(encode_properties({"TAGS": "x"}))) is None, "without an id"
     assert written(kernel, record(plain)) is not None
+
+
+# Pages.
+
+HANDLES = {3: b"0 1 60000 0 0 b1 3"}
+
+
+def page_of(kernel: Any, data: bytes) -> list[bytes] | None:
+    hidden, apart = (frozenset(name.encode() for name in names) for names in (RESERVED, {*APART, "POP_CK", "__CRC32#"}))
+    found: list[bytes] | None = kernel.GrpcMessageWriter(hidden, apart).write_page(b"orders", data, HANDLES)
+    return found
+
+
+def stored(properties: bytes = b"UNIQ_KEY\x01K\x02", **changed: Any) -> bytes:
+    message = record(properties, **changed)
+    return reencode(replace(message, body_crc=crc.body_crc(message.body)))
+
+
+def replace(message: StoredMessage, **changed: Any) -> StoredMessage:
+    values = {name: getattr(message, name) for name in StoredMessage.__slots__ if not name.startswith("_")}
+    return StoredMessage(**{**values, **changed})
+
+
+@both
+def test_the_records_of_a_pop_are_written_as_one_by_one(kernel: ModuleType) -> None:
+    data = b"".join(stored(body=b"%d" % at, queue_offset=at, physical_offset=1_000 * at) for at in range(5))
+    found = page_of(kernel, data)
+    assert found is not None
+    assert [Response.FromString(each) for each in found] == [
+        general(message, f"0 1 60000 0 0 b1 3 {at} {1_000 * at}") for at, message in enumerate(decode_records(data))
+    ]
+    assert page_of(kernel, b"") == []
+
+
+@both
+@pytest.mark.parametrize(
+    "other",
+    [
+        stored(reconsume_times=1),
+        stored(queue_id=4),
+        stored(sys_flag=1),
+        stored(sys_flag=0x10, born_address=bytes(16)),
+        stored(version=RecordVersion.V2),
+        stored(queue_offset=-1),
+        stored(b"UNIQ_KEY\x01K\x02POP_CK\x010 1 2\x02"),
+        stored()[:-1],
+        stored()[:60],
+        stored().replace(b"coffees", b"coffeeS"),
+    ],
+    ids=["again", "queue", "compressed", "v6", "version", "offset", "receipt", "cut", "short", "damaged"],
+)
+def test_a_page_with_a_record_of_another_kind_is_left_to_the_general_path(kernel: ModuleType, other: bytes) -> None:
+    assert page_of(kernel, stored()) is not None
+    assert page_of(kernel, stored() + other) is None
+
+
+@settings(max_examples=300)
+@given(
+    properties=PROPERTIES, body=st.binary(max_size=300), offset=st.integers(0, 1 << 62), place=st.integers(0, 1 << 62),
+    born=st.integers(-(1 << 62), 1 << 62), host=st.binary(min_size=4, max_size=4), port=st.integers(0, 65_535),
+)  # fmt: skip
+def test_both_kernels_write_what_protobuf_reads_of_a_page(
+    properties: bytes, body: bytes, offset: int, place: int, born: int, host: bytes, port: int
+) -> None:
+    data = stored(
+        properties, body=body, queue_offset=offset, physical_offset=place, born_timestamp_ms=born, born_address=host,
+        store_address=host, store_port=port,
+    )  # fmt: skip
+    pages = [page_of(kernel.values[0], data) for kernel in KERNELS if kernel.values[0]]
+    found = [None if page is None else [Response.FromString(each) for each in page] for page in pages]
+    assert all(each == found[0] for each in found)
+    if found[0] is not None:
+        [message] = decode_records(data)
+        assert found[0] == [general(message, f"{HANDLES[3].decode()} {offset} {place}")]

@@ -76,6 +76,7 @@ class Call:
         "on_message",
         "on_taken",
         "out",
+        "out_at",
         "out_bytes",
         "path",
         "received_bytes",
@@ -100,6 +101,8 @@ class Call:
         self.ended = False
         self.is_half_closed = False
         self.out: list[bytes] = []
+        self.out_at = 0
+        """How much of the first is sent."""
         self.out_bytes = 0
         self.trailers: bytes | None = None
         timeout_s = timeout_in(metadata.get("grpc-timeout"))

@@ -11,8 +11,8 @@ Invariants:
   as unsent, and a peer that lets too much wait is closed.
 * What open calls hold (metadata, the message that is served, what is there of one that is not whole) counts as
   incomplete.
-* What a peer can send without an answer (resets, pings, settings, header blocks, empty frames) is counted, by what it
-  costs: `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
+* What a peer can send without an answer (resets, pings, settings, windows, header blocks, empty frames) is counted, by
+  what it costs: `CONTROL_FRAMES_MAX` within `CONTROL_PERIOD_S`, and the connection ends.
 * Of a call with `on_taken` one of `on_taken` and `on_lost` is called: what was written may still be lost with the
   connection, so a ping leaves behind the outcome, at most one at a time, and its answer proves that all before it came.
 * Header blocks are decoded in the order in which they came, also those of streams that are refused: they change the
@@ -70,7 +70,7 @@ HEADER_BLOCK_BYTES_MAX = 32 * 1024
 CONTROL_FRAMES_MAX = 20_000
 CONTROL_PERIOD_S = 1.0
 CALLS_PER_CONTROL_FRAME = 16
-"""A change of all windows costs as much as one frame for so many open calls."""
+"""A change of all windows costs as much as one frame for so many open calls, and for each that is blocked."""
 TAKEN = b"tmqtaken"
 """The ping behind answers."""
 TEXT_BYTES_MAX = 1_024
@@ -439,7 +439,7 @@ class Http2Connection(Connection):
         self._blocked.pop(call.id, None)
         self._waiting_bytes -= call.out_bytes
         self._buffered_bytes -= len(call.buffer)
-        call.out, call.out_bytes = [], 0
+        call.out, call.out_at, call.out_bytes = [], 0, 0
         call.buffer.clear()
         if not self._in_read:
             self._count_partial()
@@ -470,7 +470,7 @@ class Http2Connection(Connection):
 
     def _change_windows(self, window: int) -> None:
         """Once for a frame, whatever it repeats: each open call is a step."""
-        self._count_control(len(self._calls) // CALLS_PER_CONTROL_FRAME)
+        self._count_control(len(self._calls) // CALLS_PER_CONTROL_FRAME + len(self._blocked))
         grown, self._peer_window = window - self._peer_window, window
         for call in self._calls.values():
             call.window += grown
@@ -478,6 +478,7 @@ class Http2Connection(Connection):
             self._send_blocked()
 
     def _take_window(self, stream: int, payload: bytes) -> None:
+        self._count_control()
         if len(payload) != 4:
             raise _Broken(FRAME_SIZE_ERROR, f"expected a window of 4 bytes, found {len(payload)}")
         grown = int.from_bytes(payload, "big") & STREAM_MASK
@@ -494,8 +495,6 @@ class Http2Connection(Connection):
             call.window += grown
             if call.id in self._blocked:
                 self._send_out(call)
-        else:
-            self._count_control()
 
     # Sending.
 
@@ -547,19 +546,24 @@ class Http2Connection(Connection):
         self._waiting_bytes += len(data)
 
     def _send_out(self, call: Call) -> None:
-        """What the windows let pass."""
+        """What the windows let pass. However small they are, a byte is copied a few times at most."""
         number = call.id
         while call.out and self._window > 0 and call.window > 0:
-            data = call.out[0] if len(call.out) == 1 else b"".join(call.out)
-            room = min(self._window, call.window)
-            sent, left = data[:room], data[room:]
-            call.out = [left] if left else []
-            call.out_bytes -= len(sent)
-            self._waiting_bytes -= len(sent)
-            self._window -= len(sent)
-            call.window -= len(sent)
-            for at in range(0, len(sent), self._peer_frame_bytes):
-                self._write_frame(_frame(DATA, 0, number, sent[at : at + self._peer_frame_bytes]))
+            if len(call.out) > 1:
+                call.out, call.out_at = [b"".join((call.out[0][call.out_at :], *call.out[1:]))], 0
+            data, begin = call.out[0], call.out_at
+            end = min(len(data), begin + min(self._window, call.window))
+            for at in range(begin, end, self._peer_frame_bytes):
+                self._write_frame(_frame(DATA, 0, number, data[at : min(at + self._peer_frame_bytes, end)]))
+            if 2 * end > len(data):  # What is held is at most twice what counts as waiting.
+                data, call.out_at = data[end:], 0
+            else:
+                call.out_at = end
+            call.out = [data] if data else []
+            call.out_bytes -= end - begin
+            self._waiting_bytes -= end - begin
+            self._window -= end - begin
+            call.window -= end - begin
         if call.out:
             self._blocked[number] = call
             if self._waiting_bytes > self._owner.limits.write_bytes_max:
@@ -595,6 +599,7 @@ class Http2Connection(Connection):
             self._ping()
 
     def _send_blocked(self) -> None:
+        self._count_control(len(self._blocked) // CALLS_PER_CONTROL_FRAME)
         for call in tuple(self._blocked.values()):
             if self._window <= 0:
                 break

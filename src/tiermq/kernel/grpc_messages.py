@@ -1,7 +1,8 @@
-"""GrpcMessageWriter: a plain record as the answer of a receive, in the bytes that protobuf makes of it.
+"""GrpcMessageWriter: plain records as answers of a receive, in the bytes that protobuf makes of them.
 
     StoredMessage ─► body as it is, properties in printable ASCII, none that makes it another than a plain one ─► bytes
                  └─► None: the general path, by protobuf objects (`broker/grpc/grpc_message.py`)
+    records of a pop, and the words of handles by queue ─► bytes of each; None if one of them needs the general path
 
 Contract of both twins: protobuf reads from the bytes what the general path fills in. Properties in `hidden` are the
 broker's and no consumer sees them; a message with one in `special` is left to the general path.
@@ -9,12 +10,18 @@ broker's and no consumer sees them; a message with one in `special` is left to t
 
 from __future__ import annotations
 
+import hashlib
 import re
 
+from tiermq.errors import CorruptRecord
+from tiermq.message.layout import RecordVersion
+from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 
 COMPRESSED_FLAGS = 0x701
 """Of a record's system flag: its body is compressed, and how."""
+HOSTS_V6 = 0x30
+"""Of the same."""
 _PLAIN = re.compile(rb"[ -~]+\Z")
 
 
@@ -57,6 +64,27 @@ class GrpcMessageWriter:
         return _field(
             0x12, _field(0x0A, _field(0x12, topic)) + user + _field(0x1A, system) + _field(0x22, message.body)
         )
+
+    def write_page(self, topic: bytes, data: bytes, handles: dict[int, bytes]) -> list[bytes] | None:
+        """The same of whole records that are delivered for the first time, of version 1 and between IPv4 hosts.
+        `handles`: what the handles of a queue's messages begin with; offsets in the queue and in the log follow.
+        """
+        found: list[bytes] = []
+        try:
+            for message in decode_records(data):
+                words = handles.get(message.queue_id)
+                is_usual = message.version is RecordVersion.V1 and message.sys_flag & HOSTS_V6 == 0
+                is_first = not message.reconsume_times and min(message.queue_offset, message.physical_offset) >= 0
+                if words is None or not is_usual or not is_first:
+                    return None
+                digest = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper().encode()
+                handle = b"%b %d %d" % (words, message.queue_offset, message.physical_offset)
+                if (made := self.write(topic, message, digest, handle, 1)) is None:
+                    return None
+                found.append(made)
+        except CorruptRecord:  # As the general path will find, which says how.
+            return None
+        return found
 
 
 def _time(time_ms: int) -> bytes:

@@ -16,7 +16,7 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.listen_address import broker_sockets
 from tiermq.errors import BadConfig
-from tiermq.grpc.messages import Code, MessageType, request_class
+from tiermq.grpc.messages import Code, MessageType, TelemetryCommand, request_class
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.permissions import AccessFile
 from tiermq.remoting.tls import TlsMode, TlsSettings, make_self_signed
@@ -56,6 +56,13 @@ def guarded(tmp_path: Path) -> Iterator[Broker]:
     with running(tmp_path, config=broker_config(grpc_server_port=port), acl=acl) as broker:
         broker.parts.topics.put(TopicConfig("T", 1, 1))
         yield broker
+
+
+def change(guarded: Broker, tmp_path: Path, old: str, new: str) -> None:
+    """Of the accounts."""
+    (tmp_path / "accounts.toml").write_text(ACCOUNTS.replace(old, new))
+    assert isinstance(guarded.parts.server.acl, AccessFile)
+    assert guarded.parts.server.acl.reload()
 
 
 def peer_of(broker: Broker, account: tuple[str, str] | None, client_id: str = "") -> GrpcPeer:
@@ -102,6 +109,22 @@ def test_another_account_with_the_same_client_id_takes_nothing_over(guarded: Bro
         assert consumer.settle(**settings).status.code == Code.OK
         assert producer.call("NotifyClientTermination").status.code == Code.UNRECOGNIZED_CLIENT_TYPE
         assert consumer.call("Heartbeat", client_type=3).status.code == Code.OK
+
+
+def test_an_account_that_is_gone_or_has_lost_a_right_has_no_member_by_an_old_stream(
+    guarded: Broker, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"client_type": 3, "subscription": {"group": {"name": "G"}}}
+    with peer_of(guarded, CONSUMER) as first, peer_of(guarded, CONSUMER) as second:
+        for each in (first, second):
+            assert each.settle(**settings).status.code == Code.OK
+        change(guarded, tmp_path, 'groupPerms = ["G=SUB"]', "")
+        assert first.call("Heartbeat", client_type=3).status.code == Code.FORBIDDEN
+        change(guarded, tmp_path, '"consumer"', '"another"')
+        second.tell(TelemetryCommand(settings=settings))
+        with pytest.raises(grpc.RpcError) as found:
+            next(second.telemetry)
+        assert found.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_half_message_is_ended_by_an_account_that_may_publish(guarded: Broker) -> None:

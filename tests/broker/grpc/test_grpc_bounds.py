@@ -11,8 +11,10 @@ import pytest
 
 from broker.grpc import test_http2
 from broker.grpc.grpc_peer import GrpcPeer
+from present import present
 from tiermq.broker.broker import Broker
 from tiermq.broker.grpc import grpc_clients
+from tiermq.broker.grpc.grpc_clients import GrpcClient
 from tiermq.broker.grpc.grpc_message import SHORT_BYTES_MAX
 from tiermq.broker.grpc.send_calls import SENDS_MAX
 from tiermq.grpc.call import framed
@@ -110,7 +112,7 @@ def test_a_client_may_send_a_long_dump_of_its_threads_and_no_long_settings(peer:
 
 
 def test_settings_of_all_clients_are_bounded_together(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_clients, "SETTINGS_TOTAL_BYTES_MAX", 1_500)
+    monkeypatch.setattr(grpc_clients, "SETTINGS_TOTAL_BYTES_MAX", 15_000)
     settings = {"client_type": 1, "publishing": {"topics": [{"name": "T" * 100}] * 10}}
 
     def peer(name: str) -> GrpcPeer:
@@ -227,3 +229,26 @@ def test_what_calls_hold_is_counted_until_they_end(broker: Broker, raw: test_htt
     for stream in (1, 3, 5, 7):
         raw.send(RST_STREAM, 0, stream, bytes(4))
     until(lambda: connection.partial_bytes == 0)
+
+
+def test_of_settings_that_come_at_once_the_newest_count(
+    broker: Broker, raw: test_http2.RawPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame has room for a thousand, each of which would be a registration."""
+    clients = present(broker.grpc).clients
+    register, registered = clients.register, []
+
+    async def counted(client: GrpcClient, language: str) -> None:
+        registered.append(client.topics)
+        await register(client, language)
+
+    monkeypatch.setattr(clients, "register", counted)
+    sent = [
+        framed(TelemetryCommand(settings={"publishing": {"topics": [{"name": f"T{at}"}]}}).SerializeToString())
+        for at in range(500)
+    ]
+    raw.send(HEADERS, END_HEADERS, 1, raw.headers(**{":path": SERVICE + "Telemetry"}))
+    raw.send(DATA, 0, 1, b"".join(sent))
+    until(lambda: ("T499",) in registered)
+    assert len(registered) < 10
+    assert registered[-1] == ("T499",)

@@ -18,7 +18,9 @@ from present import present
 from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.grpc.grpc_message import consistent_queue
+from tiermq.broker.pop.pop_processor import PopProcessor
 from tiermq.grpc.messages import Code, Encoding, MessageType, QueuePermission, TelemetryCommand, request_class
+from tiermq.kernel import Message
 from tiermq.message.compression import compress
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType
@@ -26,6 +28,7 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.status import PutStatus
 
 PRODUCER = {"client_type": 1, "publishing": {"topics": [{"name": "T"}]}}
 CONSUMER = {"client_type": 3, "subscription": {"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]}}
@@ -201,6 +204,16 @@ def test_messages_of_one_group_go_to_one_queue(broker: Broker, peer: GrpcPeer) -
     assert {found.queue_id for found in stored(broker)} == {consistent_queue("customer-7", 4)}
 
 
+def test_messages_of_several_groups_of_one_call_go_to_the_queues_of_their_groups(
+    broker: Broker, peer: GrpcPeer
+) -> None:
+    groups = ["a", "b", "c", "a"]
+    peer.send(*(peer.message("T", each.encode(), message_group=each) for each in groups))
+    queues = {each: consistent_queue(each, 4) for each in groups}
+    assert len(set(queues.values())) > 1
+    assert {found.body.decode(): found.queue_id for found in stored(broker)} == queues
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -286,6 +299,41 @@ def test_under_sync_flush_each_message_is_answered_once_it_is_on_disk(tmp_path: 
             answer = peer.send(*(peer.message("T", b"%d" % number) for number in range(3)))
             assert [entry.status.code for entry in answer.entries] == [Code.OK] * 3
         assert broker.parts.local.flushed_where >= max(each.physical_offset + each.size for each in stored(broker))
+
+
+# What remoting clients may have stored.
+
+ODD = {
+    "no-utf-8": b"A\x01\xff\xfe\x02UNIQ_KEY\x01k\x02",
+    "id": b"UNIQ_KEY\x01\xff\x02",
+    "tag": b"TAGS\x01\xff\xfe\x02UNIQ_KEY\x01k\x02",
+    "keys": b"KEYS\x01\xff\xfe\x02UNIQ_KEY\x01k\x02",
+    "priority": b"_SYS_MSG_PRIORITY_\x0199999999999\x02UNIQ_KEY\x01k\x02",
+    "digit": "_SYS_MSG_PRIORITY_\x01²\x02UNIQ_KEY\x01k\x02".encode(),
+    "time": b"TIMER_OUT_MS\x0199999999999999999999999\x02UNIQ_KEY\x01k\x02",
+    "receipt": b"POP_CK\x01junk\x02UNIQ_KEY\x01k\x02",
+    "old-receipt": b"POP_CK\x010 1 60000 0 0 b1 0 0\x02UNIQ_KEY\x01k\x02",
+    "none": b"",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_message_with_odd_properties_keeps_nothing_from_its_consumers(
+    broker: Broker, peer: GrpcPeer, name: str
+) -> None:
+    make(broker)
+    for properties in (ODD[name], b"UNIQ_KEY\x01good\x02"):
+        put = broker.parts.local.put(Message("T", b"body", encoded_properties=properties, born_timestamp_ms=-5))
+        assert put.status is PutStatus.PUT_OK
+    broker.parts.local.dispatch_now()
+    got = peer.receive("T")
+    assert [each.body for each in got] == [b"body", b"body"]
+    assert peer.acknowledge("T", *got).status.code == Code.OK
+    pulled = peer.call("PullMessage", group={"name": "G"}, message_queue={"topic": {"name": "T"}}, batch_size=32)
+    assert [each.message.body for each in pulled if each.HasField("message")] == [b"body", b"body"]
+    held = [point for each in broker.processors if isinstance(each, PopProcessor) for point in each.log.points]
+    assert held == []
+    assert broker.parts.server.handler_errors == 0
 
 
 # Compressed bodies.
@@ -588,6 +636,19 @@ def test_a_queue_is_pulled_from_an_offset_that_is_kept(broker: Broker, peer: Grp
     behind = peer.call("PullMessage", group={"name": "P"}, message_queue=queue, offset=99, batch_size=2)
     assert [each.status.code for each in behind if each.HasField("status")] == [Code.ILLEGAL_OFFSET]
     assert behind[-1].next_offset == 5
+
+
+def test_a_pull_by_tag_gets_no_message_whose_tag_has_the_same_hash(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(*(peer.message("T", tag.encode(), tag=tag) for tag in ("Aa", "BB", "Aa")))
+    broker.parts.local.dispatch_now()
+    broker.parts.groups.find_or_make("P")
+    fields = {"group": {"name": "P"}, "message_queue": {"topic": {"name": "T"}}, "batch_size": 32}
+    answers = peer.call("PullMessage", **fields, filter_expression={"type": 1, "expression": "BB"})
+    assert [each.message.body for each in answers if each.HasField("message")] == [b"BB"]
+    answers = peer.call("PullMessage", **fields, offset=2, filter_expression={"type": 1, "expression": "BB"})
+    assert [each.status.code for each in answers if each.HasField("status")] == [Code.MESSAGE_NOT_FOUND]
+    assert answers[-1].next_offset == 3
 
 
 def test_what_is_no_call_of_the_service_is_unimplemented(peer: GrpcPeer) -> None:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from hpack import Decoder, Encoder
@@ -33,6 +33,7 @@ from tiermq.grpc.http2 import (
     WINDOW_UPDATE,
 )
 from tiermq.grpc.messages import Code, answer_class, request_class
+from tiermq.namesrv.topic_config import TopicConfig
 
 PATH = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 Frame = tuple[int, int, int, bytes]
@@ -175,6 +176,44 @@ def test_data_waits_for_the_windows_of_its_peer(broker: Broker, raw: RawPeer) ->
         assert got > 200_000
 
 
+@pytest.mark.parametrize("step", [1, 1_000])
+def test_an_answer_that_leaves_in_small_steps_is_held_as_far_as_it_counts(
+    broker: Broker, raw: RawPeer, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    copied: list[int] = []
+
+    class Counted(bytes):
+        """Counts what is copied of it."""
+
+        def __getitem__(self, key: Any) -> Any:
+            found = super().__getitem__(key)
+            copied.append(len(found))
+            return Counted(found)
+
+    add = http2.Http2Connection._add
+
+    def counted(connection: http2.Http2Connection, call: Call, data: bytes) -> None:
+        add(connection, call, Counted(data))
+
+    monkeypatch.setattr(http2.Http2Connection, "_add", counted)
+    raw.send(SETTINGS, 0, 0, struct.pack(">HI", http2.SET_WINDOW, 0))
+    raw.send(HEADERS, END_HEADERS, 1, raw.headers())
+    broker.parts.topics.put(TopicConfig("T", 100, 100))
+    raw.send(DATA, END_STREAM, 1, ROUTE)
+    got, steps = b"", 0
+    for kind, flags, number, payload in raw.frames():
+        if number == 1 and kind == DATA:
+            got += payload
+        if number == 1 and kind == HEADERS and flags & END_STREAM:
+            break
+        if (number == 1 and kind == DATA) or not steps:
+            steps += 1
+            raw.send(WINDOW_UPDATE, 0, 1, step.to_bytes(4, "big"))
+    assert len(answer_class("QueryRoute").FromString(got[5:]).message_queues) == 100
+    assert steps >= len(got) // step
+    assert sum(copied) < 4 * len(got)
+
+
 def test_a_ping_is_answered_with_its_bytes(raw: RawPeer) -> None:
     raw.send(PING, 0, 0, b"12345678")
     assert next(payload for kind, flags, _, payload in raw.frames() if kind == PING and flags & ACK) == b"12345678"
@@ -225,7 +264,14 @@ def test_floods_of_frames_that_ask_for_nothing_end_the_connection(
     monkeypatch.setattr(http2, "CONTROL_PERIOD_S", 3600.0)
     empty = HEAD.pack(0, 8, PING, 0, 0) + bytes(8)
     reset = HEAD.pack(0, 4, RST_STREAM, 0, 1) + bytes(4)
-    for flood in (empty, reset, HEAD.pack(0, 0, SETTINGS, 0, 0), HEAD.pack(0, 5, http2.PRIORITY, 0, 1) + bytes(5)):
+    window = HEAD.pack(0, 4, WINDOW_UPDATE, 0, 0) + (1).to_bytes(4, "big")
+    for flood in (
+        empty,
+        reset,
+        window,
+        HEAD.pack(0, 0, SETTINGS, 0, 0),
+        HEAD.pack(0, 5, http2.PRIORITY, 0, 1) + bytes(5),
+    ):
         raw = RawPeer(broker.config.grpc_server_port)
         raw.socket.sendall(flood * 101)
         assert raw.goodbye()[0] == http2.ENHANCE_YOUR_CALM

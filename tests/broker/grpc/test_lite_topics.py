@@ -461,6 +461,21 @@ def test_a_client_that_has_not_heard_that_it_lost_a_lite_topic_hears_it_again(
     assert bodies(consumer.got()) == ["b1"]
 
 
+def test_a_client_that_has_gone_to_another_group_begins_anew(broker: Broker, consumer: LitePeer) -> None:
+    bind(broker, "G2")
+    assert consumer.want("ann") == Code.OK
+    entry = {"topic": {"name": PARENT}, "expression": {"expression": "*"}}
+    assert consumer.settle(client_type=SIMPLE, subscription={"group": {"name": "G2"}, "subscriptions": [entry]})
+    assert consumer.want("ann") == Code.UNRECOGNIZED_CLIENT_TYPE
+    consumer.group = "G2"
+    assert consumer.want("bob") == Code.OK
+    send(consumer, "ann", "a1")
+    send(consumer, "bob", "b1")
+    assert bodies(consumer.got()) == ["b1"]
+    consumer.group = "G"
+    assert consumer.got() == []
+
+
 def test_groups_take_no_exclusive_lite_topics_from_each_other(broker: Broker, consumer: LitePeer) -> None:
     bind(broker, "G", lite_sub_model="Exclusive")
     bind(broker, "H", lite_sub_model="Exclusive")

@@ -59,8 +59,10 @@ _log = logging.getLogger(__name__)
 
 SETTINGS_BYTES_MAX = 32 * 1024
 CLIENTS_MAX = 20_000
-SETTINGS_TOTAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of all clients. Those of a usual client have some hundred bytes."""
+SETTINGS_TOTAL_BYTES_MAX = 256 * 1024 * 1024
+"""Of all clients, in memory. Those of a usual client take some thousand bytes."""
+TOPIC_BYTES = 1_024
+"""What a topic of settings takes in memory, however short its name is."""
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH = 32
 POLL_S = 20
@@ -307,6 +309,10 @@ class GrpcClients:
     def is_alive(self, key: tuple[str, str]) -> bool:
         return key in self._clients
 
+    def give_way(self, resume: Callable[[], None]) -> None:
+        """Call `resume` when others have been served."""
+        self._parts.server.give_way(resume)
+
     # Settings.
 
     def check(self, caller: Caller, settings: Any) -> None:
@@ -356,7 +362,7 @@ class GrpcClients:
 
     def take(self, caller: Caller, settings: Any, stream: Call) -> GrpcClient:
         """A client has sent settings that were checked. Raises Refused when there are too many clients."""
-        client, size = self._clients.get(caller.key), settings.ByteSize()
+        client, size = self._clients.get(caller.key), _held_bytes(settings)
         total = self._settings_bytes + size - (0 if client is None else client.settings_bytes)
         if total > SETTINGS_TOTAL_BYTES_MAX:
             raise Refused(
@@ -368,7 +374,7 @@ class GrpcClients:
                 raise Refused(Code.TOO_MANY_REQUESTS, f"expected at most {CLIENTS_MAX} clients, found them connected")
             client = self._clients[caller.key] = GrpcClient(self._parts.server, caller, self._forget)
         self._settings_bytes, client.settings_bytes = total, size
-        client.caller, client.peer = caller, caller.peer
+        client.caller, client.peer, client.account = caller, caller.peer, caller.account
         client.seen_ms = self._parts.clock.now_ms()
         client.settings = self._completed(settings)
         if client.stream is not stream:
@@ -457,9 +463,9 @@ class GrpcClients:
         client = self._clients.get(caller.key)
         if client is None or client.is_consumer or topic in client.topics:
             return
-        client.topics = (*client.topics, topic)
         signer = None if caller.account is None else caller.account.access_key
         self._parts.clients.producer_came(topic, caller.client_id, client, Language.OTHER, VERSION, signer)
+        client.topics = (*client.topics, topic)
 
     # Going.
 
@@ -485,6 +491,11 @@ class GrpcClients:
         for client in [each for each in self._clients.values() if each.seen_ms < oldest_ms]:
             _log.info("%s: forgotten: no heartbeat for too long", client)
             self.terminate(client)
+
+
+def _held_bytes(settings: Any) -> int:
+    topics = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
+    return int(settings.ByteSize()) + TOPIC_BYTES * topics
 
 
 def check_topic(name: str) -> None:

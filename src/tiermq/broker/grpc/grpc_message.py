@@ -21,6 +21,7 @@ from tiermq.errors import CorruptRecord, TierMQError
 from tiermq.grpc.messages import (
     BESIDE_BYTES_MAX,
     DIGEST_BY_MD5,
+    FILTER_BY_SQL,
     LONG_FIELDS,
     Code,
     Encoding,
@@ -32,11 +33,12 @@ from tiermq.grpc.messages import (
 from tiermq.kernel import GrpcMessageWriter
 from tiermq.message import properties as names
 from tiermq.message.java_hash import java_hash
-from tiermq.message.properties import encode_properties
+from tiermq.message.message_filter import tags_in
+from tiermq.message.properties import decode_properties, encode_properties, get_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
 from tiermq.message.topic_name import lite_queue
-from tiermq.settings import LONG_MAX
+from tiermq.settings import INT_MAX, LONG_MAX
 
 SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
@@ -47,6 +49,12 @@ USER_PROPERTIES_MAX = 128
 USER_BYTES_MAX = 16 * 1024
 GROUP_BYTES_MAX = 64
 RECOVERY_S_MAX = 3600
+AS_JAVA = "replace"
+"""How bytes of a property are read that are no UTF-8, as remoting clients may send them: one such message must not keep
+the others of its queue from their consumers.
+"""
+DIGITS_MAX = 19
+"""Of a number of 63 bits."""
 LITE_NAME = "__LITE_TOPIC"
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
@@ -327,7 +335,14 @@ def are_long(messages: Iterable[StoredMessage]) -> bool:
     return False
 
 
-_WRITER = GrpcMessageWriter(frozenset(name.encode() for name in RESERVED), frozenset(name.encode() for name in APART))
+_HIDDEN = frozenset(name.encode() for name in RESERVED)
+_WRITER = GrpcMessageWriter(_HIDDEN, frozenset(name.encode() for name in APART))
+_PAGE_WRITER = GrpcMessageWriter(_HIDDEN, frozenset(name.encode() for name in (*APART, names.POP_CK, names.CRC32)))
+
+
+def given_page(data: bytes, topic: bytes, handles: dict[int, bytes]) -> list[bytes] | None:
+    """Records as answers of a receive, from their bytes; None if one of them is no plain one (`given_answer`)."""
+    return _PAGE_WRITER.write_page(topic, data, handles)
 
 
 def given_answer(message: StoredMessage, topic: bytes, handle: str, attempt: int) -> bytes:
@@ -342,6 +357,19 @@ def given_answer(message: StoredMessage, topic: bytes, handle: str, attempt: int
     return made
 
 
+def text_in(message: StoredMessage, name: str) -> str | None:
+    """A property, whatever bytes it has."""
+    value = get_property(message.encoded_properties, name.encode())
+    return None if value is None else value.decode(errors=AS_JAVA)
+
+
+def wanted_tags(wanted: Any) -> frozenset[str] | None:
+    """The tags that a client wants; None for all, and for another filter. The broker has compared hashes only."""
+    if wanted.type == FILTER_BY_SQL or wanted.expression in ("", "*"):
+        return None
+    return tags_in(wanted.expression)[0]
+
+
 def given_message(message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> Any:
     """A record as a consumer gets it."""
     found = Message()
@@ -351,7 +379,7 @@ def given_message(message: StoredMessage, topic: str, *, handle: str = "", attem
 
 def fill_message(found: Any, message: StoredMessage, topic: str, *, handle: str = "", attempt: int = 0) -> None:
     """The same into a message that is there."""
-    properties = message.properties
+    properties = decode_properties(message.encoded_properties, errors=AS_JAVA)
     found.topic.name = topic
     found.body, encoding = given_body(message)
     user, system = found.user_properties, found.system_properties
@@ -386,16 +414,23 @@ def _fill_later(system: Any, properties: dict[str, str]) -> None:
         system.message_group = group
     if (lite := properties.get(LITE_NAME)) is not None:
         system.lite_topic = lite
-    if (priority := properties.get(names.MESSAGE_PRIORITY)) is not None and priority.isdigit():
-        system.priority = int(priority)
+    if (priority := _number(properties.get(names.MESSAGE_PRIORITY), INT_MAX)) is not None:
+        system.priority = priority
     if trace := properties.get(TRACE_CONTEXT):
         system.trace_context = trace
-    deliver = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS)
-    if deliver and deliver.isdigit():
-        set_timestamp(system.delivery_timestamp, int(deliver))
+    deliver_ms = _number(properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS), LONG_MAX)
+    if deliver_ms is not None:
+        set_timestamp(system.delivery_timestamp, deliver_ms)
     if origin := properties.get(names.DLQ_ORIGIN_TOPIC):
         system.dead_letter_queue.topic = origin
         system.dead_letter_queue.message_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID, "")
+
+
+def _number(text: str | None, most: int) -> int | None:
+    """A property that is a number; None for what remoting clients may have written there."""
+    if not text or len(text) > DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return None
+    return number if (number := int(text)) <= most else None
 
 
 def _given_type(properties: dict[str, str]) -> MessageType:

@@ -120,7 +120,7 @@ class GrpcService:
         self._proxies = parts.config.grpc_proxies
         self._asking = Asking(parts.server)
         self.clients = clients = GrpcClients(parts)
-        self._telemetry = TelemetryCalls(clients)
+        self._telemetry = TelemetryCalls(clients, self._caller)
         self.leases = GrpcLeases(parts, clients, pops)
         routes = RouteCalls(parts, clients)
         lite = LiteCalls(parts, clients, pops, self.leases)

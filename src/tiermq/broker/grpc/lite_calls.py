@@ -146,11 +146,7 @@ class LiteCalls:
         request = ask.request
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
-        known = self._clients.find(ask.caller)
-        if known is None or not known.is_lite or known.group != group:
-            raise Refused(
-                Code.UNRECOGNIZED_CLIENT_TYPE, f"expected a client with settings of a lite consumer of {group}"
-            )
+        known = self._known(ask, group)
         self.require_parent(topic)
         self._clients.require_bound(group, topic)
         if len(request.lite_topic_set) > self._clients.lite_quota(group):
@@ -161,9 +157,7 @@ class LiteCalls:
             await ask.give_way()
         if self._clients.find(ask.caller) is not known:
             raise self._has_ended()
-        client = self._lite.get(ask.caller.key)
-        if client is None:
-            client = self._lite[ask.caller.key] = LiteClient(known)
+        client = self._lite_client(known)
         if request.action == LiteAction.COMPLETE_ADD:
             await self._drop(ask, client, client.queues - named)
         if request.action in (LiteAction.PARTIAL_ADD, LiteAction.COMPLETE_ADD):
@@ -173,6 +167,24 @@ class LiteCalls:
         gone = client.queues & named if is_partial else set(client.queues)
         await self._drop(ask, client, gone, resets=is_partial and self._has(group, LITE_RESET_LEFT, "true"))
         return SyncLiteSubscriptionResponse(status=status(Code.OK))
+
+    def _known(self, ask: Ask, group: str) -> GrpcClient:
+        """Raises Refused."""
+        known = self._clients.find(ask.caller)
+        if known is None or not known.is_lite or known.group != group:
+            raise Refused(
+                Code.UNRECOGNIZED_CLIENT_TYPE, f"expected a client with settings of a lite consumer of {group}"
+            )
+        return known
+
+    def _lite_client(self, known: GrpcClient) -> LiteClient:
+        """What a client has subscribed to; nothing yet, if it was one of another group."""
+        key = known.caller.key
+        if key in self._lite and self._lite[key].group != known.group:
+            self._gone(known)
+        if key not in self._lite:
+            self._lite[key] = LiteClient(known)
+        return self._lite[key]
 
     def _over_quota(self, group: str) -> Refused:
         return Refused(
@@ -331,10 +343,7 @@ class LiteCalls:
         """Messages of a client's lite topics; it waits for some. `fields` are those of a pop."""
         self.require_parent(topic)
         self._clients.require_bound(fields["consumerGroup"], topic)
-        client, known = self._lite.get(ask.caller.key), self._clients.find(ask.caller)
-        assert known is not None  # Since `is_lite`.
-        if client is None:  # It has subscribed to nothing yet, and will.
-            client = self._lite[ask.caller.key] = LiteClient(known)
+        client = self._lite_client(self._known(ask, fields["consumerGroup"]))
         over_ms = self._parts.clock.now_ms() + int(poll_s * 1000)
         while True:
             found = await self._take(ask, client, fields)

@@ -18,10 +18,11 @@ from tiermq.broker.grpc.grpc_clients import (
     require_topic,
     status_of,
 )
-from tiermq.broker.grpc.grpc_message import Refused, are_long, fill_message, timestamp_ms
+from tiermq.broker.grpc.grpc_message import Refused, are_long, fill_message, text_in, timestamp_ms, wanted_tags
 from tiermq.broker.pull.pull_processor import USUAL_MESSAGES_MAX
 from tiermq.errors import RequestRefused
 from tiermq.grpc.messages import FILTER_BY_SQL, Code, OffsetPolicy, message_class, status
+from tiermq.message.properties import TAGS
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -38,7 +39,7 @@ QueryOffsetResponse = message_class("QueryOffsetResponse")
 MAY_WAIT, HAS_SUBSCRIPTION = 2, 4
 """Bits of a pull's system flag."""
 POLL_MS_MAX = 20_000
-EMPTY = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+EMPTY = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class OffsetCalls:
@@ -56,10 +57,13 @@ class OffsetCalls:
             code = error.code if isinstance(error, Refused) else code_of(error.code)
             call.send(PullMessageResponse(status=status(code, str(error))).SerializeToString())
             return None
-        found = answer.code == ResponseCode.SUCCESS
+        messages: list[StoredMessage] = []
+        if answer.code == ResponseCode.SUCCESS:  # The broker has compared hashes of tags only.
+            tags = wanted_tags(request.filter_expression)
+            records = decode_records(bytes(answer.body))
+            messages = [each for each in records if tags is None or text_in(each, TAGS) in tags]
         following = int(answer.ext.get("nextBeginOffset", request.offset))
-        if found:
-            messages = list(decode_records(bytes(answer.body)))
+        if messages:
             encode = partial(_encoded, messages)
             made = await ask.in_pool(encode) if are_long(messages) else encode()
             call.send(PullMessageResponse(status=status(Code.OK)).SerializeToString())

@@ -11,7 +11,7 @@ the store understands. The stream is a status, the messages, the time of deliver
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,17 @@ from tiermq.broker.grpc.grpc_clients import (
     status_of,
 )
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS, Given, GrpcLeases
-from tiermq.broker.grpc.grpc_message import LITE_NAME, Refused, are_long, given_answer, set_timestamp
+from tiermq.broker.grpc.grpc_message import (
+    LITE_NAME,
+    SHORT_BYTES_MAX,
+    Refused,
+    are_long,
+    given_answer,
+    given_page,
+    set_timestamp,
+    text_in,
+    wanted_tags,
+)
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
 from tiermq.broker.grpc.local_request import Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
@@ -35,8 +45,7 @@ from tiermq.errors import RequestRefused
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import FILTER_BY_SQL, Code, message_class, status
 from tiermq.kernel import AckRequest
-from tiermq.message.message_filter import tags_in
-from tiermq.message.properties import POP_CK
+from tiermq.message.properties import POP_CK, TAGS, UNIQ_KEY
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -57,6 +66,7 @@ ANSWER_S = 0.5
 LOOK_S = 1.0
 """How often a topic is looked for that is not there yet."""
 HANDLE_WORDS = 9
+OFFSET_DIGITS_MAX = 18
 EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
 
@@ -120,8 +130,11 @@ class ReceiveCalls:
         elif command.code != ResponseCode.SUCCESS:
             self._end(call, status_of(command))
         else:
-            popped = self._popped(command)
-            await self._give(ask, group, topic, popped, given_in(group, topic, popped), self._leases.give_back)
+            given, answers = given_in(group, topic, command.ext), self._plain(request, group, command)
+            if answers is None:
+                await self._give(ask, group, topic, self._popped(command), given, self._leases.give_back)
+            else:
+                self._hand_over(ask, answers, given, self._leases.give_back)
         return None
 
     async def _receive_lite(self, ask: Ask, group: str, topic: str) -> None:
@@ -169,7 +182,7 @@ class ReceiveCalls:
         """What was popped for a client that is gone."""
         command = pending.value
         if command.code == ResponseCode.SUCCESS:
-            self._leases.give_back(given_in(group, topic, self._popped(command)))
+            self._leases.give_back(given_in(group, topic, command.ext))
 
     def _fields_of_pop(self, ask: Ask, group: str, *, is_ordered: bool) -> dict[str, str]:
         """The fields of the request, without its position. Raises Refused."""
@@ -248,30 +261,51 @@ class ReceiveCalls:
         except BaseException:  # The client is gone, or a message cannot be given.
             give_back(given)
             raise
+        if answers:
+            self._hand_over(ask, answers, given, give_back)
+        else:
+            self._end(ask.call, status(Code.MESSAGE_NOT_FOUND, "no match message"))
+
+    def _hand_over(self, ask: Ask, answers: list[bytes], given: Given, give_back: Callable[[Given], None]) -> None:
         call = ask.call
-        if not answers:
-            self._end(call, status(Code.MESSAGE_NOT_FOUND, "no match message"))
-            return
         call.on_lost = partial(give_back, given)
         if ask.request.auto_renew:
             call.on_taken = partial(self._leases.take, given, ask.caller.key, self._clients.find(ask.caller))
         self._end(call, status(Code.OK), *answers)
 
+    def _plain(self, request: Any, group: str, command: RemotingCommand) -> list[bytes] | None:
+        """The answers for a pop of plain messages that all go to the client, without an object for each."""
+        body, ext = bytes(command.body), command.ext
+        revive, found = ext["reviveQid"], self._parts.groups.get(group)
+        if (
+            len(body) > SHORT_BYTES_MAX
+            or int(revive) == ORDERED_QUEUE
+            or wanted_tags(request.filter_expression) is not None
+        ):
+            return None
+        if found is not None and found.retry_max_times < 0:
+            return None
+        shared = f"{ext['popTime']} {ext['invisibleTime']} {revive} {MARK_NORMAL} {self._parts.config.broker_name}"
+        handles = {
+            queue: f"{first} {shared} {queue}".encode() for mark, queue, first in _starts(ext) if mark == MARK_NORMAL
+        }
+        return given_page(body, request.message_queue.topic.name.encode(), handles)
+
     async def _answers(self, ask: Ask, group: str, topic: str, popped: list[Popped]) -> list[bytes]:
         """Each message that the client gets, with its handle."""
         request = ask.request
-        wanted = _tags(request.filter_expression)
+        wanted = wanted_tags(request.filter_expression)
         found = self._parts.groups.get(group)
         most = 1 + (16 if found is None else found.retry_max_times)
         is_lite = self._lite.is_lite(ask.caller)
         given: list[Shown] = []
         for message, handle, attempt in popped:
-            lite = message.get_property(LITE_NAME) if is_lite else None
-            if wanted is not None and message.tags not in wanted:
+            lite = text_in(message, LITE_NAME) if is_lite else None
+            if wanted is not None and text_in(message, TAGS) not in wanted:
                 await self._acknowledge(ask, group, topic, handle, lite)
                 continue
             if attempt > most:
-                await self._bury(ask, group, topic, handle, message.unique_key or message.message_id, lite)
+                await self._bury(ask, group, topic, handle, text_in(message, UNIQ_KEY) or message.message_id, lite)
                 continue
             given.append((message, handle.encode(), attempt))
         encode = partial(_encoded, topic, given)
@@ -285,23 +319,17 @@ class ReceiveCalls:
     def _popped(self, command: RemotingCommand) -> list[Popped]:
         """The messages of a pop's answer, each with its handle and the number of its delivery."""
         ext = command.ext
-        starts: dict[int, int] = {}
-        for text in filter(None, ext.get("startOffsetInfo", "").split(";")):
-            mark, number, first = text.split(" ")
-            if mark == MARK_NORMAL:
-                starts[int(number)] = int(first)
+        starts = {queue: first for mark, queue, first in _starts(ext) if mark == MARK_NORMAL}
         counts = _order_counts(ext.get("orderCountInfo", ""))
         pop_ms, invisible_ms, revive = (int(ext[name]) for name in ("popTime", "invisibleTime", "reviveQid"))
         broker, found = self._parts.config.broker_name, []
         for message in decode_records(bytes(command.body)):
             queue, offset = message.queue_id, message.queue_offset
-            own = message.get_property(POP_CK)
-            if own is not None:
-                handle = Handle(Receipt.decode(own, offset), message.physical_offset)
-            else:
+            receipt = _own_receipt(message, pop_ms)
+            if receipt is None:
                 start = starts.get(queue, offset)
                 receipt = Receipt(start, pop_ms, invisible_ms, revive, MARK_NORMAL, broker, queue, offset)
-                handle = Handle(receipt, message.physical_offset)
+            handle = Handle(receipt, message.physical_offset)
             attempt = 1 + max(message.reconsume_times, counts.get((queue, offset), 0))
             found.append((message, handle, attempt))
         return found
@@ -319,26 +347,37 @@ class ReceiveCalls:
             )
         answer = AckMessageResponse()
         together: list[AckRequest] = []
-        handles: dict[int, Handle] = {}
+        checked: dict[str, int] = {}
+        has_failed = False
         for number, entry in enumerate(request.entries):
             await ask.give_way()
-            made = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+            text = entry.receipt_handle
+            made = answer.entries.add(message_id=entry.message_id, receipt_handle=text, status=OK)
+            shared, offset = _split(text)
+            if (queue := checked.get(shared)) is not None and not entry.lite_topic:
+                together.append(
+                    AckRequest(number, group=group, topic=topic, queue_id=queue, offset=offset, receipt=shared)
+                )
+                continue
             try:
-                handles[number] = handle = self._own(entry.receipt_handle)
-                self._require_open(group, topic, handle)
+                handle = self._own(text)
+                is_open = self._require_open(group, topic, handle)
                 if entry.lite_topic:
                     self._lite.acknowledge(group, light_queue(topic, entry.lite_topic), handle.receipt)
-                    made.status.CopyFrom(OK)
-                else:
-                    together.append(_ack_of(number, group, topic, handle.receipt))
+                    continue
             except Refused as error:
                 made.status.CopyFrom(status(error.code, str(error)))
-        left = {each.opaque for each in ask.acknowledge(together)}
-        for each in together:
-            made, handle = answer.entries[each.opaque], handles[each.opaque]
-            found = OK if each.opaque not in left else status_of(await self._acknowledge(ask, group, topic, handle))
-            made.status.CopyFrom(found)
-        codes = {each.status.code for each in answer.entries}
+                has_failed = True
+                continue
+            together.append(_ack_of(number, group, topic, handle.receipt))
+            if is_open and shared:
+                checked[shared] = handle.receipt.queue_id
+        for each in ask.acknowledge(together):
+            handle = self._own(request.entries[each.opaque].receipt_handle)
+            found = status_of(await self._acknowledge(ask, group, topic, handle))
+            answer.entries[each.opaque].status.CopyFrom(found)
+            has_failed = has_failed or found.code != Code.OK
+        codes = {each.status.code for each in answer.entries} if has_failed else {Code.OK}
         answer.status.CopyFrom(answer.entries[0].status if len(codes) == 1 else status(Code.MULTIPLE_RESULTS))
         return answer
 
@@ -435,14 +474,17 @@ class ReceiveCalls:
             )
         return handle
 
-    def _require_open(self, group: str, topic: str, handle: Handle) -> None:
-        """Raises Refused for a receipt whose time is over: its message is delivered again."""
+    def _require_open(self, group: str, topic: str, handle: Handle) -> bool:
+        """Raises Refused for a receipt whose time is over: its message is delivered again. Whether the time is not over
+        by the receipt itself: then that holds for all messages of its pop.
+        """
         receipt = handle.receipt
         if receipt.pop_ms + receipt.invisible_ms > self._parts.clock.now_ms() or receipt.is_ordered:
-            return  # Of a longer time since its pop, the check point knows.
+            return True  # Of a longer time since its pop, the check point knows.
         point = self._pops.log.points.find(_point_of(group, topic, receipt))
         if point is None or receipt.offset not in point.open:
             raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+        return False
 
 
 def _point_of(group: str, topic: str, receipt: Receipt) -> PoppedMessage:
@@ -450,16 +492,51 @@ def _point_of(group: str, topic: str, receipt: Receipt) -> PoppedMessage:
     return PoppedMessage(group, stored_in, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
 
 
-def given_in(group: str, topic: str, popped: list[Popped]) -> Given:
+def given_in(group: str, topic: str, ext: Mapping[str, str]) -> Given:
     """The pops of an answer. One has several, from different queues."""
-    receipts = [handle.receipt for _, handle, _ in popped]
-    pops = frozenset(_point_of(group, topic, each) for each in receipts)
-    return Given(pops, is_ordered=any(each.is_ordered for each in receipts))
+    pop_ms = int(ext["popTime"])
+    pops = (
+        PoppedMessage(group, real_topic(group, topic, mark), queue, first, pop_ms)
+        for mark, queue, first in _starts(ext)
+    )
+    return Given(frozenset(pops), is_ordered=int(ext["reviveQid"]) == ORDERED_QUEUE)
+
+
+def _own_receipt(message: StoredMessage, pop_ms: int) -> Receipt | None:
+    """The receipt that this pop has written into a message of a retry topic. A producer that passes a message on may
+    have stored an old one, or any text, under its name.
+    """
+    text = text_in(message, POP_CK)
+    if text is None:
+        return None
+    try:
+        receipt = Receipt.decode(text, message.queue_offset)
+    except RequestRefused:
+        return None
+    return receipt if receipt.pop_ms == pop_ms and receipt.mark != MARK_NORMAL else None
+
+
+def _starts(ext: Mapping[str, str]) -> Iterator[tuple[str, int, int]]:
+    """Of a pop's answer: kind of topic, queue, and the first offset that was popped."""
+    for text in filter(None, ext.get("startOffsetInfo", "").split(";")):
+        mark, queue, first = text.split(" ")
+        yield mark, int(queue), int(first)
 
 
 def _encoded(topic: str, given: list[Shown]) -> list[bytes]:
     name = topic.encode()
     return [given_answer(message, name, handle, attempt) for message, handle, attempt in given]
+
+
+def _split(text: str) -> tuple[str, int]:
+    """What a handle of nine words shares with the others of its pop and queue, and its offset in the queue; of another
+    text nothing.
+    """
+    words = text.split(" ")
+    if len(words) != HANDLE_WORDS or not text.isascii() or not (words[-1].isdigit() and words[-2].isdigit()):
+        return "", -1
+    shared = text[: -len(words[-1]) - len(words[-2]) - 2]
+    return (shared, int(words[-2])) if len(words[-2]) <= OFFSET_DIGITS_MAX else ("", -1)
 
 
 def _ack_of(number: int, group: str, topic: str, receipt: Receipt) -> AckRequest:
@@ -477,13 +554,6 @@ def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:
         "offset": str(receipt.offset),
         "extraInfo": receipt.encode(),
     }
-
-
-def _tags(wanted: Any) -> frozenset[str] | None:
-    """The tags that a client wants; None for all, and for another filter. The broker has compared hashes only."""
-    if wanted.type == FILTER_BY_SQL or wanted.expression in ("", "*"):
-        return None
-    return tags_in(wanted.expression)[0]
 
 
 def _order_counts(text: str) -> dict[tuple[int, int], int]:

@@ -2,8 +2,8 @@
 
     checked whole ─► each message a send of the broker's ─► an entry for each: id, offset, transaction, recall handle
 
-Several messages are several sends, one after the other, to one queue: each has an answer of its own. (RocketMQ's proxy
-makes one batch of them and returns one entry, and clients take the call for failed.)
+Several messages are several sends, one after the other, to one queue, or to those of their groups: each has an answer
+of its own. (RocketMQ's proxy makes one batch of them and returns one entry, and clients take the call for failed.)
 
 A transaction id holds where the half message is: nothing is kept between a send and its end.
 """
@@ -146,7 +146,8 @@ class SendCalls:
         for message in messages:
             is_long = is_long_gzip(message)
             stored = await ask.in_pool(partial(stored_body, message)) if is_long else stored_body(message)
-            sends.append(self._send_of(message, topic, queue, peer, now_ms, *stored))
+            own = self._queue_of(topic, message)
+            sends.append(self._send_of(message, topic, queue if own is None else own, peer, now_ms, *stored))
             await ask.give_way()
         if MessageType.TRANSACTION in kinds:
             self._clients.sends_to(ask.caller, topic)
@@ -175,8 +176,14 @@ class SendCalls:
                     "no memory map is left for one more light queue (vm.max_map_count): use a lite topic that is there",
                 )
 
+    def _queue_of(self, topic: str, message: Any) -> int | None:
+        """The queue of a message's group, or of its lite topic; None for one that has neither."""
+        config, system = self._parts.topics.get(topic), message.system_properties
+        name = system.message_group or system.lite_topic
+        return consistent_queue(name, max(1, SEND_QUEUES if config is None else config.write_queues)) if name else None
+
     def _queue(self, topic: str, messages: Any) -> int:
-        """The queue for all of them. Raises Refused for a message of a kind that the topic does not take."""
+        """The queue for all that have no group. Raises Refused for a message of a kind that the topic does not take."""
         config = self._parts.topics.get(topic)
         queues = SEND_QUEUES if config is None else config.write_queues
         wanted = None if config is None else config.attributes.get(MESSAGE_TYPE)
@@ -189,11 +196,6 @@ class SendCalls:
                         f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is "
                         f"{kind.name}",
                     )
-        first = messages[0].system_properties
-        if first.message_group:
-            return consistent_queue(first.message_group, max(1, queues))
-        if first.lite_topic:
-            return consistent_queue(first.lite_topic, max(1, queues))
         return next(self._turn) % max(1, queues)
 
     def _send_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +26,33 @@ NotifyClientTerminationResponse = message_class("NotifyClientTerminationResponse
 CLIENT_ERRORS = range(40_000, 50_000)
 
 
+class Waiting:
+    """Settings of one stream that wait for their turn."""
+
+    __slots__ = ("caller", "is_busy", "settings")
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.is_busy = False
+        self.settings: Any = None
+
+
 class TelemetryCalls:
     """See the module."""
 
-    def __init__(self, clients: GrpcClients) -> None:
+    def __init__(self, clients: GrpcClients, caller_of: Callable[[Call], Caller]) -> None:
         self._clients = clients
+        self._caller_of = caller_of
 
     # The stream.
 
     def open(self, call: Call, caller: Caller) -> None:
         """A client has opened its stream."""
-        call.on_message = partial(self._take, caller)
+        call.on_message = partial(self._take, Waiting(caller))
         call.on_half_close = partial(self._end, call, caller)
         call.on_cancel = partial(self._gone, call, caller)
 
-    def _take(self, caller: Caller, call: Call, data: bytes) -> None:
+    def _take(self, waiting: Waiting, call: Call, data: bytes) -> None:
         try:
             check_length("Telemetry", data)
         except Refused as error:
@@ -52,10 +65,11 @@ class TelemetryCalls:
             return
         kind = command.WhichOneof("command")
         if kind == "settings":
-            conversation = Conversation(self._settings(caller, call, command.settings), partial(self._settled, call))
-            conversation.go_on()
+            waiting.settings = command.settings
+            if not waiting.is_busy:
+                self._take_settings(waiting, call)
             return
-        client = self._clients.find(caller)
+        client = self._clients.find(waiting.caller)
         if client is None:
             call.end(Outcome.INVALID_ARGUMENT, "expected settings first, found another command")
         elif kind == "thread_stack_trace":
@@ -64,13 +78,23 @@ class TelemetryCalls:
         elif kind == "verify_message_result":
             client.answered(command.verify_message_result.nonce, partial(_consumed, command.status.code))
 
-    async def _settings(self, caller: Caller, call: Call, settings: Any) -> Any:
+    def _take_settings(self, waiting: Waiting, call: Call) -> None:
+        """The newest settings; those that come meanwhile wait for their turn, and replace each other."""
+        settings, waiting.settings = waiting.settings, None
+        waiting.is_busy = settings is not None and not call.ended
+        if waiting.is_busy:
+            found = self._settings(call, settings)
+            Conversation(found, partial(self._settled, waiting, call)).go_on()
+
+    async def _settings(self, call: Call, settings: Any) -> Any:
+        caller = self._caller_of(call)  # Its account may be another one since the stream began, or none.
         self._clients.check(caller, settings)
         client = self._clients.take(caller, settings, call)
         await self._clients.register(client, call.metadata.get("x-mq-language", ""))
         return client.settings
 
-    def _settled(self, call: Call, settings: Any, error: Exception | None) -> None:
+    def _settled(self, waiting: Waiting, call: Call, settings: Any, error: Exception | None) -> None:
+        self._clients.give_way(partial(self._take_settings, waiting, call))
         if error is None:
             answer = TelemetryCommand()
             answer.status.CopyFrom(status(Code.OK))
@@ -99,6 +123,7 @@ class TelemetryCalls:
         if client.is_consumer and ask.request.HasField("group"):
             check_group(ask.request.group.name)
             require_group(ask.caller, ask.request.group.name)
+        client.account = ask.caller.account
         await self._clients.register(client, ask.call.metadata.get("x-mq-language", ""))
         return HeartbeatResponse(status=status(Code.OK))
 
