@@ -257,6 +257,32 @@ def test_a_stream_that_is_cancelled_inside_its_read_goes_on_without_a_gap(
     run(work())
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_a_waiting_receive_that_is_cancelled_beside_an_arrival_is_cancelled(
+    run: Run, tmp_path: Path, steps: int
+) -> None:
+    """Wherever it is then: one that went on would keep its task, and whoever waits for its end, for ever."""
+
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store, store.consumer("orders", group="audit") as consumer:
+            arrivals = store.store._arrivals
+            receiving = asyncio.create_task(consumer.receive(wait_s=float("inf")))
+            while not arrivals._calls:
+                await asyncio.sleep(0)
+            cells = [cell.cell_contents for cell in present(arrivals._calls[0].__closure__)]
+            [arrived] = [each for each in cells if isinstance(each, asyncio.Event)]
+            while not tuple(arrived._waiters):  # It has looked, found nothing, and waits.
+                await asyncio.sleep(0)
+            arrivals.note()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+
+    run(work())
+
+
 def test_a_consumer_whose_opening_is_cancelled_can_be_used_and_closed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

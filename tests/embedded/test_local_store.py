@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -371,3 +373,55 @@ def test_names_of_the_package_are_found_and_listed() -> None:
         assert name in dir(tiermq)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = tiermq.Nothing
+
+
+FORKED = """
+import os, sys, tiermq
+from tiermq import LocalStore, Message
+from tiermq.errors import StoreClosed
+kind, path = sys.argv[1:]
+if kind == "tier":
+    opened = tiermq.TieredStore.open(path, tier=path + ".tier")
+else:
+    opened = LocalStore.open(path, flush_disk_type=kind)
+with opened as store:
+    store.put(Message("orders", b"before", keys=["k"]))
+    consumer = store.consumer("orders", group="audit")
+    next(consumer)
+    child = os.fork()
+    if child == 0:
+        for call in (
+            lambda: store.put(Message("orders", b"never")),
+            lambda: store.put_many([Message("orders", b"never")]),
+            lambda: store.get("orders"),
+            lambda: store.query("orders", "k"),
+            lambda: list(store.read("orders")),
+            lambda: store.flush(),
+            lambda: consumer.commit(),
+        ):
+            try:
+                call()
+            except StoreClosed as error:
+                assert "forked" in str(error) or "consumer" in str(error), error
+            else:
+                raise AssertionError("it was not refused")
+        assert not store.try_put(Message("orders", b"never")).ok
+        assert "closed" in repr(store)
+        sys.exit()  # Leaves the block, and closes.
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert os.path.exists(os.path.join(path, "abort"))
+    for number in range(1_000):
+        store.put(Message("orders", b"%d" % number))
+    consumer.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["ASYNC_FLUSH", "SYNC_FLUSH", "tier"])
+def test_a_store_belongs_to_the_process_that_opened_it_and_not_to_its_children(tmp_path: Path, kind: str) -> None:
+    """A child has the same maps: what it wrote would be written over by its parent, and its end would look like one."""
+    command = [sys.executable, "-W", "error", "-c", FORKED, kind, str(tmp_path / "s")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with LocalStore.open(tmp_path / "s") as store:
+        assert store._local.recovered is not None
+        assert [message.body for message in store.read("orders")] == [b"before", *(b"%d" % n for n in range(1_000))]

@@ -51,3 +51,33 @@ def test_the_plain_loop_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     loop = new_event_loop()
     assert isinstance(loop, asyncio.SelectorEventLoop)
     loop.close()
+
+
+def test_the_loop_s_own_thread_does_not_wait_for_itself() -> None:
+    thread = LoopThread("a-loop")
+
+    async def waits() -> int:
+        return thread.call(divmod, 7, 2)[0]
+
+    with pytest.raises(RemotingError, match="own loop"):
+        thread.run(waits())
+    thread.stop()
+
+
+def test_a_wait_in_steps_gives_results_and_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As threads wait on Windows before Python 3.14."""
+    monkeypatch.setattr("tiermq.remoting.loop_thread.LOOK_S", 0.001)
+    thread = LoopThread("a-loop")
+    begins = threading.Event()
+
+    async def late(error: BaseException | None) -> str:
+        await asyncio.to_thread(begins.wait)
+        if error is not None:
+            raise error
+        return "done"
+
+    threading.Timer(0.02, begins.set).start()
+    assert thread.run(late(None)) == "done"
+    with pytest.raises(TimeoutError, match="its own"):
+        thread.run(late(TimeoutError("its own")))
+    thread.stop()

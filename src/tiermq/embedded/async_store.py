@@ -286,7 +286,9 @@ class AsyncStore:
                     return found
                 left_s = None if math.isinf(deadline) else deadline - loop.time()
                 try:
-                    await asyncio.wait_for(arrived.wait(), left_s)
+                    # Not wait_for, which in Python 3.11 may swallow a cancellation.
+                    async with asyncio.timeout(left_s):
+                        await arrived.wait()
                 except TimeoutError:
                     return None
         finally:

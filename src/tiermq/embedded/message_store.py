@@ -23,7 +23,7 @@ from tiermq.embedded.group_state import GroupState
 from tiermq.embedded.locations import Moment, moment_ms
 from tiermq.embedded.message_stream import MessageStream, QueueReader
 from tiermq.embedded.put_refusal import check_all, refusal
-from tiermq.errors import BadConfig, IllegalMessage, StoreClosed
+from tiermq.errors import BadConfig, IllegalMessage
 from tiermq.kernel import GetPage, Message, PutResult, PutResults
 from tiermq.kernel.columns import TIME_MAX_MS
 from tiermq.message.message_filter import MessageFilter, TagFilter
@@ -279,8 +279,8 @@ class MessageStore:
 
     def close(self) -> Any:
         """Make everything durable and unlock the directory. Twice does no harm."""
-        was_open, self._closed = not self._closed, True
-        if self._made_arrivals is not None:
+        was_open, self._closed = self.is_open, True
+        if was_open and self._made_arrivals is not None:
             self._made_arrivals.close()
         try:
             if was_open and self._made_groups is not None:
@@ -332,7 +332,7 @@ class MessageStore:
 
     def _require_open(self) -> None:
         if not self.is_open:
-            raise StoreClosed(f"the store in {self.path} is closed")
+            raise self._local.closed_error()
 
     def _wake_readers(self) -> None:
         if self._made_arrivals is not None:

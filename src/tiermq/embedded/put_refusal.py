@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiermq.errors import DiskFull, IllegalMessage, NotDurable, PutRefused, StoreClosed, StoreError, TierMQError
+from tiermq.errors import DiskFull, IllegalMessage, NotDurable, PutRefused, StoreError, TierMQError
 from tiermq.kernel import Message, PutResults
 from tiermq.message.layout import PROPERTIES_BYTES_MAX
 from tiermq.message.topic_name import topic_problem
@@ -65,7 +65,7 @@ def _problem(store: LocalStore, message: Message) -> str:
 def _store_problem(store: LocalStore, queue: str, status: PutStatus) -> StoreError:
     root = store.config.root_path
     if not store.running:
-        return StoreClosed(f"the store in {root} is closed")
+        return store.closed_error()
     if status is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
         return PutRefused(
             f"{queue}: expected memory maps for another queue at the next start, found too few left, of which light "

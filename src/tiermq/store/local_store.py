@@ -24,7 +24,7 @@ from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.consumequeue.queue_units import Boundary
 from tiermq.consumequeue.unit import UNIT, is_real
-from tiermq.errors import CorruptRecord, IllegalMessage, StoreClosed, StoreError
+from tiermq.errors import CorruptRecord, IllegalMessage, StoreError
 from tiermq.files.mapped_file import SelectedBuffer
 from tiermq.kernel import (
     Appender,
@@ -75,7 +75,7 @@ class LocalStore(StoreLifecycle):
         """A closed store raises on reads instead of returning empty pages."""
 
         def closed(*_args: object, **_keywords: object) -> NoReturn:
-            raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
+            raise self.closed_error()
 
         self.get = closed  # type: ignore[method-assign]
 

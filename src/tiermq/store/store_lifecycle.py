@@ -3,7 +3,8 @@
     load files -> recover -> start services -> RUNNING -> gate shut -> everything durable -> clean marker -> unlocked
 
 Invariants: a directory that is written to has an `abort` file and no clean marker; the marker is the last thing that a
-clean close writes; a failed open leaves the directory unlocked and unmapped.
+clean close writes; a failed open leaves the directory unlocked and unmapped. A process that is forked while a store is
+open has a closed one: files, lock and threads are its parent's, and it writes nothing, also when it closes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import enum
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,6 +51,7 @@ class StoreLifecycle:
         self._lifecycle = StateMachine()
         self._close_lock = threading.Lock()
         self._in_use = False
+        self._is_parents = False
         self.metrics = Registry()
         self.recovered: Recovered | None = None
 
@@ -136,6 +139,7 @@ class StoreLifecycle:
         self._bind_hot_paths()
         register_metrics(self.metrics, parts)
         self._lifecycle.advance(State.RUNNING)
+        _opened.add(self)
         if parts.config.broker_role is BrokerRole.SLAVE:
             parts.flags.set(Flag.SLAVE)  # Only a master's stream writes here.
         parts.log.set_writeable(parts.flags.writeable)
@@ -214,6 +218,20 @@ class StoreLifecycle:
                 self._lifecycle.advance(State.SHUTDOWN_OK)
         if not finished:
             _log.warning("%s was not closed cleanly; the next start will check it", parts.config.root_path)
+
+    def _leave_to_parent(self) -> None:
+        """This process was forked from the one that opened the store. Takes no lock: a thread may have had it."""
+        self._is_parents = True
+        self._parts.log.appender.closed = True
+        self._close_lock = threading.Lock()
+        if self._lifecycle.running:
+            self._lifecycle.advance(State.SHUTDOWN_BEGIN)
+        self._forbid()
+
+    @property
+    def is_parents(self) -> bool:
+        """Whether the process that this one was forked from has it open: here it is closed."""
+        return self._is_parents
 
     def _finish(self) -> bool:
         """Stop the services and make everything durable; True when nothing was left undone."""
@@ -305,9 +323,29 @@ class StoreLifecycle:
     def running(self) -> bool:
         return self._lifecycle.running
 
+    def closed_error(self) -> StoreClosed:
+        """What a call gets that comes after `close`, or in a process that was forked."""
+        if self._is_parents:
+            return StoreClosed(
+                f"the store in {self._parts.config.root_path} belongs to the process that opened it, and this one was "
+                "forked from that: put there, or open it here once it is closed there. `tiermq.read` reads it meanwhile"
+            )
+        return StoreClosed(f"the store in {self._parts.config.root_path} is closed")
+
     def _ensure_running(self) -> None:
         if not self._lifecycle.running:
-            raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
+            raise self.closed_error()
+
+
+_opened: weakref.WeakSet[StoreLifecycle] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for store in tuple(_opened):
+        store._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class State(enum.IntEnum):

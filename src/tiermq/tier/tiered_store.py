@@ -297,7 +297,7 @@ class TieredStore(TieredReading):
         uploads nothing. A store without threads (`background=False`), one whose tiering is paused, and one
         that a job copies upload nothing either.
         """
-        if self._closed:
+        if self._closed or self.local.is_parents:
             return self._left
         self._closed = True
         tier = self.tier

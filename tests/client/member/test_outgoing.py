@@ -57,6 +57,8 @@ def test_delays_are_properties() -> None:
     [
         (Delay(delay_level=19), "1 to 18"),
         (Delay(delay_s=0), "above 0"),
+        (Delay(delay_s=float("nan")), "above 0"),
+        (Delay(delay_s=float("inf")), "above 0"),
         (Delay(deliver_at=datetime(2030, 1, 1)), "time zone"),  # noqa: DTZ001 - that is refused
         (Delay(delay_level=1, delay_s=1), "one of"),
     ],

@@ -10,7 +10,8 @@ import pytest
 import tiermq
 from servers.serving import Serving
 from tiermq import Message
-from tiermq.errors import RemotingError, RequestRefused
+from tiermq.client import ClientTls
+from tiermq.errors import BadConfig, RemotingError, RequestRefused
 from tiermq.remoting.permissions import Credentials
 
 ACCOUNTS = """
@@ -64,3 +65,19 @@ def test_an_account_sends_and_consumes_over_tls_and_others_are_refused(
 
 def test_credentials_hide_their_secret() -> None:
     assert "a long secret" not in repr(Credentials("shop", "a long secret"))
+
+
+@pytest.mark.parametrize("tls", [True, ClientTls()], ids=["True", "ClientTls()"])
+def test_whoever_asks_for_tls_speaks_nothing_else(tmp_path: Path, tls: bool | ClientTls) -> None:
+    with (
+        Serving(tmp_path / "store", "--tls", "enforcing") as served,
+        tiermq.connect(served.name_server, tls=tls) as cluster,
+        cluster.producer("shop") as producer,
+    ):
+        producer.send(Message("orders", b"by TLS"))
+
+
+@pytest.mark.parametrize("tls", ["ca.pem", Path("ca.pem"), 1, None])
+def test_what_is_no_tls_setting_is_refused_and_not_taken_for_none(tls: Any) -> None:
+    with pytest.raises(BadConfig, match=r"tls: expected True, a tiermq\.client\.ClientTls"):
+        tiermq.connect("127.0.0.1:9876", tls=tls)

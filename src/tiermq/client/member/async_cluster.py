@@ -13,6 +13,7 @@ group need two of them.
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 from collections.abc import Iterable, Mapping
@@ -73,8 +74,7 @@ class Connecting:
         if name_servers is None:
             name_servers = os.environ.get(NAME_SERVERS, "")
         text = name_servers if isinstance(name_servers, str) else ";".join(name_servers)
-        if heartbeat_s <= 0:
-            raise BadConfig(f"heartbeat_s: expected a time above 0, found {heartbeat_s}")
+        check_time("heartbeat_s", heartbeat_s)
         if not parse_name_servers(text):
             raise BadConfig(
                 f"expected name servers as host:port;host:port, or in the environment's {NAME_SERVERS}, found neither"
@@ -86,11 +86,24 @@ class Connecting:
         credentials = None
         if access_key is not None and secret_key is not None:
             credentials = Credentials(access_key, secret_key, security_token)
-        if isinstance(tls, ssl.SSLContext):
-            return cls(text, credentials, tls, heartbeat_s)
-        certificates = tls if isinstance(tls, ClientTls) else ANY_SERVER
-        context = certificates.context() if tls is True or certificates else None
-        return cls(text, credentials, context, heartbeat_s)
+        return cls(text, credentials, _tls_context(tls), heartbeat_s)
+
+
+def check_time(option: str, seconds: float) -> None:
+    """Raises BadConfig for what is no time to wait."""
+    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise BadConfig(f"{option}: expected a number of seconds above 0, found {seconds!r}")
+
+
+def _tls_context(tls: bool | ClientTls | ssl.SSLContext) -> ssl.SSLContext | None:
+    """None: no TLS, which only False asks for. Raises BadConfig."""
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if isinstance(tls, bool):
+        return ANY_SERVER.context() if tls else None
+    if isinstance(tls, ClientTls):
+        return tls.context()
+    raise BadConfig(f"tls: expected True, a tiermq.client.ClientTls with certificates or an SSLContext, found {tls!r}")
 
 
 class AsyncCluster:
@@ -119,7 +132,11 @@ class AsyncCluster:
         self._session.start()
 
     async def close(self) -> None:
-        """Close every member that is open, then all connections. Twice does no harm."""
+        """Close every member that is open, then all connections. Twice does no harm.
+
+        Raises RemotingError in a handler of one of its consumers: it would wait for itself.
+        """
+        self.require_outside()
         session, self._session = self._session, None
         if session is None:
             return
@@ -132,6 +149,12 @@ class AsyncCluster:
             self._trace = None
             self._members.clear()
             await session.close()
+
+    def require_outside(self) -> None:
+        """Raises RemotingError in a handler of a consumer of this cluster. Any thread may call."""
+        for member in tuple(self._members):
+            if isinstance(member, AsyncConsumer):
+                member.require_outside()
 
     def _traced(self) -> MessageTrace:
         if self._trace is None:
@@ -188,6 +211,9 @@ class AsyncCluster:
             kind = Compression[compression.upper()]
         except KeyError as error:
             raise BadConfig(f"compression: expected zlib, lz4 or zstd, found {compression!r}") from error
+        check_time("timeout_s", timeout_s)
+        if not patience_s >= 0:
+            raise BadConfig(f"patience_s: expected a time of 0 or above, found {patience_s}")
         producer = AsyncProducer(
             self.session,
             group,
@@ -240,12 +266,18 @@ class AsyncCluster:
         else:
             if tags is not None or sql is not None:
                 raise BadConfig("expected tags or sql with one topic; of several, each has its tags: {topic: tags}")
+            if isinstance(topics, str):
+                raise BadConfig(f"topics: expected a list, or tags by topic, found {topics!r}: give one with topic=")
             named = topics if isinstance(topics, Mapping) else dict.fromkeys(topics or ())
+            if not named:
+                raise BadConfig(f"group {group}: expected topics, found an empty list")
             wanted = [Subscription.of(each, its_tags, None, version) for each, its_tags in named.items()]
         if offsets_file is not None and not broadcast:
             raise BadConfig("offsets_file: expected a broadcasting consumer, found one whose offsets the broker keeps")
         if max_buffered < 1 or max_buffered_bytes < 1 or max_attempts < 1:
             raise BadConfig("expected max_buffered, max_buffered_bytes and max_attempts above 0")
+        if on_message is not None and not callable(on_message):
+            raise BadConfig(f"on_message: expected a function of one message, found {on_message!r}")
         if trace:
             if on_message is None:
                 raise BadConfig("trace: expected a consumer with on_message, whose work begins and ends, found none")
@@ -276,8 +308,7 @@ class AsyncCluster:
         start: Literal["first", "last"] = "last",
     ) -> AsyncSimpleConsumer:
         """A consumer that pops messages, and acknowledges each in `invisible_s`. Raises BadConfig and BadExpression."""
-        if invisible_s <= 0:
-            raise BadConfig(f"invisible_s: expected a time above 0, found {invisible_s}")
+        check_time("invisible_s", invisible_s)
         if start not in ("first", "last"):
             raise BadConfig(f"start: expected 'first' or 'last' of a simple consumer, found {start!r}")
         wanted = Subscription.of(topic, tags, sql, _CLOCK.now_ms())

@@ -33,11 +33,11 @@ from typing import Any, Literal, Self
 
 from tiermq.client.member.assigned_queue import AssignedQueue
 from tiermq.client.member.cursor import MessageCursor
-from tiermq.client.member.handlers import Handler, Handlers
+from tiermq.client.member.handlers import Handler, Handlers, checked_level
 from tiermq.client.member.message_queue import MessageQueue, allocate_averagely
 from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.operator_requests import OperatorRequests
-from tiermq.client.member.received_message import ReceivedMessage
+from tiermq.client.member.received_message import Receipt, ReceivedMessage
 from tiermq.client.member.replies import reply_command
 from tiermq.client.member.session import CLOSE_S, Session, not_started
 from tiermq.client.member.start_position import Start, checked_start
@@ -224,6 +224,11 @@ class AsyncConsumer:
             self._pulls.clear()
             self._closed.set()
 
+    def require_outside(self) -> None:
+        """Raises RemotingError in a handler's own thread, which would wait for itself. Any thread may call."""
+        if self.handlers is not None and self.handlers.is_inside:
+            raise RemotingError("expected close() outside of the consumer's handlers, found it inside: set an event")
+
     def _require_started(self) -> None:
         if not self._is_started:
             raise not_started(self.group, "cluster.consumer(…)")
@@ -273,6 +278,7 @@ class AsyncConsumer:
     async def __anext__(self) -> ReceivedMessage:
         message = self.cursor.next()
         while message is None:
+            self.require_no_handler()
             batch = await self.take(FETCHED_MESSAGES, self.settings.idle_s)
             if not batch:
                 raise StopAsyncIteration
@@ -282,17 +288,34 @@ class AsyncConsumer:
 
     async def poll(self, max_messages: int = 32, *, wait_s: float | None = 1.0) -> list[ReceivedMessage]:
         """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`."""
+        self.require_no_handler()
         found = self.cursor.next_many(max_messages)
         if not found:
             self.cursor.refill(await self.take(max_messages, wait_s))
             found = self.cursor.next_many(max_messages)
         return found
 
+    def require_no_handler(self) -> None:
+        """Raises IllegalMessage where `on_message` gets the messages: a loop would take some of them from it."""
+        if self.handlers is not None:
+            raise IllegalMessage(
+                f"group {self.group}: expected a consumer without on_message, found one whose messages go to its "
+                "handler: wait(), or leave on_message out"
+            )
+
     def ack(self, message: ReceivedMessage) -> None:
         """A message is done. For consumers without `auto_ack`. Any thread may call."""
+        receipt = self._receipt_of(message)
         self.cursor.keep_open(message)
-        if message.receipt is not None:
-            message.receipt.done()
+        receipt.done()
+
+    def _receipt_of(self, message: ReceivedMessage) -> Receipt:
+        if message.receipt is None:
+            raise IllegalMessage(
+                f"group {self.group}: expected a message as this consumer gave it, found a copy, such as one that was "
+                "pickled: acknowledge the message itself"
+            )
+        return message.receipt
 
     async def retry(self, message: ReceivedMessage, *, delay_level: int = 0) -> None:
         """Let a message come again later, to any member: after the level's time, or one that grows with its attempts.
@@ -300,8 +323,16 @@ class AsyncConsumer:
         After `max_attempts` it becomes a dead letter, in `%DLQ%<group>`. Raises RemotingError when no broker took it:
         then it comes again as if it was never done.
         """
+        await self._put_off(message, checked_level(delay_level))
+
+    async def dead_letter(self, message: ReceivedMessage) -> None:
+        """Put a message aside, in `%DLQ%<group>`, where `tiermq dlq` finds it."""
+        await self._put_off(message, DEAD_LETTER_LEVEL)
+
+    async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
         if self.settings.is_broadcast:
             raise IllegalMessage("expected a clustering consumer, found a broadcasting one: it has no retries")
+        receipt = self._receipt_of(message)
         self.cursor.keep_open(message)
         try:
             await self._send_back(message, delay_level)
@@ -309,12 +340,7 @@ class AsyncConsumer:
             _log.warning("group %s: %r is sent to the retry topic itself: %s", self.group, message, error)
             await self._send_again(message, delay_level)
         self._sent_back_count += 1
-        if message.receipt is not None:
-            message.receipt.done()
-
-    async def dead_letter(self, message: ReceivedMessage) -> None:
-        """Put a message aside, in `%DLQ%<group>`, where `tiermq dlq` finds it."""
-        await self.retry(message, delay_level=DEAD_LETTER_LEVEL)
+        receipt.done()
 
     async def reply(self, message: ReceivedMessage, body: bytes) -> None:
         """Answer a message of `producer.request`. Raises RequestRefused when the producer is gone."""
@@ -400,8 +426,8 @@ class AsyncConsumer:
     # Pulling.
 
     def _share(self) -> int:
-        """How many messages of one queue may be ready."""
-        return max(self.settings.max_buffered // max(1, len(self._queues)), self.settings.pull_messages)
+        """How many messages of one queue may be ready: at least one."""
+        return max(1, self.settings.max_buffered // max(1, len(self._queues)))
 
     async def _pull_always(self, queue: AssignedQueue) -> None:
         while not queue.is_dropped:
@@ -457,7 +483,7 @@ class AsyncConsumer:
             topic=name.topic,
             queueId=name.queue_id,
             queueOffset=position,
-            maxMsgNums=settings.pull_messages,
+            maxMsgNums=max(1, min(settings.pull_messages, self._share() - len(queue.ready))),
             sysFlag=flags,
             suspendTimeoutMillis=HOLD_MS,
             subVersion=subscription.version,

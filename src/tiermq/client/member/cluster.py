@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import ssl
-import threading
 import weakref
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
@@ -39,7 +38,7 @@ from tiermq.client.member.session import HEARTBEAT_S
 from tiermq.client.member.start_position import Start
 from tiermq.client.member.transactions import AsyncTransaction, Check
 from tiermq.errors import RemotingError
-from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.loop_thread import LoopThread, result_of
 from tiermq.remoting.tls import ClientTls
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class _OnLoop:
         """The result; an interrupt of the waiting thread cancels the work."""
         future = self._thread.submit(work)
         try:
-            return future.result()
+            return result_of(future)
         except CancelledError as error:
             raise RemotingError("the cluster was closed meanwhile") from error
         except BaseException:
@@ -180,7 +179,7 @@ class Producer(_OnLoop):
         """Store a message: see `AsyncProducer.send` for options and errors."""
         later = self.send_later(message, **options)
         try:
-            return later.result()
+            return result_of(later)
         except BaseException:
             if not later.done() and not later.cancel():  # An interrupt of this thread: it is not tried again.
                 self._thread.loop.call_soon_threadsafe(self._inner.give_up, later)
@@ -191,6 +190,7 @@ class Producer(_OnLoop):
 
         The message is prepared in this thread; many that begin before the loop looks wake it once.
         """
+        self._thread.require_elsewhere()
         self._inner.check_open()
         sharding_key = options.get("sharding_key")
         choose = choice_of(options.get("queue"), sharding_key)
@@ -288,6 +288,7 @@ class Consumer(_OnLoop):
     def __next__(self) -> ReceivedMessage:
         message = self._cursor.next()
         while message is None:
+            self._inner.require_no_handler()
             batch = self._run(self._inner.take(FETCHED_MESSAGES, self._inner.settings.idle_s))
             if not batch:
                 raise StopIteration
@@ -297,6 +298,7 @@ class Consumer(_OnLoop):
 
     def poll(self, max_messages: int = 32, *, wait_s: float | None = 1.0) -> list[ReceivedMessage]:
         """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`."""
+        self._inner.require_no_handler()
         found = self._cursor.next_many(max_messages)
         if not found:
             # Noted as given in this thread: what an interrupt keeps from it must not be done by the next call.
@@ -347,8 +349,7 @@ class Consumer(_OnLoop):
 
         Raises RemotingError in a handler's own thread: it would wait for itself.
         """
-        if threading.current_thread().name.startswith(f"tiermq-{self._inner.group}_"):
-            raise RemotingError("expected close() outside of the consumer's handlers, found it inside: set an event")
+        self._inner.require_outside()
         if self._thread.is_running:
             self._run(self._inner.close())
 
@@ -433,7 +434,11 @@ class Cluster(_OnLoop):
         return self._inner.client_id
 
     def close(self) -> None:
-        """Close every member that is open, then all connections, and end the thread. Twice does no harm."""
+        """Close every member that is open, then all connections, and end the thread. Twice does no harm.
+
+        Raises RemotingError in a handler of one of its consumers: it would wait for itself.
+        """
+        self._inner.require_outside()
         _open_clusters.discard(self)
         if self._thread.is_running:
             self._run(self._inner.close())
@@ -442,7 +447,8 @@ class Cluster(_OnLoop):
                 producer._begin()
 
 
-_open_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
+_open_clusters: set[Cluster] = set()
+"""Not weakly: a program may keep a producer alone, whose messages are to be sent before it ends."""
 
 
 def _close_all() -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tiermq.client.member.assigned_queue import AssignedQueue
+from tiermq.client.member.outgoing import DELAY_LEVEL_MAX
 from tiermq.client.member.received_message import ReceivedMessage
-from tiermq.errors import BadConfig, RemotingError
+from tiermq.errors import BadConfig, IllegalMessage, RemotingError
 
 if TYPE_CHECKING:
     from tiermq.client.member.async_consumer import AsyncConsumer
@@ -37,7 +39,17 @@ class RetryLater(Exception):
 
     def __init__(self, delay_level: int = 0) -> None:
         super().__init__(f"later again, delay level {delay_level}")
-        self.delay_level = delay_level
+        self.delay_level = checked_level(delay_level)
+
+    def __reduce__(self) -> tuple[type[RetryLater], tuple[int]]:
+        return type(self), (self.delay_level,)
+
+
+def checked_level(delay_level: int) -> int:
+    """0: one that grows with the attempts. Raises IllegalMessage: below 0 a broker would make it a dead letter."""
+    if type(delay_level) is not int or not 0 <= delay_level <= DELAY_LEVEL_MAX:
+        raise IllegalMessage(f"expected a delay level of 1 to {DELAY_LEVEL_MAX}, or 0, found {delay_level!r}")
+    return delay_level
 
 
 class Handlers:
@@ -53,13 +65,25 @@ class Handlers:
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
         )
         self._pool: ThreadPoolExecutor | None = None
+        self._threads: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, session: Session) -> None:
         if not self._is_coroutine:
-            self._pool = ThreadPoolExecutor(self.workers, f"tiermq-{self._consumer.group}")
+            prefix = f"tiermq-{self._consumer.group}"
+            self._pool = ThreadPoolExecutor(self.workers, prefix, lambda: self._threads.add(threading.get_ident()))
         work = self._work_in_order if self._consumer.settings.is_ordered else self._work
         self._tasks = [session.spawn(work(), f"worker-{self._consumer.group}") for _ in range(self.workers)]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this is one of the handlers' own threads or tasks."""
+        if threading.get_ident() in self._threads:
+            return True
+        try:
+            return asyncio.current_task() in self._tasks
+        except RuntimeError:  # A thread without a loop.
+            return False
 
     async def close(self) -> None:
         """What is being handled is finished first; a handler that is a task may close its own consumer."""
@@ -67,6 +91,7 @@ class Handlers:
         await asyncio.gather(*(task for task in self._tasks if task is not own), return_exceptions=True)
         if self._pool is not None:
             self._pool.shutdown(wait=False)
+            self._threads.clear()  # Another thread may have the number of one that has ended.
 
     async def _work(self) -> None:
         consumer = self._consumer
@@ -108,7 +133,7 @@ class Handlers:
             if receipt is None or not receipt.is_current or self._consumer.is_closing:
                 continue
             try:
-                self._handler(message)
+                self._call(message)
             except BaseException as error:  # noqa: BLE001 - as above; a thread's sys.exit() ends no program, either
                 failed.append((message, error))
             else:
@@ -185,10 +210,21 @@ class Handlers:
 
     def _once_in_thread(self, message: ReceivedMessage) -> BaseException | None:
         try:
-            self._handler(message)
+            self._call(message)
         except BaseException as error:  # noqa: BLE001 - as above
             return error
         return None
+
+    def _call(self, message: ReceivedMessage) -> None:
+        """In a thread. Raises what the handler raises, and TypeError for one whose work would never be awaited."""
+        found = self._handler(message)
+        if found is not None and inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            raise TypeError(
+                f"on_message: expected `async def`, or a function that has done its work when it returns, found one "
+                f"that returns {found!r}, which nothing awaits"
+            )
 
 
 def is_cancelled(error: BaseException) -> bool:

@@ -145,14 +145,15 @@ class MessageTrace:
 
             return awaited
 
-        def called(message: ReceivedMessage) -> None:
+        def called(message: ReceivedMessage) -> Any:
             after = before(message)
             try:
-                handler(message)
+                found = handler(message)
             except BaseException:
                 after(False)
                 raise
             after(True)
+            return found
 
         return called
 

@@ -106,7 +106,7 @@ class OperatorRequests:
             )
         queue = MessageQueue(stored.topic, command.ext.get("brokerName", ""), stored.queue_id)
         began_s = time.monotonic()
-        problem = await handlers.once(ReceivedMessage(stored, queue))
+        problem = await handlers.once(ReceivedMessage(stored, queue, _NoProgress()))
         body = {
             "autoCommit": True,
             "consumeResult": "CR_SUCCESS" if problem is None else "CR_THROW_EXCEPTION",
@@ -115,6 +115,15 @@ class OperatorRequests:
             "spentTimeMills": round((time.monotonic() - began_s) * 1000),
         }
         return command.respond(ResponseCode.SUCCESS, body=encode_body(body))
+
+
+class _NoProgress:
+    """The receipt of a message that an operator gave: its group's offsets stay as they are."""
+
+    is_current = True
+
+    def done(self) -> None:
+        """No queue's progress depends on it."""
 
 
 def _queue_info(queue: AssignedQueue) -> dict[str, Any]:

@@ -8,6 +8,7 @@ sharding_key  messages of one key go to one queue, in order
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -88,7 +89,7 @@ class Delay:
                 raise IllegalMessage(f"expected a delay level of 1 to {DELAY_LEVEL_MAX}, found {self.delay_level}")
             return {DELAY: str(self.delay_level)}
         if self.delay_s is not None:
-            if self.delay_s <= 0:
+            if not 0 < self.delay_s < math.inf:
                 raise IllegalMessage(f"expected a delay above 0 s, found {self.delay_s}")
             return {TIMER_DELAY_MS: str(round(self.delay_s * 1000))}
         if self.deliver_at is not None:

@@ -38,6 +38,14 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand, int_field, text_field
 
 POP_MESSAGES_MAX = 32
+EARLY_S = 0.05
+"""An answer may come so much earlier than it was asked for."""
+REST_S = 1.0
+BY_ITS_CLOCK = 0
+"""Instead of the time when a request was made: the broker takes its own. It holds a request for a time after that, and
+refuses one that is older; the clocks of two machines differ.
+"""
+TOO_LATE = "timeout too much"
 _POPPED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -100,6 +108,8 @@ class AsyncSimpleConsumer:
         """What an answer may have: a broker of RocketMQ may give retries under the topic that they are kept in."""
         self._init_mode = 0 if start == "first" else 1
         self._turn = itertools.count()
+        self._by_own_clock: set[str] = set()
+        """Brokers that want to know when a request was made, and do not set it themselves."""
         self._is_started = self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -148,22 +158,26 @@ class AsyncSimpleConsumer:
         brokers = sorted({(place.broker_name, place.address) for place in route.readable}) if route is not None else []
         if not brokers:
             raise await self._session.client.unknown_topic(topic, "no broker has it")
-        began_s = time.monotonic()
-        for last in range(len(brokers), 0, -1):
-            name, address = brokers[next(self._turn) % len(brokers)]
-            # Only the last one holds the request: another may have messages now.
-            held_s = max(0.0, wait_s - (time.monotonic() - began_s)) if last == 1 else 0.0
-            try:
-                found = await self._pop(name, address, max_messages, held_s)
-            except PeerGone:
-                self._session.forget_route(topic)
-                raise
-            if found:
-                return found
-        return []
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            for last in range(len(brokers), 0, -1):
+                name, address = brokers[next(self._turn) % len(brokers)]
+                # Only the last one holds the request: another may have messages now.
+                held_s = max(0.0, deadline_s - time.monotonic()) if last == 1 else 0.0
+                try:
+                    found = await self._pop(name, address, max_messages, held_s)
+                except PeerGone:
+                    self._session.forget_route(topic)
+                    raise
+                if found:
+                    return found
+            left_s = deadline_s - time.monotonic()
+            if left_s < EARLY_S:
+                return []
+            await asyncio.sleep(min(left_s, REST_S))  # A broker that holds too many requests answers at once.
 
     async def _pop(self, name: str, address: str, most: int, held_s: float) -> list[ReceivedMessage]:
-        now_s = time.monotonic()
+        now_s, is_by_own_clock = time.monotonic(), name in self._by_own_clock
         answer = await self._session.ask(
             address,
             RequestCode.POP_MESSAGE,
@@ -175,13 +189,17 @@ class AsyncSimpleConsumer:
             maxMsgNums=most,
             invisibleTime=self._invisible_ms,
             pollTime=round(held_s * 1000),
-            bornTime=time.time_ns() // 1_000_000,
+            bornTime=time.time_ns() // 1_000_000 if is_by_own_clock else BY_ITS_CLOCK,
             initMode=self._init_mode,
             expType=self._subscription.kind,
             exp=self._subscription.expression,
             order=False,
         )
         if answer.code != ResponseCode.SUCCESS:
+            is_refused = TOO_LATE in (answer.remark or "") or time.monotonic() - now_s < held_s / 2
+            if answer.code == ResponseCode.POLLING_TIMEOUT and is_refused and not is_by_own_clock:
+                self._by_own_clock.add(name)
+                return await self._pop(name, address, most, held_s)
             return []
         until_s = now_s + self._invisible_ms / 1000
         found = popped_in(answer, name, address, until_s)

@@ -6,7 +6,7 @@ where it comes again by a group's retry topic.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from tiermq.client.member.message_queue import MessageQueue
@@ -31,6 +31,7 @@ class ReceivedMessage:
     """One message as a consumer gets it. Immutable; may be passed between threads.
 
     topic: the one that it was sent to, also where it comes again by a group's retry topic. queue: where it is stored.
+    A copy by pickle has no receipt: the message itself is acknowledged, where it was received.
     """
 
     __slots__ = ("_body", "queue", "receipt", "stored", "topic")
@@ -100,15 +101,30 @@ class ReceivedMessage:
     @property
     def born_at(self) -> datetime:
         """When its producer made it."""
-        return datetime.fromtimestamp(self.stored.born_timestamp_ms / 1000, UTC)
+        return _time_of(self.stored.born_timestamp_ms)
 
     @property
     def stored_at(self) -> datetime:
         """When its broker stored it."""
-        return datetime.fromtimestamp(self.stored.store_timestamp_ms / 1000, UTC)
+        return _time_of(self.stored.store_timestamp_ms)
+
+    def __reduce__(self) -> tuple[type[ReceivedMessage], tuple[StoredMessage, MessageQueue]]:
+        return type(self), (self.stored, self.queue)
 
     def __repr__(self) -> str:
         return (
             f"ReceivedMessage(topic={self.topic!r}, queue={self.queue.broker_name}:{self.queue_id}, "
             f"offset={self.offset}, keys={self.keys}, tags={self.tags!r}, body=<{len(self.stored.body)} bytes>)"
         )
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def _time_of(timestamp_ms: int) -> datetime:
+    """The nearest time that there is: a peer may write any number. Not `fromtimestamp`, which Windows limits."""
+    try:
+        return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return _LAST if timestamp_ms > 0 else _FIRST

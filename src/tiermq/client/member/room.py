@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tiermq.errors import BadConfig
+from tiermq.remoting.loop_thread import LOOK_S
 
 WOKEN_FOR = 64
 
@@ -89,7 +90,8 @@ class Room:
         grant = granted.set
         if not self.try_take(size, grant):
             try:
-                granted.wait()
+                while not granted.wait(LOOK_S):
+                    pass
             except BaseException:
                 self._withdraw(size, grant)
                 raise
