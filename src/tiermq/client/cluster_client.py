@@ -49,6 +49,7 @@ ROUTE_QUEUES_MAX = 4 * TOPIC_QUEUES_MAX
 """Queues of one topic at all brokers: a route with more is not the answer of a name server that means well."""
 TIMEOUT_S = 30.0
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
+QUICK_S = 1.0
 T = TypeVar("T")
 ACCESS_KEY = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - the name of a variable
@@ -155,10 +156,19 @@ class ClusterClient:
     """See the module."""
 
     def __init__(
-        self, name_servers: str, *, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
+        self,
+        name_servers: str,
+        *,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
+        rest_s: float = 0.0,
     ) -> None:
-        """Raises BadConfig for an invalid address."""
+        """`rest_s`: how long an address that did not answer is left alone. Raises BadConfig for an invalid address."""
         self._name_servers = parse_name_servers(name_servers)
+        self._timeout_s = timeout_s
+        self._rest_s = rest_s
+        self._silent: dict[str, tuple[float, RemotingError]] = {}
         self._credentials = credentials
         self._tls = tls
         self._clients: dict[str, RemotingClient] = {}
@@ -197,7 +207,7 @@ class ClusterClient:
         host, port = split_address(address)
         if not self._closed.is_set():
             client = await RemotingClient.connect(
-                host, port, tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
+                host, port, tls=self._tls, credentials=self._credentials, timeout_s=self._timeout_s
             )
             if not self._closed.is_set():
                 self._clients[address] = client
@@ -212,19 +222,30 @@ class ClusterClient:
         body: bytes = b"",
         *,
         expected: tuple[int, ...] = (ResponseCode.SUCCESS,),
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = None,
         **fields: Any,
     ) -> RemotingCommand:
         """One answer. Raises RequestRefused for a code that is not expected, PeerGone and RequestTimedOut."""
         ext = {name: _text(value) for name, value in fields.items() if value is not None}
-        client = await self.at(address)
+        if (silence := self.silent.get(address)) is not None:
+            raise PeerGone(str(silence))
+        client, began_s = None, time.monotonic()
         try:
-            answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
-        except RequestTimedOut:
-            self.retire(address, client)
+            client = await self.at(address)
+            answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s or self._timeout_s)
+        except (PeerGone, RequestTimedOut) as error:
+            if (
+                self._rest_s and timeout_s is None
+            ):  # With a time of its own it is about work that may take long, not about the address.
+                now_s = time.monotonic()
+                # A refused connection costs no time, and may be that of a broker that is starting.
+                rest_s = self._rest_s if now_s - began_s > QUICK_S else min(self._rest_s, QUICK_S)
+                self._silent[address] = now_s + rest_s, error
+            if client is not None and isinstance(error, RequestTimedOut):
+                self.retire(address, client)
             raise
         finally:
-            if client in self._retired:
+            if client is not None and client in self._retired:
                 self._end_retired()
         if answer.code not in expected:
             text = f"{address} refuses: {answer.remark or 'no reason given'}"
@@ -232,6 +253,12 @@ class ClusterClient:
                 text += ". This request was not signed: set ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY of an account"
             raise RequestRefused(text, answer.code)
         return answer
+
+    @property
+    def silent(self) -> dict[str, RemotingError]:
+        """The addresses that did not answer lately, and how that showed; none of them is asked for `rest_s`."""
+        now_s = time.monotonic()
+        return {address: error for address, (until_s, error) in list(self._silent.items()) if until_s > now_s}
 
     def connected(self, address: str) -> RemotingClient | None:
         """The connection to an address, if there is one."""
@@ -401,6 +428,9 @@ class Access:
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
     """Any of them means TLS."""
+    timeout_s: float = TIMEOUT_S
+    rest_s: float = 0.0
+    """As `ClusterClient` has them."""
 
     @classmethod
     def of_environment(cls, name_servers: str, *, tls: bool = False, certificates: ClientTls = ANY_SERVER) -> Self:
@@ -415,7 +445,9 @@ class Access:
         if self.access_key is not None and self.secret_key is not None:
             credentials = Credentials(self.access_key, self.secret_key)
         tls = self.certificates.context() if self.tls or self.certificates else None
-        return ClusterClient(self.name_servers, credentials=credentials, tls=tls)
+        return ClusterClient(
+            self.name_servers, credentials=credentials, tls=tls, timeout_s=self.timeout_s, rest_s=self.rest_s
+        )
 
     def run(self, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
         """What the work gives, done with a client that is closed afterwards."""

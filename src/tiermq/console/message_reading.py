@@ -5,14 +5,16 @@ A scan is planned by `tiermq.history` and read until enough was found; nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.wire_history import catalog_of, read_placed_task
 from tiermq.console.json_case import camel
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.errors import CorruptRecord
 from tiermq.history.catalog import Catalog
 from tiermq.history.key_lookup import KeyIndex
@@ -47,18 +49,33 @@ class FoundMessage:
 
 
 @contextmanager
-def catalog_for(visit: Visit, request: ScanRequest) -> Iterator[Catalog]:
-    """Files where the visit may read them, else brokers."""
+def catalog_for(visit: Visit, request: ScanRequest, *, is_long: bool = False) -> Iterator[Catalog]:
+    """Files where the visit may read them, else brokers. `is_long`: by files of its own, so that no page waits."""
     if visit.has_files:
-        with visit.sources.files() as history:
+        with visit.sources.own_files() if is_long else visit.sources.files() as history:
             yield catalog_of(history, request)
     else:
+        here = visit.ask(_answering)
+        named = frozenset(here) if visit.problems() else frozenset[str]()
         with visit.wire_history() as history:
-            yield catalog_of(history, request)
+            yield catalog_of(history, replace(request, brokers=request.brokers or named))
 
 
-def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> Iterator[FoundMessage]:
-    """The messages that a request wants, queue by queue. What is missing or damaged is a line in `losses`.
+async def _answering(client: ClusterClient) -> dict[str, str]:
+    return await answering(client, await client.masters())
+
+
+def find_messages(
+    catalog: Catalog,
+    request: ScanRequest,
+    losses: list[str],
+    *,
+    accepts: Callable[[StoredMessage], bool] | None = None,
+    each_queue: int | None = None,
+    check: Callable[[], None] | None = None,
+) -> Iterator[FoundMessage]:
+    """The messages that a request wants, queue by queue, so many of each. What is missing or damaged is a line in
+    `losses`. `check` is called before each read, and may raise.
 
     Raises BadHistory, and what the driver or a broker raises.
     """
@@ -72,8 +89,13 @@ def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> 
     for loss in plan.losses:
         lose(loss)
     counters = ScanCounters()
+    counts: Counter[QueueKey] = Counter()
     for task in plan.tasks:
+        if each_queue is not None and counts[task.queue] >= each_queue:
+            continue
         for run in read_placed_task(catalog.history, task, counters, lose):
+            if check is not None:
+                check()
             buffer = memoryview(run.buffer)
             for start, size in zip(run.starts, run.sizes, strict=True):
                 record = bytes(buffer[int(start) : int(start) + int(size)])
@@ -82,5 +104,11 @@ def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> 
                 except CorruptRecord as error:
                     losses.append(f"{run.queue.logical_path} in {run.segment}: {error}")
                     continue
-                if wanted.matches(message):
-                    yield FoundMessage(run.queue, message, record, run.side, run.segment)
+                if not wanted.matches(message) or (accepts is not None and not accepts(message)):
+                    continue
+                yield FoundMessage(run.queue, message, record, run.side, run.segment)
+                counts[run.queue] += 1
+                if counts[run.queue] == each_queue:
+                    break
+            if each_queue is not None and counts[run.queue] >= each_queue:
+                break

@@ -12,6 +12,7 @@ What is costly to list is kept for some seconds (`Kept`). Every method may be ca
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -26,10 +27,10 @@ from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
 from tiermq.client.table_pages import ask_table
 from tiermq.clock import Clock, SystemClock
 from tiermq.console.query_runs import QueryLimits, QueryRuns
-from tiermq.errors import BadRequest, RequestRefused, TierMQError
+from tiermq.errors import BadRequest, PeerGone, RequestRefused, RequestTimedOut, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.scan_values import DEFAULT_BROKER, HistoryPlace, ScanRequest, StorePlace
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.remoting.permissions import Credentials
 from tiermq.store.readonly.store import ReadOnlyStore
@@ -40,6 +41,9 @@ from tiermq.tier.queue.segments import TierListing, TierScope, list_tier
 LISTING_S = 15.0
 TABLES_S = 5.0
 CLUSTERS_MAX = 32
+ANSWER_S = 5.0
+SILENT_S = 15.0
+"""A page waits so long for a broker, and then shows for a while what the others have."""
 if TYPE_CHECKING:
     from tiermq.client.wire_history import WireHistory
     from tiermq.history.catalog import Catalog
@@ -61,6 +65,8 @@ class SourcePlace:
     """Tables that messages are exported to, as `pipeline export --to` has them: a message's life names those."""
     spark_master: str | None = None
     """Where queries run that are too large for the console's process."""
+    answer_s: float = ANSWER_S
+    """How long a page waits for a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,8 @@ class Sources:
         self.verification: dict[str, Any] | None = None
         """The last verification that this console made, which a console that only reads does not keep in the tier."""
         self._tables = Kept(TABLES_S, self.clock, self._read_tables)
+        self.seen_brokers: dict[tuple[str, str], tuple[str, int]] = {}
+        """By (name, role): the address, and when it was registered the last time. Replaced by the overview."""
 
     @property
     def has_wire(self) -> bool:
@@ -149,9 +157,10 @@ class Sources:
         """The cluster's address with the keys of an account. Raises BadRequest without a name server."""
         if self.place.access is None:
             raise BadRequest("this needs brokers, and the console was started without --namesrv")
+        access = replace(self.place.access, timeout_s=self.place.answer_s, rest_s=SILENT_S)
         if credentials is None:
-            return self.place.access
-        return replace(self.place.access, access_key=credentials.access_key, secret_key=credentials.secret_key)
+            return access
+        return replace(access, access_key=credentials.access_key, secret_key=credentials.secret_key)
 
     def cluster(self, credentials: Credentials | None) -> BlockingCluster:
         """The connections of an account; those that were used the longest ago are closed.
@@ -214,6 +223,14 @@ class Sources:
 
                     self._history = OpenHistory(self.history_place, clock=self.clock)
             yield self._history
+
+    def own_files(self) -> OpenHistory:
+        """The same, opened for one long reading, which then holds up no page. The caller closes it."""
+        if not self.has_files:
+            raise BadRequest("this needs a tier or a store directory, and the console was started without")
+        from tiermq.history.open_history import OpenHistory
+
+        return OpenHistory(self.history_place, clock=self.clock)
 
     @contextmanager
     def topic_catalog(self, topic: str) -> Iterator[Catalog]:
@@ -293,7 +310,23 @@ async def _tables_of(client: ClusterClient) -> tuple[list[tuple[str, dict[str, A
     masters = {name: address for (_, name), address in table.addresses.items()}
     if not masters:
         problems.append(f"There is no broker: {table.why_without_master}.")
+    masters = await answering(client, masters)
     return list(await asyncio.gather(*(of(*each) for each in sorted(masters.items())))), problems
+
+
+async def answering(client: ClusterClient, addresses: Mapping[str, str]) -> dict[str, str]:
+    """Those of some brokers that answer, by name. One that is stopped must not hold up what the others have.
+
+    What is shown without a broker names it: see `Visit.problems`.
+    """
+
+    async def knock(address: str) -> None:
+        with contextlib.suppress(PeerGone, RequestTimedOut, RequestRefused):
+            await client.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+
+    await asyncio.gather(*map(knock, set(addresses.values())))
+    silent = client.silent
+    return {name: address for name, address in addresses.items() if address not in silent}
 
 
 def joined_tables(
@@ -363,6 +396,15 @@ class Visit:
         """What the work gives, with the cluster and this account. Raises RemotingError."""
         cluster = self.sources.cluster(self.credentials)
         return cluster.run(work(cluster.client))
+
+    def problems(self) -> list[str]:
+        """Which servers do not answer: figures are without theirs."""
+        if not self.has_wire:
+            return []
+        silent = self.sources.cluster(self.credentials).client.silent
+        return [
+            f"{address} does not answer, so that its share is missing here: {why}" for address, why in silent.items()
+        ]
 
     def wire_history(self) -> WireHistory:
         """The cluster as a history, to be closed."""

@@ -14,7 +14,7 @@ from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.copied_commands import reset_command
 from tiermq.console.operations.topics import OF_CLUSTER, PAGE, ROWS, SEARCH, TOPIC, lag_of, page_of
 from tiermq.console.queue_bounds import Bounds, QueueName, queue_bounds, queue_of_key
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.errors import BadRequest, RemotingError, RequestRefused
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group, is_retry_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -81,7 +81,7 @@ def _shown_settings(settings: Any) -> Result | None:
 
 async def _member_counts(client: ClusterClient, names: list[str]) -> dict[str, int]:
     places = asyncio.Semaphore(AT_ONCE)
-    masters = await client.masters()
+    masters = await answering(client, await client.masters())
 
     async def of(name: str) -> int:
         async with places:
@@ -189,7 +189,7 @@ def _row(topic: str, name: QueueName, bounds: Bounds, offset: int | None) -> Res
 async def _progress(client: ClusterClient, group: str) -> Result:
     queues: list[dict[str, Any]] = []
     members: list[dict[str, Any]] = []
-    masters = sorted((await client.masters()).items())
+    masters = sorted((await answering(client, await client.masters())).items())
     for broker, address in masters:
         members += await members_of(client, broker, address, group)
         answer = await client.ask(address, RequestCode.GET_CONSUME_STATS, consumerGroup=group)
@@ -268,7 +268,7 @@ def _balance_words(members: list[dict[str, Any]], known: list[Any], free: list[d
 def list_producers(visit: Visit) -> Result:
     async def asked(client: ClusterClient) -> list[Result]:
         rows = []
-        for broker, address in sorted((await client.masters()).items()):
+        for broker, address in sorted((await answering(client, await client.masters())).items()):
             found = decode_object((await client.ask(address, RequestCode.GET_ALL_PRODUCER_INFO)).body)
             rows += [
                 {

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiermq import __version__
 from tiermq.client.cluster_client import MASTER, ClusterClient
-from tiermq.clock import HOUR_MS
+from tiermq.clock import HOUR_MS, iso_moment
 from tiermq.console.catalogue import Result, operation
 from tiermq.console.operations.groups import is_own_group, list_groups
 from tiermq.console.operations.topics import topic_names
@@ -25,9 +25,9 @@ LAGS_S = 15.0
 """Lags of a hundred groups are a thousand requests: a live page does not ask for them every two seconds."""
 LAG_WARNING = 100_000
 DISK_WARNING = 0.85
+REMEMBERED_MS = 24 * HOUR_MS
 TIER_WARNING_MS = HOUR_MS
 """A message waits for a full batch, or tieredStoreGroupCommitTimeout (30 s); for an hour where uploads do not work."""
-LOOK_TIMEOUT_S = 5.0
 
 
 @operation("overview", "Brokers, topics, groups, the tier, and what needs attention, in words.")
@@ -54,6 +54,7 @@ def overview(visit: Visit) -> Result:
             "tablesTakenMs": tables.taken_ms,
         },
         "brokers": brokers,
+        "goneBrokers": _gone(visit, brokers),
         "stores": stores,
         "tier": tier,
         "topics": len(topic_names(visit, everything=False)) if names else 0,
@@ -88,9 +89,30 @@ def _tier_behind(rows: list[Result]) -> Result | None:
     }
 
 
+def _gone(visit: Visit, rows: list[Result]) -> list[Result]:
+    """Brokers that were registered while this console ran, and are not any more."""
+    now_ms = visit.sources.clock.now_ms()
+    seen = {
+        name: (address, at_ms)
+        for name, (address, at_ms) in visit.sources.seen_brokers.items()
+        if now_ms - at_ms < REMEMBERED_MS
+    }
+    here = {(row["broker"], row["role"]): (row["address"], now_ms) for row in rows}
+    visit.sources.seen_brokers = seen | here
+    return [
+        {"broker": broker, "role": role, "address": address, "lastSeenMs": at_ms}
+        for (broker, role), (address, at_ms) in sorted(seen.items())
+        if (broker, role) not in here
+    ]
+
+
 def warnings_of(found: Result) -> list[str]:
     """What needs attention, one sentence each, with what to do."""
-    said = []
+    said = [
+        f"Broker {row['broker']} ({row['role']}), at {row['address']} until {iso_moment(row['lastSeenMs'])}, is not "
+        "registered any more: it has ended, or cannot reach the name server."
+        for row in found["goneBrokers"]
+    ]
     for row in found["brokers"]:
         name = row["broker"]
         if row["problem"]:
@@ -141,7 +163,7 @@ async def _broker(client: ClusterClient, cluster: str, name: str, broker_id: str
     }  # fmt: skip
     try:
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        body = (await client.ask(address, code, timeout_s=LOOK_TIMEOUT_S)).body
+        body = (await client.ask(address, code)).body
         row |= _figures(decode_object(body).get("table") or {})
         if row["role"] == "master":
             row |= await _replicas(client, address)

@@ -117,8 +117,7 @@ def _run(
     losses: list[str] = []
     began = visit.sources.clock.monotonic()
     request = ScanRequest(topics=frozenset(topics), begin_ms=begin_ms)
-    with catalog_for(visit, request) as catalog:
-        running.check()  # It may have waited for another query: files are read by one at a time.
+    with catalog_for(visit, request, is_long=True) as catalog:
         counters = ScanCounters()
 
         def read(*, is_whole: bool) -> tuple[list[str], list[Any]]:

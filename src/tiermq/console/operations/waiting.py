@@ -15,7 +15,7 @@ from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.json_case import camel
 from tiermq.console.operations.groups import GROUP
 from tiermq.console.operations.topics import TOPIC
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.transactions.transaction_fate import transaction_fate
 from tiermq.delivery.waiting_view import WaitingView
@@ -59,7 +59,8 @@ def _soonest(rows: Iterable[Result], count: int) -> list[Result]:
 
 
 async def _delayed_at_brokers(client: ClusterClient, count: int) -> list[Result]:
-    found = [each async for each in delayed_messages(client)]
+    masters = await answering(client, await client.masters())
+    found = [each async for each in delayed_messages(client, masters=masters)]
     return _soonest(({**camel(each.to_dict()), "waitsIn": "broker"} for each in found), count)
 
 

@@ -11,6 +11,7 @@ from tiermq.console.bill import SHEETS
 from tiermq.console.catalogue import run
 from tiermq.console.copied_commands import replay_command
 from tiermq.console.hot_cold_map import WORDS
+from tiermq.console.operations.overview import LAGS_S
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
@@ -96,7 +97,10 @@ def _queue(ask: Ask) -> Context:
 
 
 def _groups(ask: Ask) -> Context:
-    found = run("group.list", ask.visit, ask.of("search", "all", "page", "rows"))
+    wanted = ask.of("search", "all", "page", "rows")
+    # A live page asks again every two seconds, and fifty groups are hundreds of requests: one answer for all visitors.
+    key = ("groups", ask.visit.credentials, ask.visit.reads_files, *sorted(wanted.items()))
+    found = ask.visit.sources.kept(key, LAGS_S, lambda: run("group.list", ask.visit, wanted))
     context: Context = {"found": found, "search": ask.values.get("search", ""), "producers": None}
     if ask.visit.has_wire:
         try:
@@ -198,7 +202,9 @@ def _segments(ask: Ask) -> Context:
 
 
 def _orphans(ask: Ask) -> Context:
-    return {"found": run("tier.orphans", ask.visit, ask.of("hours")), "values": ask.values}
+    # Looked for when it is asked for: it compares the whole listing with every manifest.
+    found = run("tier.orphans", ask.visit, ask.of("hours")) if ask.values.get("hours") else None
+    return {"found": found, "values": ask.values}
 
 
 def _days(ask: Ask) -> Context:
