@@ -6,7 +6,7 @@ A scan is planned by `tiermq.history` and read until enough was found; nothing i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +24,11 @@ from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.tier.names import QueueKey
 
+BODY_BYTES_MAX = 16 << 20
+"""What a body is decompressed to at most: four kilobytes can claim to be many megabytes."""
+LIST_BYTES_MAX = 32 << 20
+"""Bodies of one list."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
@@ -39,13 +44,27 @@ class FoundMessage:
         """The order in which messages were stored; within a queue that of its offsets."""
         return self.message.store_timestamp_ms, self.message.queue_id, self.message.queue_offset
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **camel(self.message.to_sent_dict()),
-            "broker": self.queue.broker,
-            "side": self.side.value,
-            "segment": self.segment,
-        }
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"broker": self.queue.broker, "side": self.side.value, "segment": self.segment}
+
+
+def sent_dicts(messages: Iterable[StoredMessage], losses: list[str]) -> list[dict[str, Any]]:
+    """Messages for JSON, with bodies as long as there is room for them; what is left out is a line in `losses`."""
+    rows, room, count = [], LIST_BYTES_MAX, 0
+    for message in messages:
+        row = camel(message.to_sent_dict(max_bytes=min(max(0, room), BODY_BYTES_MAX)))
+        if len(row["body"]) > room:
+            row |= {"body": "", "bodyEncoding": "left out"}
+            count += 1
+        room -= len(row["body"])
+        rows.append(row)
+    if count:
+        losses.append(
+            f"bodies of {count} messages are left out: a list has {LIST_BYTES_MAX >> 20} MiB of them at most; ask for "
+            "fewer messages, or for each by its offset"
+        )
+    return rows
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from tiermq.client.queue_access import find_by_key
 from tiermq.clock import EVER_MS
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.copied_commands import message_command
+from tiermq.console.json_case import camel
 from tiermq.console.message_life import life_of
-from tiermq.console.message_reading import FoundMessage, catalog_for, find_messages
+from tiermq.console.message_reading import BODY_BYTES_MAX, FoundMessage, catalog_for, find_messages, sent_dicts
 from tiermq.console.operations.topics import TOPIC
 from tiermq.console.query_runs import QueryEnded
 from tiermq.console.record_fields import record_fields
@@ -64,7 +65,9 @@ def find(visit: Visit, *, topic: str, limit: int, **asked: Any) -> Result:
         found = _from_offset(visit, topic, asked, limit, losses)
     else:
         found = _of_time(visit, topic, asked, limit, losses)
-    return {"topic": topic, "messages": [each.to_dict() for each in found], "losses": losses[:20]}
+    rows = sent_dicts((each.message for each in found), losses)
+    rows = [{**row, **each.place} for row, each in zip(rows, found, strict=True)]
+    return {"topic": topic, "messages": rows, "losses": losses[:20]}
 
 
 def _request(topic: str, asked: dict[str, Any], **more: Any) -> ScanRequest:
@@ -88,7 +91,7 @@ def _accepts(text: str | None) -> Callable[[StoredMessage], bool]:
 
 def _body(message: StoredMessage) -> bytes:
     try:
-        return message.decompressed_body()
+        return message.decompressed_body(max_bytes=BODY_BYTES_MAX)
     except TierMQError:
         return message.body
 
@@ -247,7 +250,8 @@ def show(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | Non
     message = found.message
     body = _body(message)
     return {
-        **found.to_dict(),
+        **camel(message.to_sent_dict(max_bytes=BODY_BYTES_MAX)),
+        **found.place,
         "bodyBase64": base64.b64encode(body).decode("ascii"),
         "bodyBytes": len(body),
         "fields": [each.to_dict() for each in record_fields(found.record)],

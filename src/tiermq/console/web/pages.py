@@ -20,6 +20,7 @@ from tiermq.message.topic_name import is_retry_topic
 from tiermq.remoting.codes import ResponseCode
 
 HEX_BYTES_MAX = 4096
+TEXT_BYTES_MAX = 256 << 10
 TAIL_MAX = 50
 TAIL_FIRST = 10
 CHOICES_MAX = 200
@@ -159,7 +160,8 @@ def _message(ask: Ask) -> Context:
     found = run("message.show", ask.visit, ask.of("topic", "queue", "offset", "broker"))
     body = base64.b64decode(found["bodyBase64"])
     return {"found": found, "dump": _hex_lines(body[:HEX_BYTES_MAX]), "is_cut": len(body) > HEX_BYTES_MAX,
-            "text": body.decode(errors="backslashreplace")}  # fmt: skip
+            "text": body[:TEXT_BYTES_MAX].decode(errors="backslashreplace"),
+            "text_left": max(0, len(body) - TEXT_BYTES_MAX)}  # fmt: skip
 
 
 def _hex_lines(data: bytes) -> str:
