@@ -156,7 +156,7 @@ class Sources:
     def access(self, credentials: Credentials | None) -> Access:
         """The cluster's address with the keys of an account. Raises BadRequest without a name server."""
         if self.place.access is None:
-            raise BadRequest("this needs brokers, and the console was started without --namesrv")
+            raise BadRequest("this needs brokers, and the console was started without `--namesrv`")
         access = replace(self.place.access, timeout_s=self.place.answer_s, rest_s=SILENT_S)
         if credentials is None:
             return access
@@ -382,15 +382,15 @@ class Visit:
     def require_files(self) -> None:
         """Raises BadRequest."""
         if not self.sources.has_files:
-            raise BadRequest("this needs a tier or a store directory: start the console with --tier or --store")
+            raise BadRequest("this needs a tier or a store directory: start the console with `--tier` or `--store`")
         if not self.reads_files:
             raise BadRequest("this reads files past the brokers' permissions, which is for administrators")
 
     def require_tier(self) -> None:
         """Raises BadRequest."""
-        self.require_files()
         if not self.sources.has_tier:
-            raise BadRequest("this needs a tier: start the console with --tier")
+            raise BadRequest("this needs a tier: start the console with `--tier`")
+        self.require_files()
 
     def ask(self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]]) -> T:
         """What the work gives, with the cluster and this account. Raises RemotingError."""

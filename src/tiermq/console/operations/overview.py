@@ -13,7 +13,7 @@ from tiermq.console.operations.groups import is_own_group, list_groups
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierError
-from tiermq.message.topic_name import is_dead_letter_topic
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, is_dead_letter_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object, object_in, text_map_in
 from tiermq.store.readonly.directory import StoreState
@@ -21,6 +21,7 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.broker_lease import decode_lease, lease_name
 
 GROUPS_CHECKED = 100
+NAMED = 5
 LAGS_S = 15.0
 """Lags of a hundred groups are a thousand requests: a live page does not ask for them every two seconds."""
 LAG_WARNING = 100_000
@@ -34,6 +35,7 @@ TIER_WARNING_MS = HOUR_MS
 def overview(visit: Visit) -> Result:
     brokers = visit.ask(_brokers) if visit.has_wire else []
     names = topic_names(visit, everything=True)
+    dead = list(filter(is_dead_letter_topic, names))
     tables = visit.tables()
     groups = {group for _, group in tables.offsets} | set(tables.groups)
     checked = visit.sources.kept(
@@ -59,7 +61,8 @@ def overview(visit: Visit) -> Result:
         "tier": tier,
         "topics": len(topic_names(visit, everything=False)) if names else 0,
         "topicsInAll": len(names),
-        "deadLetterTopics": sum(map(is_dead_letter_topic, names)),
+        "deadLetterTopics": len(dead),
+        "deadLetterGroups": [name.removeprefix(DEAD_LETTER_PREFIX) for name in dead[:NAMED]],
         "groups": sum(not is_own_group(group) for group in groups),
         "groupsChecked": len(checked["groups"]),
         "behind": sum(row["behind"] for row in behind),
@@ -142,7 +145,9 @@ def warnings_of(found: Result) -> list[str]:
         said.append(f"Group {worst['group']} is {worst['behind']:,} messages behind.")
     if found["deadLetterTopics"]:
         count = found["deadLetterTopics"]
-        said.append(f"{count} {'group has' if count == 1 else 'groups have'} dead letters: see tiermq dlq list GROUP.")
+        named = ", ".join(found["deadLetterGroups"]) + (", …" if count > NAMED else "")
+        has = "group has" if count == 1 else "groups have"
+        said.append(f"{count} {has} dead letters ({named}): see `tiermq dlq list {found['deadLetterGroups'][0]}`.")
     return said
 
 

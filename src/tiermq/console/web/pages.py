@@ -16,7 +16,7 @@ from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.errors import RequestRefused, TierMQError
-from tiermq.message.topic_name import is_retry_topic
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, is_dead_letter_topic, is_retry_topic
 from tiermq.remoting.codes import ResponseCode
 
 HEX_BYTES_MAX = 4096
@@ -245,6 +245,8 @@ def spark_result(ask: Ask) -> Context:
 
 def _waiting(ask: Ask) -> Context:
     context: Context = {"problem": None, "values": ask.values, "letters": None, "transaction": None, "problems": {}}
+    dead = filter(is_dead_letter_topic, topic_names(ask.visit, everything=True))
+    context["groups"] = [name.removeprefix(DEAD_LETTER_PREFIX) for name in dead][:CHOICES_MAX]
     wanted: dict[str, tuple[str, dict[str, str]]] = {
         "delayed": ("delayed.list", {}),
         "transactions": ("transaction.list", {}),

@@ -93,7 +93,7 @@ class Gate:
         allow_changes: bool = False,
     ) -> None:
         """`accounts`: those of the broker in this process; without them brokers decide about a log-in."""
-        self._sources = sources
+        self.sources = sources
         self._hosts = hosts
         self._accounts = accounts
         self._allow_changes = allow_changes
@@ -110,10 +110,10 @@ class Gate:
         """Whether accounts are in use. Brokers are asked, again and again until one of them wants an account: they may
         be started with accounts later. Until the first answers, files are not shown.
         """
-        now_s = self._sources.clock.monotonic()
+        now_s = self.sources.clock.monotonic()
         is_known = self._brokers_checked_s is not None and now_s - self._brokers_checked_s < CHECKED_S
-        if self._sources.has_wire and not self._needs_log_in and not is_known:
-            cluster = self._sources.cluster(None)
+        if self.sources.has_wire and not self._needs_log_in and not is_known:
+            cluster = self.sources.cluster(None)
             try:
                 cluster.run(_look(cluster.client))
                 self._needs_log_in, self._brokers_checked_s = False, now_s
@@ -122,7 +122,7 @@ class Gate:
                 self._brokers_checked_s = now_s
             except RemotingError:
                 pass  # None answers: it is as it was.
-        return self._sources.has_files if self._needs_log_in is None else self._needs_log_in
+        return self.sources.has_files if self._needs_log_in is None else self._needs_log_in
 
     def check_host(self, request: Request) -> None:
         """Raises Refused for a Host header that is none of ours."""
@@ -147,7 +147,7 @@ class Gate:
 
     def session(self, cookie: str | None) -> Session | None:
         """That of a browser that has logged in not too long ago."""
-        now_s = self._sources.clock.monotonic()
+        now_s = self.sources.clock.monotonic()
         with self._lock:
             found = self._sessions.get(cookie or "")
             if cookie is None or found is None:
@@ -160,7 +160,7 @@ class Gate:
             return found
 
     def open_session(self, cookie: str, credentials: Credentials, *, is_administrator: bool) -> None:
-        now_s = self._sources.clock.monotonic()
+        now_s = self.sources.clock.monotonic()
         with self._lock:
             self._sessions[cookie] = Session(credentials, is_administrator, now_s)
             while len(self._sessions) > SESSIONS_MAX:
@@ -188,7 +188,7 @@ class Gate:
 
         Failures count by account and address: strangers who guess lock out no other visitor.
         """
-        now_s = self._sources.clock.monotonic()
+        now_s = self.sources.clock.monotonic()
         who = _address_of(request), access_key
         with self._lock:
             tries = self._tries.setdefault(who, Tries())
@@ -214,14 +214,14 @@ class Gate:
             if not hmac.compare_digest(expected.encode(), secret_key.encode()) or account is None:
                 raise Refused(403, "expected the access key and the secret key of an account, found others")
             return credentials, account.admin
-        now_s = self._sources.clock.monotonic()
+        now_s = self.sources.clock.monotonic()
         with self._lock:
             at_s, is_administrator = self._accepted.get(credentials, (now_s - CHECKED_S, False))
         if now_s - at_s < CHECKED_S:
             return credentials, is_administrator
         try:
             # Connections of its own: strangers who guess close those of no visitor.
-            is_administrator = self._sources.access(credentials).run(_is_administrator)
+            is_administrator = self.sources.access(credentials).run(_is_administrator)
         except RequestRefused as error:
             raise Refused(403, "expected the access key and the secret key of an account, found others") from error
         with self._lock:
@@ -250,13 +250,13 @@ class Gate:
             if credentials is None:
                 raise Refused(401, "expected a log-in with an account of the brokers, found none")
             return Visit(
-                self._sources,
+                self.sources,
                 f"{credentials.access_key} at {actor}",
                 credentials,
                 is_administrator,
                 self._allow_changes,
             )
-        return Visit(self._sources, actor, None, True, self._allow_changes)
+        return Visit(self.sources, actor, None, True, self._allow_changes)
 
     def _basic(self, request: Request) -> tuple[Credentials | None, bool]:
         kind, _, text = request.headers.get("authorization", "").partition(" ")

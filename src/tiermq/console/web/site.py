@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, Undefined, select_autoescape
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -84,12 +86,11 @@ class Site:
         self._templates.filters |= {
             **{each.__name__: _known(each) for each in (figures.number, figures.size, figures.moment, figures.money,
                                                         figures.percent, figures.moment_iso)},
-            "part": lambda text: quote(str(text), safe=""), "pretty": _pretty,
+            "part": lambda text: quote(str(text), safe=""), "pretty": _pretty, "words": _words,
         }  # fmt: skip
         self._templates.globals |= {
             "version": __version__,
             "age": figures.age,
-            "navigation": NAVIGATION,
             "query": _query,
         }
 
@@ -116,10 +117,13 @@ class Site:
     # Pages
 
     def _render(self, request: Request, template: str, status: int = 200, **context: Any) -> Response:
+        sources = self._gate.sources
         known = self._gate.cookie_of(request)
         cookie, session = known or self._gate.new_cookie(), self._gate.session(known)
+        is_here = {"/tier": sources.has_tier, "/settings": sources.has_wire}
         html = self._templates.get_template(template).render(
             path=request.url.path,
+            navigation=[each for each in NAVIGATION if is_here.get(each[0], True)],
             token=self._gate.token_of(cookie),
             token_field=TOKEN_FIELD,
             account=session.credentials.access_key if session is not None else None,
@@ -487,6 +491,11 @@ def _query(before: str, **changes: object) -> str:
 def _known(shown: Callable[[Any], str]) -> Callable[[Any], str]:
     """A filter for what an operation may leave out: it counts as not known."""
     return lambda value: shown(None if isinstance(value, Undefined) else value)
+
+
+def _words(text: str) -> Markup:
+    """A sentence for people; what is between backticks is a command or a name."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
 def _pretty(text: str) -> str:
