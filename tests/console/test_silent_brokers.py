@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from console.console_world import ORDERS, Browser, console, orders_broker, place_of
 from tiermq.console.sources import SourcePlace
@@ -39,8 +40,14 @@ def silent_broker(broker: LocalBroker) -> Iterator[str]:
             yield address
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiermq.console.sources.ANSWER_S", ANSWER_S)
+    monkeypatch.setattr("tiermq.console.operations.overview.ANSWER_S", ANSWER_S)
+
+
 def of_brokers(directory: Path, broker: LocalBroker) -> SourcePlace:
-    return replace(place_of(directory, broker, store=False, tier=False), answer_s=ANSWER_S)
+    return place_of(directory, broker, store=False, tier=False)
 
 
 def test_pages_show_what_the_other_brokers_have_and_name_the_one_that_is_silent(tmp_path: Path) -> None:

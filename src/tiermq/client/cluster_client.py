@@ -49,7 +49,7 @@ ROUTE_QUEUES_MAX = 4 * TOPIC_QUEUES_MAX
 """Queues of one topic at all brokers: a route with more is not the answer of a name server that means well."""
 TIMEOUT_S = 30.0
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
-QUICK_S = 1.0
+REFUSED_REST_S = 1.0
 T = TypeVar("T")
 ACCESS_KEY = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - the name of a variable
@@ -156,24 +156,16 @@ class ClusterClient:
     """See the module."""
 
     def __init__(
-        self,
-        name_servers: str,
-        *,
-        credentials: Credentials | None = None,
-        tls: ssl.SSLContext | None = None,
-        timeout_s: float = TIMEOUT_S,
-        rest_s: float = 0.0,
+        self, name_servers: str, *, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`rest_s`: how long an address that did not answer is left alone. Raises BadConfig for an invalid address."""
+        """Raises BadConfig for an invalid address."""
         self._name_servers = parse_name_servers(name_servers)
-        self._timeout_s = timeout_s
-        self._rest_s = rest_s
-        self._silent: dict[str, tuple[float, RemotingError]] = {}
         self._credentials = credentials
         self._tls = tls
         self._clients: dict[str, RemotingClient] = {}
         self._retired: set[RemotingClient] = set()
         self._connecting: dict[str, asyncio.Lock] = {}
+        self._silent: dict[str, tuple[float, RemotingError]] = {}
         self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -207,7 +199,7 @@ class ClusterClient:
         host, port = split_address(address)
         if not self._closed.is_set():
             client = await RemotingClient.connect(
-                host, port, tls=self._tls, credentials=self._credentials, timeout_s=self._timeout_s
+                host, port, tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
             )
             if not self._closed.is_set():
                 self._clients[address] = client
@@ -222,30 +214,21 @@ class ClusterClient:
         body: bytes = b"",
         *,
         expected: tuple[int, ...] = (ResponseCode.SUCCESS,),
-        timeout_s: float | None = None,
+        timeout_s: float = TIMEOUT_S,
         **fields: Any,
     ) -> RemotingCommand:
         """One answer. Raises RequestRefused for a code that is not expected, PeerGone and RequestTimedOut."""
         ext = {name: _text(value) for name, value in fields.items() if value is not None}
-        if (silence := self.silent.get(address)) is not None:
+        if self._silent and (silence := self.silent.get(address)) is not None:
             raise PeerGone(str(silence))
-        client, began_s = None, time.monotonic()
+        client = await self.at(address)
         try:
-            client = await self.at(address)
-            answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s or self._timeout_s)
-        except (PeerGone, RequestTimedOut) as error:
-            if (
-                self._rest_s and timeout_s is None
-            ):  # With a time of its own it is about work that may take long, not about the address.
-                now_s = time.monotonic()
-                # A refused connection costs no time, and may be that of a broker that is starting.
-                rest_s = self._rest_s if now_s - began_s > QUICK_S else min(self._rest_s, QUICK_S)
-                self._silent[address] = now_s + rest_s, error
-            if client is not None and isinstance(error, RequestTimedOut):
-                self.retire(address, client)
+            answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
+        except RequestTimedOut:
+            self.retire(address, client)
             raise
         finally:
-            if client is not None and client in self._retired:
+            if client in self._retired:
                 self._end_retired()
         if answer.code not in expected:
             text = f"{address} refuses: {answer.remark or 'no reason given'}"
@@ -254,9 +237,30 @@ class ClusterClient:
             raise RequestRefused(text, answer.code)
         return answer
 
+    async def answers(self, address: str, within_s: float, rest_s: float) -> bool:
+        """Whether a broker answers at all. One that does not is `silent` for `rest_s`: asking it fails at once."""
+        if address in self.silent:
+            return False
+        try:
+            async with asyncio.timeout(within_s):
+                await self.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        except RequestRefused:
+            return True
+        except (PeerGone, RequestTimedOut) as error:
+            # A refused connection costs no time, and may be that of a broker that is starting.
+            self._silent[address] = time.monotonic() + min(rest_s, REFUSED_REST_S), error
+            return False
+        except TimeoutError:
+            error = RequestTimedOut(f"{address}: expected an answer within {within_s:g} s, found none")
+            self._silent[address] = time.monotonic() + rest_s, error
+            if (client := self.connected(address)) is not None:
+                self.retire(address, client)
+            return False
+        return True
+
     @property
     def silent(self) -> dict[str, RemotingError]:
-        """The addresses that did not answer lately, and how that showed; none of them is asked for `rest_s`."""
+        """The addresses that did not answer lately, and how that showed."""
         now_s = time.monotonic()
         return {address: error for address, (until_s, error) in list(self._silent.items()) if until_s > now_s}
 
@@ -428,9 +432,6 @@ class Access:
     tls: bool = False
     certificates: ClientTls = ANY_SERVER
     """Any of them means TLS."""
-    timeout_s: float = TIMEOUT_S
-    rest_s: float = 0.0
-    """As `ClusterClient` has them."""
 
     @classmethod
     def of_environment(cls, name_servers: str, *, tls: bool = False, certificates: ClientTls = ANY_SERVER) -> Self:
@@ -445,9 +446,7 @@ class Access:
         if self.access_key is not None and self.secret_key is not None:
             credentials = Credentials(self.access_key, self.secret_key)
         tls = self.certificates.context() if self.tls or self.certificates else None
-        return ClusterClient(
-            self.name_servers, credentials=credentials, tls=tls, timeout_s=self.timeout_s, rest_s=self.rest_s
-        )
+        return ClusterClient(self.name_servers, credentials=credentials, tls=tls)
 
     def run(self, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
         """What the work gives, done with a client that is closed afterwards."""

@@ -133,8 +133,7 @@ class QueueAccess:
 
     async def offset_at(self, moment_ms: int) -> int:
         """The first message that was stored at this time or later, as the broker returns it."""
-        fields = {"timestamp": moment_ms, "timeout_s": TIMEOUT_S}  # It may have to look in the tier.
-        return max(0, await self._number(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields))
+        return max(0, await self._number(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=moment_ms))
 
     async def pull(
         self, offset: int, expression: str = "*", most: int = PULL_MESSAGES, *, hold_ms: int = 0, tries: int = TRIES
@@ -239,7 +238,6 @@ async def find_by_key(
     answer = await cluster.ask(
         address,
         RequestCode.QUERY_MESSAGE,
-        timeout_s=TIMEOUT_S,  # It may have to look in the tier.
         expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
         topic=topic,
         key=key,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.cluster_client import TIMEOUT_S, ClusterClient
 from tiermq.errors import RemotingError
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import as_int, decode_object, encode_body, object_in
@@ -65,9 +65,7 @@ class TablePages:
             self.body = body if len(entries) == len(page[self._name]) else encode_body(self._document)
 
 
-async def ask_table(
-    cluster: ClusterClient, address: str, code: RequestCode, *, timeout_s: float | None = None
-) -> bytes:
+async def ask_table(cluster: ClusterClient, address: str, code: RequestCode, *, timeout_s: float = TIMEOUT_S) -> bytes:
     """A whole table of a broker, in pages where there are any. Raises RemotingError."""
     pages = TablePages(code)
     while not pages.is_whole:

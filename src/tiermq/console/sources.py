@@ -12,7 +12,6 @@ What is costly to list is kept for some seconds (`Kept`). Every method may be ca
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import threading
@@ -27,10 +26,10 @@ from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
 from tiermq.client.table_pages import ask_table
 from tiermq.clock import Clock, SystemClock
 from tiermq.console.query_runs import QueryLimits, QueryRuns
-from tiermq.errors import BadRequest, PeerGone, RequestRefused, RequestTimedOut, TierMQError
+from tiermq.errors import BadRequest, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.scan_values import DEFAULT_BROKER, HistoryPlace, ScanRequest, StorePlace
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.remoting.permissions import Credentials
 from tiermq.store.readonly.store import ReadOnlyStore
@@ -65,8 +64,6 @@ class SourcePlace:
     """Tables that messages are exported to, as `pipeline export --to` has them: a message's life names those."""
     spark_master: str | None = None
     """Where queries run that are too large for the console's process."""
-    answer_s: float = ANSWER_S
-    """How long a page waits for a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +154,9 @@ class Sources:
         """The cluster's address with the keys of an account. Raises BadRequest without a name server."""
         if self.place.access is None:
             raise BadRequest("this needs brokers, and the console was started without `--namesrv`")
-        access = replace(self.place.access, timeout_s=self.place.answer_s, rest_s=SILENT_S)
         if credentials is None:
-            return access
-        return replace(access, access_key=credentials.access_key, secret_key=credentials.secret_key)
+            return self.place.access
+        return replace(self.place.access, access_key=credentials.access_key, secret_key=credentials.secret_key)
 
     def cluster(self, credentials: Credentials | None) -> BlockingCluster:
         """The connections of an account; those that were used the longest ago are closed.
@@ -319,12 +315,7 @@ async def answering(client: ClusterClient, addresses: Mapping[str, str]) -> dict
 
     What is shown without a broker names it: see `Visit.problems`.
     """
-
-    async def knock(address: str) -> None:
-        with contextlib.suppress(PeerGone, RequestTimedOut, RequestRefused):
-            await client.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-
-    await asyncio.gather(*map(knock, set(addresses.values())))
+    await asyncio.gather(*(client.answers(each, ANSWER_S, SILENT_S) for each in set(addresses.values())))
     silent = client.silent
     return {name: address for name, address in addresses.items() if address not in silent}
 

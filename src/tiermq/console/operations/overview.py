@@ -11,7 +11,7 @@ from tiermq.clock import HOUR_MS, iso_moment
 from tiermq.console.catalogue import Result, operation
 from tiermq.console.operations.groups import is_own_group, list_groups
 from tiermq.console.operations.topics import topic_names
-from tiermq.console.sources import Visit
+from tiermq.console.sources import ANSWER_S, SILENT_S, Visit
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierError
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, is_dead_letter_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -168,6 +168,7 @@ async def _broker(client: ClusterClient, cluster: str, name: str, broker_id: str
     }  # fmt: skip
     try:
         code = RequestCode.GET_BROKER_RUNTIME_INFO
+        await client.answers(address, ANSWER_S, SILENT_S)  # If not, asking fails at once.
         body = (await client.ask(address, code)).body
         row |= _figures(decode_object(body).get("table") or {})
         if row["role"] == "master":

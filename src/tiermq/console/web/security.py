@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tiermq.client.cluster_client import ClusterClient
-from tiermq.console.sources import Sources, Visit
-from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.console.sources import Sources, Visit, answering
+from tiermq.errors import RemotingError, RequestRefused
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.permissions import AccessFile, Credentials
 
@@ -279,16 +279,13 @@ def _address_of(request: Request) -> str:
 
 async def _look(client: ClusterClient) -> list[str]:
     """The brokers that serve this account. Raises RequestRefused of one that does not, RemotingError without any."""
-    masters, found = await client.masters(), []
-    for address in masters.values():
-        try:
-            await client.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-            found.append(address)
-        except (PeerGone, RequestTimedOut):
-            continue
-    if not found:
+    masters = await client.masters()
+    here = sorted((await answering(client, masters)).values())
+    for address in here:
+        await client.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    if not here:
         raise RemotingError(f"expected an answer of {', '.join(masters)}, found none")
-    return found
+    return here
 
 
 async def _is_administrator(client: ClusterClient) -> bool:
