@@ -17,7 +17,8 @@ import pytest
 
 from console.shop import send_order, shop
 from console.web_driver import DESKTOP, PHONE, Person, person
-from servers.chromium import Unavailable, chromium
+from servers.chromium import chromium
+from servers.debian import Unavailable
 from tiermq.testing import LocalBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("chromium")]

@@ -10,7 +10,8 @@ import pytest
 
 from console.console_world import console
 from console.web_driver import person
-from servers.chromium import Unavailable, chromium
+from servers.chromium import chromium
+from servers.debian import Unavailable
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace
 from tiermq.testing import LocalBroker

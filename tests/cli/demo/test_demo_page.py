@@ -11,7 +11,8 @@ import pytest
 
 from cli.demo.demo_cases import account_of, timeline_of
 from demo_files import PAGE, PICTURE, written
-from servers.chromium import Unavailable, chromium
+from servers.chromium import chromium
+from servers.debian import Unavailable
 from tiermq.cli.demo.account import Check
 from tiermq.cli.demo.drawing import SERIES
 from tiermq.cli.demo.engine import SQL
