@@ -61,6 +61,26 @@ def test_panels_do_not_overlap_and_rules_say_what_happened() -> None:
     assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for g in groups for rule in g["rules"])
 
 
+def families_of(text: str) -> dict[str, str]:
+    """Names and types of OpenMetrics' text, by the rules of its specification."""
+    *lines, end = text.splitlines()
+    assert end == "# EOF"
+    kinds: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        if line.startswith("# "):
+            _, word, name, rest = line.split(" ", 3)
+            if word == "TYPE":
+                assert name not in kinds, f"{name} comes twice, or is interleaved"
+                kinds[name] = rest
+            continue
+        sample = re.fullmatch(r'([a-z_:][a-z0-9_:]*)(?:\{[a-z_]+=".*"\})? (?:[-+]?[0-9].*|[-+]Inf|NaN)', line)
+        assert sample is not None, line
+        parts = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}[kinds[name]]
+        assert sample[1] in [f"{name}{part}" for part in parts], line
+    return kinds
+
+
 def test_counters_are_counters_and_openmetrics_has_its_own_form(tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "store", metrics_port=0) as broker:
         broker.send("orders", b"x")
@@ -80,7 +100,7 @@ def test_counters_are_counters_and_openmetrics_has_its_own_form(tmp_path: Path) 
     assert [name for name, kind in kinds.items() if name.endswith("_total") != (kind == "counter")] == []
     assert kinds["tiermq_put_latency_seconds"] == kinds["rocketmq_rpc_latency"] == "histogram"
     assert opened[1].endswith("# EOF\n")
-    families = {line.split()[2] for line in opened[1].splitlines() if line.startswith("# TYPE ")}
+    families = families_of(opened[1])
     assert "tiermq_store_puts" in families
     assert not [name for name in families if name.endswith("_total")]
     assert "\ntiermq_store_puts_total 1\n" in opened[1]
