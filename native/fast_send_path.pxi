@@ -1,6 +1,20 @@
 # Store plain sends of one read at once: `kernel/fast_send_path.py`.
 
 
+@cython.cfunc
+@cython.exceptval(check=True)
+def count_sent(counts: list, messages: int64_t, size: int64_t) -> cython.void:
+    """The bounds are `SIZE_BOUNDS`."""
+    counts[0] += messages
+    counts[1] += size
+    if messages > 1:
+        size //= messages
+    at: cython.Py_ssize_t = (
+        2 + (size > 1024) + (size > 4096) + (size > 524288) + (size > 1048576) + (size > 2097152) + (size > 4194304)
+    )
+    counts[at] += messages
+
+
 @cython.final
 @cython.cclass
 class FastSendPath:
@@ -121,8 +135,7 @@ class FastSendPath:
         if done < 0:
             return 0
         counts: list = entry[1]
-        counts[0] += 1
-        counts[1] += a.last_size
+        count_sent(counts, 1, a.last_size)
         if a.reput_idle:
             a.reput_idle = False
             a.wake()
@@ -213,8 +226,7 @@ class FastSendPath:
         if done < 0:
             return 0
         counts: list = entry[1]
-        counts[0] += 1
-        counts[1] += a.last_size
+        count_sent(counts, 1, a.last_size)
         if a.reput_idle:
             a.reput_idle = False
             a.wake()
@@ -335,8 +347,7 @@ class FastSendPath:
         results: PutResults = outcome
         row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(results.rows))
         counts: list = entry[1]
-        counts[0] += results.length
-        counts[1] += results.end_offset - row[0]
+        count_sent(counts, results.length, results.end_offset - row[0])
         return send_answer(
             request.header_type, request.opaque, 0, self.version, self.ids_of(row, results.length), request.queue_id,
             row[1], PyBytes_FromStringAndSize(cython.cast(cython.p_char, key), key_length).decode("ascii"),

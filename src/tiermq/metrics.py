@@ -103,6 +103,12 @@ class HistogramChild:
             self._counts[at] += 1
             self._sum += value
 
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Values that were counted elsewhere, by bucket, and their sum."""
+        with self._lock:
+            self._counts = [here + more for here, more in zip(self._counts, counts, strict=True)]
+            self._sum += total
+
     @property
     def bounds(self) -> tuple[float, ...]:
         return self._bounds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from tiermq.cli.main import cli
-from tiermq.cli.option_values import Moment
+from tiermq.cli.option_values import Moment, Span
 from tiermq.clock import read_moment_ms
 from tiermq.store.local_store import LocalStore
 
@@ -72,3 +73,18 @@ def test_a_store_of_the_console_and_of_lists_may_have_its_brokers_name(tmp_path:
     assert listed.exit_code == 0, listed.output
     refused = CliRunner().invoke(cli, ["topic", "list", "--store", f"{tmp_path / 'none'}=shop"])
     assert "does not exist" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "seconds"),
+    [("90s", "s", 90.0), ("15m", "s", 900.0), ("2h", "s", 7_200.0), ("0", "h", 0.0), ("24", "h", 86_400.0),
+     ("1d", "h", 86_400.0), ("0.5", "s", 0.5), ("1.5h", "s", 5_400.0)],
+)  # fmt: skip
+def test_a_length_of_time_is_a_number_of_the_option_s_unit_or_has_one(text: str, unit: str, seconds: float) -> None:
+    assert Span(unit).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "soon", "1w", "1 hour", "1e9", "9" * 20])
+def test_other_texts_are_no_length_of_time(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected a length of time"):
+        Span().convert(text, None, None)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from console.console_world import Browser, console, orders_broker, place_of
 from tiermq.cli.main import cli
 from tiermq.console.catalogue import operations
+from tiermq.console.web import pages
 from tiermq.testing import LocalBroker
 
 ANYBODY = "Basic eDp4"
@@ -189,3 +190,20 @@ def test_the_list_of_operations_is_complete(world: tuple[Path, LocalBroker, Brow
     listed = in_a_terminal(world, "api").stdout
     assert [line.split()[0] for line in listed.splitlines()] == sorted(operations())
     assert "key (optional)" in in_a_terminal(world, "api", "message.find", "--list").stdout
+
+
+def test_every_operation_is_behind_a_page_and_forms_send_its_parameters() -> None:
+    """In a terminal `tiermq api` runs any of them, and /api any over HTTP: see above."""
+    web = Path(pages.__file__).parent
+    markup = "".join(each.read_text() for each in sorted((web / "templates").glob("*.html")))
+    forms = dict(re.findall(r'action="/do/([\w.]+)"(.*?)</form>', markup, re.DOTALL))
+    code = (web / "pages.py").read_text()
+    for name, each in operations().items():
+        if not each.changes:
+            assert f'"{name}"' in code or name in forms, f"{name} is on no page"
+            continue
+        sent = set(re.findall(r'name="(\w+)"', forms[name])) | set(re.findall(r"\('([^)]*)'\)", forms[name]))
+        known = {parameter.name for parameter in each.parameters}
+        assert {word for text in sent for word in re.split(r"', '", text)} <= known, name
+        required = {parameter.name for parameter in each.parameters if parameter.is_required}
+        assert required <= {word for text in sent for word in re.split(r"', '", text)}, name

@@ -1,7 +1,7 @@
 """People at the console in Chromium: what they came for, and with how many clicks; keyboard, contrast, phone.
 
-Skipped, with the reason, where there is no Chromium or no chromedriver. With TIERMQ_SCREENSHOTS=DIR the pictures of
-the documents are made.
+Chromium is the machine's, or fetched (`servers.chromium`); where neither can be, the tests are skipped with the reason.
+With TIERMQ_SCREENSHOTS=DIR the pictures of the documents are made.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ from pathlib import Path
 import pytest
 
 from console.shop import send_order, shop
-from console.web_driver import CHROMIUM, DESKTOP, DRIVER, PHONE, Person, person
+from console.web_driver import DESKTOP, PHONE, Person, person
+from servers.chromium import chromium
+from servers.debian import Unavailable
 from tiermq.testing import LocalBroker
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="no Chromium or no chromedriver here: apt-get install chromium chromium-driver",
-    ),
-    pytest.mark.xdist_group("chromium"),
-]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("chromium")]
 TAB, ENTER, LEFT = "\ue004", "\ue007", "\ue012"
 PATHS = (
     "/", "/topics", "/topics/orders", "/topics/orders/queues/1?offset=3", "/groups",
@@ -42,13 +37,17 @@ World = tuple[LocalBroker, Person]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    try:
+        browser = chromium()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
     # Pictures show where things are: not where this machine keeps its temporary files.
     directory = tmp_path_factory.mktemp("shop")
     if "TIERMQ_SCREENSHOTS" in os.environ:
         directory = Path("/tmp/shop")
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
-    with shop(directory, allow_changes=True) as (broker, url), person(url, directory) as someone:
+    with shop(directory, allow_changes=True) as (broker, url), person(browser, url, directory) as someone:
         yield broker, someone
 
 

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
 from console.console_world import ORDERS, Answer, Browser, orders_broker, place_of
+from tiermq.client.wire_history import read_placed_task
 from tiermq.console.query_runs import QueryEnded, QueryLimits, QueryRuns, client_has_left
 from tiermq.console.sources import Sources
 from tiermq.console.web.server import ConsoleServer
@@ -166,3 +168,42 @@ def test_a_console_that_is_terminated_during_a_query_ends_with_code_0(tmp_path: 
             process.kill()
             process.wait()
         assert process.returncode == 0, output
+
+
+def test_a_search_ends_at_its_time_limit_with_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*arguments: Any) -> Iterator[Any]:
+        while True:
+            yield from read_placed_task(*arguments)
+
+    with limited(tmp_path, QueryLimits(seconds=0.2)) as (at, _, _):
+        monkeypatch.setattr("tiermq.console.message_reading.read_placed_task", endless)
+        found = at.api("message.find", topic="orders", text='"order": 6}')
+        assert {each["queueOffset"] for each in found["messages"]} == {3}
+        [loss] = found["losses"]
+        assert "ended after 0.2 s" in loss
+
+
+def test_a_search_is_one_of_the_queries_that_may_run(tmp_path: Path) -> None:
+    with limited(tmp_path, QueryLimits(count=0)) as (at, _, _):
+        assert at.get("/api/message.find?topic=orders&text=x").status == 429
+        assert at.api("message.find", topic="orders", key="order-7")["messages"]
+
+
+def test_a_query_that_runs_long_holds_up_no_page(tmp_path: Path) -> None:
+    with limited(tmp_path, FOREVER) as (at, sources, _):
+        client = http.client.HTTPConnection("127.0.0.1", at.port)
+        client.request("GET", path_of(ENDLESS))
+        until(lambda: sources.queries.running_count == 1)
+        for path in ("/", "/topics/orders", "/tier", "/history", "/messages?topic=orders"):
+            assert at.get(path).status == 200
+        assert sources.queries.running_count == 1
+        client.close()
+
+
+def test_a_name_in_a_query_is_no_variable_of_the_console(tmp_path: Path) -> None:
+    with limited(tmp_path, FOREVER) as (at, _, _):
+        for name in ("catalog", "running", "topics", "visit", "reader", "connection", "counters"):
+            answer = at.get(path_of(f"SELECT * FROM orders, {name}"))
+            assert answer.status == 400, name
+            assert "Python" not in answer.text, answer.text
+            assert "sql.py" not in answer.text, answer.text

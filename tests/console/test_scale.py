@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from console.console_world import console
+from console.web_driver import person
+from servers.chromium import chromium
+from servers.debian import Unavailable
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace
 from tiermq.testing import LocalBroker
@@ -57,3 +60,25 @@ def test_a_page_asks_for_what_it_shows_of_ten_thousand_topics(tmp_path: Path) ->
             assert asked <= 600 or path == "/", f"{path} asked {asked} times"
             assert len(answer.text) < 300_000, f"{path} has {len(answer.text):,} bytes"
             print(f"{path:28} {took_s * 1000:6.0f} ms {asked:5} requests {len(answer.text):9,} bytes")
+
+
+@pytest.mark.slow
+def test_a_browser_shows_each_page_of_ten_thousand_topics(tmp_path: Path) -> None:
+    """Prints how long from the click to the load event, with styles, script and what they draw."""
+    try:
+        browser = chromium()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    tables(tmp_path)
+    with (
+        LocalBroker(tmp_path / "store") as broker,
+        console(SourcePlace(Access(broker.name_server))) as at,
+        person(browser, f"http://127.0.0.1:{at.port}", tmp_path) as someone,
+    ):
+        broker.send("t-00042", b"x")
+        for path in ("/", *PATHS):
+            someone.open(path)
+            took_ms = someone.run("return performance.getEntriesByType('navigation')[0].duration")
+            assert someone.complaints() == [], path
+            assert someone.run("return document.querySelectorAll('tbody tr').length") <= 400, path
+            print(f"{path:28} {took_ms:6.0f} ms in Chromium")

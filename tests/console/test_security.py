@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import logging
 import socket
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from cli.wire_commands import process
-from console.console_world import Browser, console, orders_broker, place_of
+from console.console_world import Browser, console, orders_broker, place_of, send_order
 from tiermq.client.cluster_client import Access
 from tiermq.console.sources import SourcePlace, Sources
+from tiermq.console.web.security import FAILURES_MAX
 from tiermq.console.web.server import CONNECTIONS_MAX, ConsoleServer
+from tiermq.console.web.site import STREAMS_MAX
 from tiermq.errors import BadConfig
 from tiermq.remoting.permissions import AccessFile
 from tiermq.testing import LocalBroker
@@ -201,3 +208,139 @@ def test_brokers_that_cannot_be_reached_are_an_answer_not_a_failure(tmp_path: Pa
         answer = at.get("/api/topic.list")
         assert (answer.status, "no name server can be reached" in answer.json["error"]) == (502, True)
         assert at.get("/").status == 502
+
+
+def basic(account: str) -> str:
+    return f"Basic {base64.b64encode(account.encode()).decode()}"
+
+
+def test_guesses_at_the_same_time_are_counted_each(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    with orders_broker(tmp_path), console(place_of(tmp_path), accounts=AccessFile(accounts)) as at:
+
+        def guess(number: int) -> int:
+            return Browser(at.port).get("/api/topic.list", Authorization=basic(f"boss:guess{number}")).status
+
+        with ThreadPoolExecutor(30) as threads:
+            found = Counter(threads.map(guess, range(120)))
+        assert found == {403: FAILURES_MAX, 429: 120 - FAILURES_MAX}
+        with ThreadPoolExecutor(30) as threads:
+            right = basic("reader:another long secret")
+            answers = threads.map(lambda _: Browser(at.port).get("/api", Authorization=right).status, range(60))
+            assert set(answers) == {200}, "who knows the secret may ask at once as often as wanted"
+
+
+def logged_in(at: Browser, account: str = "boss", secret: str = "a very long secret") -> Browser:
+    browser = Browser(at.port)
+    done = browser.submit("/login", token=browser.token(), accessKey=account, secretKey=secret, then="/")
+    assert done.status == 303, done.text
+    return browser
+
+
+def test_strangers_end_no_session_however_many_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiermq.console.web.security.SESSIONS_MAX", 20)
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    with orders_broker(tmp_path), console(place_of(tmp_path), accounts=AccessFile(accounts)) as at:
+        boss = logged_in(at)
+        for _ in range(30):
+            assert Browser(at.port).get("/login").status == 200
+        assert boss.get("/api/tier.show").status == 200
+
+
+def test_a_cookie_that_the_console_did_not_give_is_replaced(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    with orders_broker(tmp_path), console(place_of(tmp_path), accounts=AccessFile(accounts)) as at:
+        planted = at.cookie = f"tiermq_console={'a' * 32}.{'b' * 64}"
+        token = at.token()
+        assert at.cookie != planted
+        fixed, at.cookie = at.cookie, planted
+        assert at.submit("/login", token=token, accessKey="boss", secretKey="a very long secret").status == 403
+        at.cookie = fixed  # One that an attacker got for himself, and planted.
+        done = at.submit("/login", token=token, accessKey="boss", secretKey="a very long secret", then="/")
+        assert (done.status, at.cookie != fixed) == (303, True)
+        attacker = Browser(at.port)
+        attacker.cookie = fixed
+        assert attacker.get("/api/topic.list").status == 401
+
+
+def test_a_session_is_what_its_account_is_now(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    with orders_broker(tmp_path), console(place_of(tmp_path), accounts=AccessFile(accounts)) as at:
+        boss = logged_in(at)
+        assert boss.get("/api/tier.show").status == 200
+        accounts.write_text(ACCOUNTS.replace("admin = true\n", ""))
+        assert boss.get("/api/tier.show").status == 400, "files are for administrators"
+        accounts.write_text(ACCOUNTS.replace("a very long secret", "a very new secret"))
+        assert boss.get("/api/tier.show").status == 401
+
+
+def test_following_a_topic_ends_with_the_log_in(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    with orders_broker(tmp_path) as broker, console(place_of(tmp_path), accounts=AccessFile(accounts)) as at:
+        boss = logged_in(at)
+        stream = http.client.HTTPConnection("127.0.0.1", at.port)
+        stream.request("GET", "/events/tail?topic=orders", headers={"Host": "localhost", "Cookie": boss.cookie})
+        answer = stream.getresponse()
+        while b"event: row" not in answer.readline():
+            pass
+        assert boss.submit("/logout", token=boss.token("/topics")).status == 303
+        send_order(broker, 4711)
+        rest = answer.read()  # It ends.
+        assert b"event: problem" in rest
+        assert b"4711" not in rest
+        stream.close()
+
+
+def test_files_stay_closed_until_a_broker_has_answered_and_whatever_it_wants_then_holds(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text(ACCOUNTS)
+    with orders_broker(tmp_path):
+        pass  # Its files stay.
+    with process("namesrv", "--port", "0") as ready:
+        server = f"127.0.0.1:{ready['port']}"
+        with console(replace(place_of(tmp_path), access=Access(server))) as at:
+            assert at.get("/api/tier.show").status == 401, "no broker has said that there are no accounts"
+            words = ("serve", str(tmp_path / "other"), "--port", "0", "--namesrv", server, "--acl", str(accounts))
+            with process(*words):
+                assert at.get("/api/tier.show").status == 401
+                assert at.get("/api/tier.show", Authorization=basic("boss:a very long secret")).status == 200
+
+
+def test_a_page_of_another_port_or_in_a_frame_starts_nothing(tmp_path: Path) -> None:
+    with orders_broker(tmp_path) as broker, console(place_of(tmp_path, broker), allow_changes=True) as at:
+        query = "/sql?" + urlencode({"query": "SELECT count(*) AS x4711 FROM orders"})
+        for site in ("cross-site", "same-site"):
+            link = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "navigate"}
+            assert "x4711" not in at.get(query, **link).text
+            assert "order-7" in at.get("/messages?topic=orders&key=order-7", **link).text, "a link to a message works"
+            searched = at.get("/messages?topic=orders&text=no-such-text", **link)
+            assert "no-such-text" not in searched.text, "a search reads the whole topic"
+            for path in ("/topics", "/messages?topic=orders", "/static/console.js", query):
+                image = at.get(path, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest="image")
+                assert image.status == 403, path
+            token = at.token()
+            form = urlencode({"topic": "orders", "token": token}).encode()
+            kind = "application/x-www-form-urlencoded"
+            assert at.ask("POST", "/do/topic.delete", form, Content_Type=kind, **link).status == 403
+
+
+def test_more_live_pages_than_there_may_be_are_refused_and_leave_room_for_pages(tmp_path: Path) -> None:
+    with orders_broker(tmp_path) as broker, console(place_of(tmp_path, broker)) as at, contextlib.ExitStack() as peers:
+        streams = []
+        for number in range(STREAMS_MAX * 2):
+            stream = http.client.HTTPConnection("127.0.0.1", at.port)
+            peers.callback(stream.close)
+            path = "/events/page?path=/groups&rows=1000" if number % 2 else "/events/tail?topic=orders"
+            stream.request("GET", path, headers={"Host": "localhost"})
+            streams.append(stream)
+        lines = []
+        for stream in streams:
+            answer = stream.getresponse()
+            lines.append(answer.readline() if answer.status == 200 else b"refused")
+        assert sum(line not in (b"refused", b"event: problem\n") for line in lines) == STREAMS_MAX
+        assert at.get("/topics").status == 200

@@ -1,4 +1,4 @@
-"""A person at Chromium: WebDriver's protocol over HTTP to Debian's chromedriver. Counts the clicks."""
+"""A person at Chromium: WebDriver's protocol over HTTP to chromedriver. Counts the clicks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import base64
 import http.client
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+from servers.chromium import Chromium
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
@@ -142,10 +141,12 @@ class Person:
 
 
 @contextmanager
-def person(url: str, directory: Path) -> Iterator[Person]:
+def person(browser: Chromium, url: str, directory: Path) -> Iterator[Person]:
     """A new browser with an empty profile, that ends with the block."""
-    assert DRIVER is not None
-    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    driver = subprocess.Popen(
+        [browser.driver, "--port=0"], env=browser.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
     try:
         assert driver.stdout is not None
         port = 0
@@ -153,7 +154,7 @@ def person(url: str, directory: Path) -> Iterator[Person]:
             if found := re.search(r"started successfully on port (\d+)", line):
                 port = int(found[1])
                 break
-        options = {"binary": CHROMIUM, "args": [*FLAGS, f"--user-data-dir={directory}/profile"]}
+        options = {"binary": browser.program, "args": [*FLAGS, f"--user-data-dir={directory}/profile"]}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}, "browserName": "chrome"}
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("POST", "/session", json.dumps({"capabilities": {"alwaysMatch": wanted}}))

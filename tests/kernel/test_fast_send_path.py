@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from examples import examples
 from kernel.kernel_world import COMPILED, KERNELS, World, needs_both
 from tiermq.kernel import pure
-from tiermq.kernel.fast_send_path import Later
+from tiermq.kernel.fast_send_path import SIZE_BOUNDS, Later, count_sent, new_counts
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.properties import decode_properties, encode_properties
 from tiermq.message.record import decode_record
@@ -94,7 +94,7 @@ class FastPath:
         self.path = kernel.FastSendPath(
             self.world.appender, added, 477, region, "true", properties_bytes_max, later or Later()
         )
-        self.counts = [0, 0]
+        self.counts = new_counts()
         self.path.open_topic("T", 4, self.counts)
 
 
@@ -189,7 +189,7 @@ def test_a_plain_send_is_stored_and_answered_with_its_place(kernel: ModuleType, 
         "MSG_REGION": "R",
         "TRACE_ON": "true",
     }
-    assert made.counts == [2, first.size + second.size]
+    assert made.counts[:3] == [2, first.size + second.size, 2]
 
 
 REAL = b"REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
@@ -231,7 +231,7 @@ def test_a_deferred_send_is_stored_with_what_defers_it_and_names_its_own_queue(
     assert (ext["queueId"], ext["queueOffset"], ext["transactionId"]) == ("1", "0", "K1")
     handle = base64.urlsafe_b64encode(b"v1 T b1 1700000004001 K1").decode() if b"TIMER" in deferring else None
     assert ext.get("recallHandle") == handle
-    assert made.counts == [1, stored.size]
+    assert made.counts[:3] == [1, stored.size, 1]
 
 
 UNUSUAL: list[dict[str, Any]] = [
@@ -271,7 +271,7 @@ def test_an_unusual_send_is_left_alone_and_nothing_is_stored(kernel: ModuleType,
     assert made.path.take(request_in(kernel, **fields), BORN) is None
     assert made.path.take_all([request_in(kernel, **fields), request_in(kernel)], BORN) == (0, b"")
     assert made.world.log() == before
-    assert (made.counts, made.world.refusals, made.world.tails[0].position) == ([0, 0], [], 0)
+    assert (made.counts, made.world.refusals, made.world.tails[0].position) == (new_counts(), [], 0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -315,11 +315,28 @@ def test_nothing_is_taken_while_the_fast_path_the_topic_or_the_gate_is_closed(ke
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_records_are_counted_by_their_size_in_the_buckets_of_rocketmq(kernel: ModuleType) -> None:
+    made = FastPath(kernel, file_size=32 << 20, max_body_bytes=8 << 20)
+    wanted = new_counts()
+    overhead = 0
+    for at, bound in enumerate((0, *SIZE_BOUNDS, 5 << 20)):
+        for size in (bound, bound + 1) if at else (200,):
+            before = made.world.tails[0].position
+            assert made.path.take(request_in(kernel, body=b"x" * max(1, size - overhead)), BORN) is not None
+            stored = made.world.tails[0].position - before
+            overhead = overhead or stored - size
+            assert stored == size or not at
+            count_sent(wanted, 1, stored)
+    assert made.counts == wanted
+    assert wanted[2:] == [2, 2, 2, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("region", ["", 'a"b', "é", "x" * 513])
 def test_a_region_that_must_be_escaped_leaves_every_send_to_the_general_path(kernel: ModuleType, region: str) -> None:
     made = FastPath(kernel, region=region)
     assert made.path.take(request_in(kernel), BORN) is None
-    assert made.counts == [0, 0]
+    assert made.counts == new_counts()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -358,7 +375,7 @@ def test_a_plain_batch_is_stored_side_by_side_and_answered_with_all_its_places(
             assert (record.body, record.flag) == (b"%d" % (number - 1), number - 1)
             assert record.encoded_properties == b"KEYS\x01k%d\x02" % (number - 1) + PLAIN + ADDED
         at += record.size
-    assert made.counts == [2 + 2 * count, at]
+    assert made.counts[:2] == [2 + 2 * count, at]
     second = answers[4 + int.from_bytes(answers[:4], "big") :]
     command = decode_frame(second[: 4 + int.from_bytes(second[:4], "big")])
     assert (command.ext["msgId"], command.ext["queueOffset"]) == (",".join(places), "1")

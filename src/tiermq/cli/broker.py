@@ -13,6 +13,7 @@ import click
 
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.conventions import SuggestingGroup
+from tiermq.cli.option_values import Span
 from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.errors import RemotingError
 from tiermq.remoting.codes import RequestCode
@@ -20,7 +21,7 @@ from tiermq.remoting.json_dialect import decode_object
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _TIMEOUT = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait."
+    "--timeout", "timeout_s", type=Span(), default="30s", show_default=True, help="How long to wait."
 )
 LOST_QUEUES_SHOWN = 20
 ROLE_LOOK_S = 0.05
@@ -129,7 +130,7 @@ def demote(access: Access, name: str, successor: int | None, timeout_s: float, a
     help="Do not wait for these topics, which are never uploaded: their messages are lost with the disk.",
 )  # fmt: skip
 @click.option("--cancel", is_flag=True, help="Let the broker take messages again.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds.")
+@click.option("--timeout", "timeout_s", type=Span(), default="10m", show_default=True, help="How long to wait.")
 @_JSON
 def drain(
     access: Access, name: str, unread: bool, left_topics: tuple[str, ...], cancel: bool, timeout_s: float, as_json: bool

@@ -6,8 +6,9 @@ import click
 from click.shell_completion import get_completion_class
 
 from tiermq.cli.cluster_command import DEFAULT_NAME_SERVER
-from tiermq.cli.source_options import as_visitor
 from tiermq.client.cluster_client import Access
+from tiermq.console.operations import groups, topics
+from tiermq.console.sources import SourcePlace, Sources, Visit
 from tiermq.errors import TierMQError
 
 NAMES_MAX = 200
@@ -41,8 +42,15 @@ def group_names(ctx: click.Context, _parameter: click.Parameter, incomplete: str
 
 def _names(ctx: click.Context, noun: str, incomplete: str) -> list[str]:
     access = Access.of_environment(str(ctx.params.get("namesrv") or DEFAULT_NAME_SERVER))
+    sources = Sources(SourcePlace(access))
     try:
-        found = as_visitor(access, f"{noun}.list", search=incomplete or None, rows=NAMES_MAX)
+        visit = Visit(sources)  # Names alone: figures would cost requests for each.
+        if noun == "topic":
+            found = topics.topic_names(visit, everything=False)
+        else:
+            found = groups.group_names(visit.tables(), everything=False)
     except TierMQError:
         return []
-    return [row[noun] for row in found[f"{noun}s"] if row[noun].startswith(incomplete)]
+    finally:
+        sources.close()
+    return [name for name in found if name.startswith(incomplete)][:NAMES_MAX]

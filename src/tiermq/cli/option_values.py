@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiermq.clock import read_moment_ms
+from tiermq.clock import AGE_UNITS_MS, read_moment_ms
 from tiermq.history.scan_values import StorePlace
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
@@ -19,8 +19,9 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 if TYPE_CHECKING:
     _OptionType = click.ParamType[int]
+    _SpanType = click.ParamType[float]
 else:
-    _OptionType = click.ParamType  # Older versions are not generic.
+    _OptionType = _SpanType = click.ParamType  # Older versions are not generic.
 
 
 class Moment(_OptionType):
@@ -35,6 +36,23 @@ class Moment(_OptionType):
             return read_moment_ms(value, time.time_ns() // 1_000_000)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Span(_SpanType):
+    """The type of a length of time, in seconds: `90s`, `15m`, `2h` or `3d`; a number is of the option's own unit."""
+
+    name = "time"
+
+    def __init__(self, unit: str = "s") -> None:
+        self._unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)", str(value).strip())
+        if found is None:
+            self.fail(f"expected a length of time such as 90s, 15m, 2h or 3d, found {value!r}", param, ctx)
+        return float(found[1]) * AGE_UNITS_MS[found[2] or self._unit] / 1000
 
 
 class StoreDirectory(click.Path):

@@ -49,6 +49,7 @@ ROUTE_QUEUES_MAX = 4 * TOPIC_QUEUES_MAX
 """Queues of one topic at all brokers: a route with more is not the answer of a name server that means well."""
 TIMEOUT_S = 30.0
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
+REFUSED_REST_S = 1.0
 T = TypeVar("T")
 ACCESS_KEY = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - the name of a variable
@@ -164,6 +165,7 @@ class ClusterClient:
         self._clients: dict[str, RemotingClient] = {}
         self._retired: set[RemotingClient] = set()
         self._connecting: dict[str, asyncio.Lock] = {}
+        self._silent: dict[str, tuple[float, RemotingError]] = {}
         self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -217,6 +219,8 @@ class ClusterClient:
     ) -> RemotingCommand:
         """One answer. Raises RequestRefused for a code that is not expected, PeerGone and RequestTimedOut."""
         ext = {name: _text(value) for name, value in fields.items() if value is not None}
+        if self._silent and (silence := self.silent.get(address)) is not None:
+            raise PeerGone(str(silence))
         client = await self.at(address)
         try:
             answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
@@ -232,6 +236,33 @@ class ClusterClient:
                 text += ". This request was not signed: set ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY of an account"
             raise RequestRefused(text, answer.code)
         return answer
+
+    async def answers(self, address: str, within_s: float, rest_s: float) -> bool:
+        """Whether a broker answers at all. One that does not is `silent` for `rest_s`: asking it fails at once."""
+        if address in self.silent:
+            return False
+        try:
+            async with asyncio.timeout(within_s):
+                await self.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        except RequestRefused:
+            return True
+        except (PeerGone, RequestTimedOut) as error:
+            # A refused connection costs no time, and may be that of a broker that is starting.
+            self._silent[address] = time.monotonic() + min(rest_s, REFUSED_REST_S), error
+            return False
+        except TimeoutError:
+            error = RequestTimedOut(f"{address}: expected an answer within {within_s:g} s, found none")
+            self._silent[address] = time.monotonic() + rest_s, error
+            if (client := self.connected(address)) is not None:
+                self.retire(address, client)
+            return False
+        return True
+
+    @property
+    def silent(self) -> dict[str, RemotingError]:
+        """The addresses that did not answer lately, and how that showed."""
+        now_s = time.monotonic()
+        return {address: error for address, (until_s, error) in list(self._silent.items()) if until_s > now_s}
 
     def connected(self, address: str) -> RemotingClient | None:
         """The connection to an address, if there is one."""

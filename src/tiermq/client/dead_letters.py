@@ -110,11 +110,14 @@ class Unreadable:
 async def dead_letters(client: ClusterClient, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
     """The dead letters of a group, broker by broker, the oldest first; none when the group never had one.
 
-    Ends at what the queues hold when each is begun. Raises RemotingError, CorruptRecord.
+    Ends at what the queues hold when each is begun; leaves out brokers that are silent to the client.
+    Raises RemotingError, CorruptRecord.
     """
     wanted = wanted or Wanted()
     route = await client.find_route(dead_letter_topic(group))
     for place in route.readable if route is not None else ():
+        if place.address in client.silent:
+            continue
         queue = QueueAccess(client, dead_letter_topic(group), place)
         offset, end = await queue.bounds()
         if wanted.since_ms:

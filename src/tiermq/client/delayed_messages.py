@@ -11,7 +11,7 @@ the tier (`timers_in_tier`).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +55,14 @@ class _Rules:
     delays_ms: tuple[int, ...]
 
 
-async def delayed_messages(cluster: ClusterClient, *, only_cluster: str | None = None) -> AsyncIterator[AtBroker]:
-    """What waits at every broker: its timers, then its delayed messages, each by level. Raises RemotingError."""
-    for name, address in sorted((await cluster.masters(only_cluster)).items()):
+async def delayed_messages(
+    cluster: ClusterClient, *, only_cluster: str | None = None, masters: Mapping[str, str] | None = None
+) -> AsyncIterator[AtBroker]:
+    """What waits at every broker, or these masters: its timers, then its delayed messages, each by level.
+
+    Raises RemotingError.
+    """
+    for name, address in sorted((await cluster.masters(only_cluster) if masters is None else masters).items()):
         rules = await _rules_of(cluster, address)
         for waiting in await _timers_at(cluster, name, address, rules):
             yield AtBroker(name, waiting)

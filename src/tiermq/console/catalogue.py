@@ -170,11 +170,16 @@ def found_operation(name: str) -> Operation:
 
 
 def run(name: str, visit: Visit, values: Mapping[str, object] | None = None) -> Result:
-    """Check and call an operation. Raises BadRequest, ChangeRefused, and what the operation raises."""
+    """Check and call an operation. Raises BadRequest, ChangeRefused, and what the operation raises.
+
+    Where a server did not answer, the result has `problems`, which name it.
+    """
     found = found_operation(name)
     keywords = found.arguments(values or {}, SystemClock().now_ms())
     if found.changes and not visit.may_change:
         raise ChangeRefused(f"{name} changes something, and this console only reads: start it with --allow-changes")
     if found.posts:
         visit.audit(name, keywords)
-    return found.call(visit, **keywords)
+    result = found.call(visit, **keywords)
+    problems = visit.problems()
+    return {**result, "problems": [*result.get("problems", ()), *problems]} if problems else result

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-DATA = frozenset({"properties", "timers_by_topic"})
+DATA = frozenset({"properties", "timers_by_topic", "rows", "scan"})
 """Members whose own keys are data: they stay as they are."""
 
 

@@ -12,7 +12,7 @@ from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.queue_access import find_by_key
 from tiermq.console.catalogue import Result
 from tiermq.console.message_reading import FoundMessage, catalog_for, find_messages
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.errors import RemotingError, TierError, TierMQError
 from tiermq.history.scan_values import ScanRequest
 from tiermq.message import properties as names
@@ -143,7 +143,8 @@ def _copies(visit: Visit, topic: str, unique_key: str) -> list[StoredMessage]:
         async def looked(client: ClusterClient) -> list[StoredMessage]:
             route = await client.find_route(topic)
             copies: list[StoredMessage] = []
-            for address in sorted(set(route.addresses.values())) if route is not None else ():
+            here = await answering(client, route.addresses) if route is not None else {}
+            for address in sorted(set(here.values())):
                 copies += await find_by_key(client, address, topic, unique_key, unique=True)
             return copies
 

@@ -5,14 +5,16 @@ A scan is planned by `tiermq.history` and read until enough was found; nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.wire_history import catalog_of, read_placed_task
 from tiermq.console.json_case import camel
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.errors import CorruptRecord
 from tiermq.history.catalog import Catalog
 from tiermq.history.key_lookup import KeyIndex
@@ -21,6 +23,11 @@ from tiermq.history.scan_values import Loss, RowFilter, ScanCounters, ScanReques
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.tier.names import QueueKey
+
+BODY_BYTES_MAX = 16 << 20
+"""What a body is decompressed to at most: four kilobytes can claim to be many megabytes."""
+LIST_BYTES_MAX = 32 << 20
+"""Bodies of one list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +44,57 @@ class FoundMessage:
         """The order in which messages were stored; within a queue that of its offsets."""
         return self.message.store_timestamp_ms, self.message.queue_id, self.message.queue_offset
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **camel(self.message.to_sent_dict()),
-            "broker": self.queue.broker,
-            "side": self.side.value,
-            "segment": self.segment,
-        }
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"broker": self.queue.broker, "side": self.side.value, "segment": self.segment}
+
+
+def sent_dicts(messages: Iterable[StoredMessage], losses: list[str]) -> list[dict[str, Any]]:
+    """Messages for JSON, with bodies as long as there is room for them; what is left out is a line in `losses`."""
+    rows, room, count = [], LIST_BYTES_MAX, 0
+    for message in messages:
+        row = camel(message.to_sent_dict(max_bytes=min(max(0, room), BODY_BYTES_MAX)))
+        if len(row["body"]) > room:
+            row |= {"body": "", "bodyEncoding": "left out"}
+            count += 1
+        room -= len(row["body"])
+        rows.append(row)
+    if count:
+        losses.append(
+            f"bodies of {count} messages are left out: a list has {LIST_BYTES_MAX >> 20} MiB of them at most; ask for "
+            "fewer messages, or for each by its offset"
+        )
+    return rows
 
 
 @contextmanager
-def catalog_for(visit: Visit, request: ScanRequest) -> Iterator[Catalog]:
-    """Files where the visit may read them, else brokers."""
+def catalog_for(visit: Visit, request: ScanRequest, *, is_long: bool = False) -> Iterator[Catalog]:
+    """Files where the visit may read them, else brokers. `is_long`: by files of its own, so that no page waits."""
     if visit.has_files:
-        with visit.sources.files() as history:
+        with visit.sources.own_files() if is_long else visit.sources.files() as history:
             yield catalog_of(history, request)
     else:
+        here = visit.ask(_answering)
+        named = frozenset(here) if visit.problems() else frozenset[str]()
         with visit.wire_history() as history:
-            yield catalog_of(history, request)
+            yield catalog_of(history, replace(request, brokers=request.brokers or named))
 
 
-def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> Iterator[FoundMessage]:
-    """The messages that a request wants, queue by queue. What is missing or damaged is a line in `losses`.
+async def _answering(client: ClusterClient) -> dict[str, str]:
+    return await answering(client, await client.masters())
+
+
+def find_messages(
+    catalog: Catalog,
+    request: ScanRequest,
+    losses: list[str],
+    *,
+    accepts: Callable[[StoredMessage], bool] | None = None,
+    each_queue: int | None = None,
+    check: Callable[[], None] | None = None,
+) -> Iterator[FoundMessage]:
+    """The messages that a request wants, queue by queue, so many of each. What is missing or damaged is a line in
+    `losses`. `check` is called before each read, and may raise.
 
     Raises BadHistory, and what the driver or a broker raises.
     """
@@ -72,8 +108,13 @@ def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> 
     for loss in plan.losses:
         lose(loss)
     counters = ScanCounters()
+    counts: Counter[QueueKey] = Counter()
     for task in plan.tasks:
+        if each_queue is not None and counts[task.queue] >= each_queue:
+            continue
         for run in read_placed_task(catalog.history, task, counters, lose):
+            if check is not None:
+                check()
             buffer = memoryview(run.buffer)
             for start, size in zip(run.starts, run.sizes, strict=True):
                 record = bytes(buffer[int(start) : int(start) + int(size)])
@@ -82,5 +123,11 @@ def find_messages(catalog: Catalog, request: ScanRequest, losses: list[str]) -> 
                 except CorruptRecord as error:
                     losses.append(f"{run.queue.logical_path} in {run.segment}: {error}")
                     continue
-                if wanted.matches(message):
-                    yield FoundMessage(run.queue, message, record, run.side, run.segment)
+                if not wanted.matches(message) or (accepts is not None and not accepts(message)):
+                    continue
+                yield FoundMessage(run.queue, message, record, run.side, run.segment)
+                counts[run.queue] += 1
+                if counts[run.queue] == each_queue:
+                    break
+            if each_queue is not None and counts[run.queue] >= each_queue:
+                break

@@ -48,14 +48,15 @@ class QueryLimits:
 class RunningQuery:
     """One query; `why` is set once it has to end."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any | None) -> None:
         self._connection = connection
         self.why = ""
         self.has_ended = threading.Event()
 
     def interrupt(self, why: str) -> None:
         self.why = self.why or why
-        self._connection.interrupt()
+        if self._connection is not None:
+            self._connection.interrupt()
 
     def check(self) -> None:
         """Raises QueryEnded."""
@@ -81,11 +82,15 @@ class QueryRuns:
             "threads": "1",
             "memory_limit": f"{self.limits.memory_mib}MiB",
             "temp_directory": "",
+            "python_enable_replacements": "false",  # A name of the query is no variable of ours.
         }
 
     @contextmanager
-    def run(self, connection: Any) -> Iterator[RunningQuery]:
-        """Raises TooManyQueries, and QueryEnded in place of any error of a query that had to end."""
+    def run(self, connection: Any | None) -> Iterator[RunningQuery]:
+        """Raises TooManyQueries, and QueryEnded in place of any error of a query that had to end.
+
+        `connection` None: a search that Python makes, which looks by `check`.
+        """
         with self._changed:
             if self._is_stopped.is_set():
                 raise QueryEnded("query: the console is stopping")

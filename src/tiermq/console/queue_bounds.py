@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tiermq.client.cluster_client import ClusterClient
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import RequestRefused
 from tiermq.history.scan_values import DEFAULT_BROKER
@@ -60,11 +60,15 @@ def queue_bounds(visit: Visit, topics: Iterable[str]) -> dict[str, dict[QueueNam
 async def _over_the_wire(client: ClusterClient, topics: list[str]) -> dict[str, dict[QueueName, Bounds]]:
     places = asyncio.Semaphore(AT_ONCE)
 
+    here = await answering(client, {str(each): each for each in (await client.master_table()).addresses.values()})
+
     async def of(topic: str) -> dict[QueueName, Bounds]:
         async with places:
             route = await client.find_route(topic)
             found = {}
             for broker, address in {} if route is None else route.addresses.items():
+                if address not in here:
+                    continue
                 try:
                     found.update(await topic_stats(client, broker, address, topic))
                 except RequestRefused as error:

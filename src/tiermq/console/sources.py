@@ -40,6 +40,9 @@ from tiermq.tier.queue.segments import TierListing, TierScope, list_tier
 LISTING_S = 15.0
 TABLES_S = 5.0
 CLUSTERS_MAX = 32
+ANSWER_S = 5.0
+SILENT_S = 15.0
+"""A page waits so long for a broker, and then shows for a while what the others have."""
 if TYPE_CHECKING:
     from tiermq.client.wire_history import WireHistory
     from tiermq.history.catalog import Catalog
@@ -120,6 +123,8 @@ class Sources:
         self.verification: dict[str, Any] | None = None
         """The last verification that this console made, which a console that only reads does not keep in the tier."""
         self._tables = Kept(TABLES_S, self.clock, self._read_tables)
+        self.seen_brokers: dict[tuple[str, str], tuple[str, int]] = {}
+        """By (name, role): the address, and when it was registered the last time. Replaced by the overview."""
 
     @property
     def has_wire(self) -> bool:
@@ -148,7 +153,7 @@ class Sources:
     def access(self, credentials: Credentials | None) -> Access:
         """The cluster's address with the keys of an account. Raises BadRequest without a name server."""
         if self.place.access is None:
-            raise BadRequest("this needs brokers, and the console was started without --namesrv")
+            raise BadRequest("this needs brokers, and the console was started without `--namesrv`")
         if credentials is None:
             return self.place.access
         return replace(self.place.access, access_key=credentials.access_key, secret_key=credentials.secret_key)
@@ -214,6 +219,14 @@ class Sources:
 
                     self._history = OpenHistory(self.history_place, clock=self.clock)
             yield self._history
+
+    def own_files(self) -> OpenHistory:
+        """The same, opened for one long reading, which then holds up no page. The caller closes it."""
+        if not self.has_files:
+            raise BadRequest("this needs a tier or a store directory, and the console was started without")
+        from tiermq.history.open_history import OpenHistory
+
+        return OpenHistory(self.history_place, clock=self.clock)
 
     @contextmanager
     def topic_catalog(self, topic: str) -> Iterator[Catalog]:
@@ -293,7 +306,18 @@ async def _tables_of(client: ClusterClient) -> tuple[list[tuple[str, dict[str, A
     masters = {name: address for (_, name), address in table.addresses.items()}
     if not masters:
         problems.append(f"There is no broker: {table.why_without_master}.")
+    masters = await answering(client, masters)
     return list(await asyncio.gather(*(of(*each) for each in sorted(masters.items())))), problems
+
+
+async def answering(client: ClusterClient, addresses: Mapping[str, str]) -> dict[str, str]:
+    """Those of some brokers that answer, by name. One that is stopped must not hold up what the others have.
+
+    What is shown without a broker names it: see `Visit.problems`.
+    """
+    await asyncio.gather(*(client.answers(each, ANSWER_S, SILENT_S) for each in set(addresses.values())))
+    silent = client.silent
+    return {name: address for name, address in addresses.items() if address not in silent}
 
 
 def joined_tables(
@@ -349,20 +373,29 @@ class Visit:
     def require_files(self) -> None:
         """Raises BadRequest."""
         if not self.sources.has_files:
-            raise BadRequest("this needs a tier or a store directory: start the console with --tier or --store")
+            raise BadRequest("this needs a tier or a store directory: start the console with `--tier` or `--store`")
         if not self.reads_files:
             raise BadRequest("this reads files past the brokers' permissions, which is for administrators")
 
     def require_tier(self) -> None:
         """Raises BadRequest."""
-        self.require_files()
         if not self.sources.has_tier:
-            raise BadRequest("this needs a tier: start the console with --tier")
+            raise BadRequest("this needs a tier: start the console with `--tier`")
+        self.require_files()
 
     def ask(self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]]) -> T:
         """What the work gives, with the cluster and this account. Raises RemotingError."""
         cluster = self.sources.cluster(self.credentials)
         return cluster.run(work(cluster.client))
+
+    def problems(self) -> list[str]:
+        """Which servers do not answer: figures are without theirs."""
+        if not self.has_wire:
+            return []
+        silent = self.sources.cluster(self.credentials).client.silent
+        return [
+            f"{address} does not answer, so that its share is missing here: {why}" for address, why in silent.items()
+        ]
 
     def wire_history(self) -> WireHistory:
         """The cluster as a history, to be closed."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import base64
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,6 +68,22 @@ def plain_lane(added: bytes, region: str, trace_on: str) -> bool:
     return all(
         _PLAIN_KEY.match(text.encode()) is not None and len(text) <= REGION_BYTES_MAX for text in (region, trace_on)
     )
+
+
+SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+"""Bytes of a record: RocketMQ's buckets of message sizes. The compiled twin has them in `count_sent`."""
+
+
+def new_counts() -> list[int]:
+    """How much was sent to a topic: messages, bytes of their records, and messages by `SIZE_BOUNDS`."""
+    return [0] * (2 + len(SIZE_BOUNDS) + 1)
+
+
+def count_sent(counts: list[int], messages: int, size_bytes: int) -> None:
+    """Add messages of one send; those of a batch count with their mean size, as at RocketMQ."""
+    counts[0] += messages
+    counts[1] += size_bytes
+    counts[2 + bisect_left(SIZE_BOUNDS, size_bytes // max(1, messages))] += messages
 
 
 class Later(NamedTuple):
@@ -165,7 +182,7 @@ class FastSendPath:
         self._is_plain = plain_lane(added, region, trace_on)
 
     def open_topic(self, topic: str, write_queues: int, counts: list[int]) -> None:
-        """Take sends to queues below `write_queues` of a topic; messages and bytes are added to `counts`."""
+        """Take sends to queues below `write_queues` of a topic, and count them in `counts`, see `new_counts`."""
         self._topics[topic] = (write_queues, counts)
 
     def close_topic(self, topic: str) -> None:
@@ -218,8 +235,7 @@ class FastSendPath:
         if result is None:
             return None
         counts = found[1]
-        counts[0] += 1
-        counts[1] += result.size
+        count_sent(counts, 1, result.size)
         return send_answer(
             request.header_type, request.opaque, 0, self._version,
             offset_message_id(self._appender.host, result.physical_offset), request.queue_id, result.queue_offset,
@@ -303,8 +319,7 @@ class FastSendPath:
         results = self._appender.put_together(messages)
         if isinstance(results, Refusal):
             return None
-        counts[0] += len(results)
-        counts[1] += results.end_offset - results[0].physical_offset
+        count_sent(counts, len(results), results.end_offset - results[0].physical_offset)
         ids = ",".join(offset_message_id(self._appender.host, result.physical_offset) for result in results)
         return send_answer(
             request.header_type, request.opaque, 0, self._version, ids, request.queue_id, results[0].queue_offset,

@@ -216,11 +216,11 @@ class StoredMessage:
             "body": body,
         }
 
-    def to_sent_dict(self) -> dict[str, Any]:
-        """As `to_dict`, with the body as its producer sent it; as stored, if it cannot be decompressed."""
+    def to_sent_dict(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> dict[str, Any]:
+        """As `to_dict`, with the body as its producer sent it; as stored, if it cannot be decompressed within that."""
         fields = self.to_dict()
         try:
-            body = self.decompressed_body()
+            body = self.decompressed_body(max_bytes=max_bytes)
         except CorruptRecord:
             return fields
         try:

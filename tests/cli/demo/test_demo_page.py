@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,12 +11,13 @@ import pytest
 
 from cli.demo.demo_cases import account_of, timeline_of
 from demo_files import PAGE, PICTURE, written
+from servers.chromium import chromium
+from servers.debian import Unavailable
 from tiermq.cli.demo.account import Check
 from tiermq.cli.demo.drawing import SERIES
 from tiermq.cli.demo.engine import SQL
 from tiermq.cli.demo.page import STYLE, TONES, page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PHONE = """<body style="margin:0"><iframe src="page.html" style="border:0;width:WIDTHpx;height:900px"></iframe>
 <script>onload = () => {
   const inside = document.querySelector("iframe").contentDocument;
@@ -80,9 +80,12 @@ def test_numbers_that_look_alike_and_differ_have_a_reason() -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 @pytest.mark.parametrize("width", [360, 500, 1_280])
 def test_each_result_of_the_proof_is_on_the_screen_of_a_phone(tmp_path: Path, width: int) -> None:
+    try:
+        browser = chromium()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
     timeline = timeline_of()
     account = account_of(timeline)
     account.checks.append(
@@ -93,10 +96,10 @@ def test_each_result_of_the_proof_is_on_the_screen_of_a_phone(tmp_path: Path, wi
     (tmp_path / "phone.html").write_text(PHONE.replace("WIDTH", str(width)), encoding="utf-8")
     done = subprocess.run(
         [
-            str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+            browser.program, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
             "--allow-file-access-from-files", "--virtual-time-budget=2000", "--dump-dom", f"{tmp_path}/phone.html",
         ],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, env=browser.environment,
     )  # fmt: skip
     found = re.search(r"<p>(.*)</p>", done.stdout)
     assert found is not None

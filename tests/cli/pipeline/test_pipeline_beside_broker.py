@@ -220,7 +220,7 @@ def test_every_job_runs_beside_a_broker_under_load_and_no_message_is_lost(beside
     beside.require_all()
     beside.load()
     merged = beside.ran("compact", "--items-max", "100000", reading=400)
-    assert merged["done"]["merged_files"] > 0
+    assert merged["done"]["mergedFiles"] > 0
     beside.ran("reindex", reading=400)
     gone = beside.ran("expire", "--max-bytes", "900K", "--no-orphans", reading=400)
     assert gone["done"]["segments"] > 0

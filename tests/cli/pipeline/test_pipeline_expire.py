@@ -38,7 +38,7 @@ def test_a_look_shows_what_would_go_and_the_run_removes_it(tmp_path: Path) -> No
     done = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "1d", "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.output)
-    assert report["done"]["segments"] == report["planned"]["segments"] - report["done"]["index_files"]
+    assert report["done"]["segments"] == report["planned"]["segments"] - report["done"]["indexFiles"]
     assert report["details"]["notes"] == []  # A broker that tiers by itself learns it from the bucket.
     wrong = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "soon"])
     assert (wrong.exit_code, "such as 72h" in wrong.output) == (2, True)

@@ -33,7 +33,7 @@ def test_a_dry_run_says_what_would_be_read_without_starting_spark(store: Path) -
     assert "orders:" in found.output
     assert "1 queue," in found.output
     report = json.loads(run("select body from orders", "--store", store, "--dry-run", "--json").stdout)
-    assert report["details"]["columns_read"] == ["body"]
+    assert report["details"]["columnsRead"] == ["body"]
 
 
 def test_what_cannot_be_asked_is_said_in_one_sentence(store: Path) -> None:

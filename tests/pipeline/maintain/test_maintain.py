@@ -48,16 +48,16 @@ def data_files(world: TableWorld) -> set[str]:
 def test_small_files_become_one_for_each_partition_and_old_ones_go(world: TableWorld) -> None:
     before, rows = data_files(world), world.rows()
     looked = json.loads(run(world, "--dry-run").stdout)
-    assert (looked["planned"]["small_files"], looked["done"]) == (len(before), {})
+    assert (looked["planned"]["smallFiles"], looked["done"]) == (len(before), {})
     assert data_files(world) == before
     done = json.loads(run(world).stdout)["done"]
     partitions = 2 if world.kind == "iceberg" else 1
-    assert (done["small_files"], done["files"], done["rows"]) == (len(before), partitions, len(rows))
-    assert done["old_files"] == 0, "versions of less than a week are kept"
+    assert (done["smallFiles"], done["files"], done["rows"]) == (len(before), partitions, len(rows))
+    assert done["oldFiles"] == 0, "versions of less than a week are kept"
     assert before < data_files(world)
     assert world.rows() == rows == world.wanted()
     gone = json.loads(run(world, "--keep", "0h", "--force").stdout)["done"]
-    assert gone["old_files"] >= len(before)
+    assert gone["oldFiles"] >= len(before)
     assert data_files(world) == set(open_table(**world.to).files())
     assert len(data_files(world)) == partitions
     assert world.rows() == rows
@@ -143,7 +143,7 @@ def test_an_upserted_table_keeps_its_files_and_loses_old_versions(tmp_path: Path
         world.export(upsert=True, topic="orders")
     found = json.loads(run(world, "--keep", "0h", "--force").stdout)
     assert "the table is upserted" in found["details"]["notes"][0]
-    assert found["done"]["old_files"] > 0
+    assert found["done"]["oldFiles"] > 0
     assert data_files(world) == set(open_table(**world.to).files())
     assert len(world.rows()) == 10
 

@@ -98,10 +98,10 @@ def test_compact_adds_the_checksums_that_an_earlier_offload_did_not_write(world:
     offload(world)
     without_sums(world)
     words = ("pipeline", "compact", world.tier, "--master", "here", "--json")
-    assert json.loads(run(*words, "--dry-run").stdout)["planned"]["summed_segments"] == 2
+    assert json.loads(run(*words, "--dry-run").stdout)["planned"]["summedSegments"] == 2
     assert not any(row.has_all_sums for row in rows(world))
     done = run(*words)
-    assert (done.exit_code, json.loads(done.stdout)["done"]["summed_segments"]) == (0, 2), done.output
+    assert (done.exit_code, json.loads(done.stdout)["done"]["summedSegments"]) == (0, 2), done.output
     assert all(row.has_all_sums for row in rows(world))
     damage(world)
     assert_damage_is_found(world)

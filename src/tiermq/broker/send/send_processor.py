@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
@@ -63,7 +64,7 @@ from tiermq.broker.topic.topic_table import DLQ_QUEUES, TopicTable
 from tiermq.delivery.timer.timer_state import CONGEST_NUM
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import AckRequest, FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
-from tiermq.kernel.fast_send_path import Later
+from tiermq.kernel.fast_send_path import SIZE_BOUNDS, Later, count_sent, new_counts
 from tiermq.message.client_batch import (
     BATCH_ELEMENTS_MAX,
     ELEMENT_OVERHEAD_BYTES,
@@ -506,31 +507,36 @@ class SendCounts:
         self._config = config
         self._topics = topics
         self._by_topic: dict[str, list[int]] = {}
-        self._reported: dict[str, tuple[int, int]] = {}
+        self._reported: dict[str, list[int]] = {}
+        self._lock = threading.Lock()
         self._messages = registry.counter("rocketmq_messages_in_total", "messages received from producers", LABELS)
         self._bytes = registry.counter(
             "rocketmq_throughput_in_total", "bytes of records received from producers", LABELS
         )
+        self._sizes = registry.histogram("rocketmq_message_size", "bytes of records received", LABELS, SIZE_BOUNDS)
         registry.counter("tiermq_sends_refused_total", "sends refused by the store", (), lambda: self.refused)
         registry.add_collector(self.collect)
 
     def entry(self, topic: str) -> list[int]:
-        """Messages and bytes of a topic, for frequent counting: add to both."""
-        return self._by_topic.setdefault(topic, [0, 0])
+        """What was sent to a topic, for frequent counting by `count_sent`."""
+        return self._by_topic.setdefault(topic, new_counts())
 
     def add(self, topic: str, size_bytes: int, count: int = 1) -> None:
-        found = self.entry(topic)
-        found[0] += count
-        found[1] += size_bytes
+        count_sent(self.entry(topic), count, size_bytes)
 
     def of(self, topic: str) -> tuple[int, int]:
         """Messages and bytes that were sent to a topic since the start."""
-        messages, size_bytes = self._by_topic.get(topic, (0, 0))
+        messages, size_bytes, *_ = self._by_topic.get(topic, (0, 0))
         return messages, size_bytes
 
     def collect(self) -> None:
-        for topic, (messages, size_bytes) in tuple(self._by_topic.items()):
-            before_messages, before_bytes = self._reported.get(topic, (0, 0))
+        with self._lock:  # A scrape and an export may come at once.
+            self._collect()
+
+    def _collect(self) -> None:
+        for topic, counts in tuple(self._by_topic.items()):
+            now, before = counts.copy(), self._reported.get(topic, new_counts())
+            messages, size_bytes, *sizes = (here - there for here, there in zip(now, before, strict=True))
             is_system = str(self._topics.is_system(topic)).lower()
             labels = (
                 self._config.broker_cluster_name,
@@ -540,6 +546,7 @@ class SendCounts:
                 "normal",
                 is_system,
             )
-            self._messages.labels(*labels).add(messages - before_messages)
-            self._bytes.labels(*labels).add(size_bytes - before_bytes)
-            self._reported[topic] = (messages, size_bytes)
+            self._messages.labels(*labels).add(messages)
+            self._bytes.labels(*labels).add(size_bytes)
+            self._sizes.labels(*labels).add(sizes, size_bytes)
+            self._reported[topic] = now

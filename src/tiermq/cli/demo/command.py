@@ -18,6 +18,7 @@ import click
 
 from tiermq.cli.demo.orders import RECORD_BYTES
 from tiermq.cli.terminal import drawn_line
+from tiermq.console.json_case import camel
 from tiermq.errors import BadConfig, DiskFull
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _show(account: Account, place: Place, page: Path | None, *, kept: bool, own_
     from tiermq.cli.demo.account import seconds
 
     if as_json:
-        click.echo(json.dumps({**account.as_dict(), "page": None if page is None else str(page)}))
+        click.echo(json.dumps(camel({**account.as_dict(), "page": None if page is None else str(page)})))
         return
     click.echo("\nCounted, and compared with what was sent:")
     for check in account.checks:

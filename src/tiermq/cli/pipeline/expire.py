@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.option_values import parse_bytes, parse_hours
+from tiermq.cli.option_values import Span, parse_bytes, parse_hours
 from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, finish, job_options, runner_for
 from tiermq.cli.terminal import bar
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @BROKER
 @STORE
 @click.option("--no-orphans", is_flag=True, help="Keep orphans.")
-@click.option(
-    "--grace", type=click.IntRange(min=0), default=24, show_default=True, metavar="HOURS", help="Keep younger orphans."
-)
+@click.option("--grace", "grace_s", type=Span("h"), default="24h", show_default=True, help="Keep younger orphans.")
 @NO_WAIT
 @job_options
 def expire(
@@ -37,7 +35,7 @@ def expire(
     broker: str | None,
     store: str | None,
     no_orphans: bool,
-    grace: int,
+    grace_s: float,
     no_wait: bool,
     master: str,
     conf: tuple[str, ...],
@@ -80,7 +78,7 @@ def expire(
             broker=broker,
             store=store,
             orphans=not no_orphans,
-            grace_ms=grace * 3_600_000,
+            grace_ms=round(grace_s * 1000),
             dry_run=dry_run,
             progress=progress,
             wait=None if no_wait else time.sleep,

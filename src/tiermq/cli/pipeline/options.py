@@ -20,6 +20,7 @@ import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
 from tiermq.clock import SystemClock, read_moment_ms
+from tiermq.console.json_case import camel
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def show_report(
 ) -> None:
     """Print a report as text or JSON."""
     if as_json:
-        click.echo(json.dumps(report.as_dict()))
+        click.echo(json.dumps(camel(report.as_dict())))
         return
     for line in report.lines():
         click.echo(line)

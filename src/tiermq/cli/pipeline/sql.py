@@ -11,6 +11,7 @@ import click
 
 from tiermq.cli.pipeline.options import HERE, Command, job_options, source_arguments, source_options, spark_for
 from tiermq.cli.terminal import table_lines
+from tiermq.console.json_case import camel
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def sql(
 def show_result(report: JobReport, form: str, *, dry_run: bool, as_json: bool) -> None:
     """Print the rows of a query as text, and on standard error what was read and noted; or all of it as JSON."""
     if as_json:
-        click.echo(json.dumps(report.as_dict()))
+        click.echo(json.dumps(camel(report.as_dict())))
         return
     for view, lines in report.details.get("scan", {}).items():
         click.echo(f"{view}:", err=not dry_run)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS, SuggestingGroup
-from tiermq.cli.option_values import StoreDirectory
+from tiermq.cli.option_values import Span, StoreDirectory
 from tiermq.cli.terminal import bar
 from tiermq.cli.tier.metadata import export_metadata, import_, restore
 from tiermq.cli.tier.options import (
@@ -563,7 +563,7 @@ def _show_lease(lease: Lease, now_ms: int) -> None:
 @BROKER
 @STORE
 @click.option(
-    "--grace", type=click.IntRange(min=0), default=GRACE_MS // HOUR_MS, show_default=True, help="Minimum age in hours."
+    "--grace", "grace_s", type=Span("h"), default=f"{GRACE_MS // HOUR_MS}h", show_default=True, help="Minimum age."
 )
 @click.option("--clean", "do_clean", is_flag=True, help="Delete the orphans.")
 @JSON
@@ -572,7 +572,7 @@ def orphans(
     cluster: str | None,
     broker: str | None,
     store: Path | None,
-    grace: int,
+    grace_s: float,
     do_clean: bool,
     as_json: bool,
 ) -> None:
@@ -593,7 +593,7 @@ def orphans(
             "--store is one broker's: give its --broker, or objects of other brokers look like orphans"
         )
     with opened(url) as driver, broker_metadata(store) as metadata:
-        found = find_orphans(driver, metadata, TierScope(cluster, broker), grace_ms=grace * HOUR_MS)
+        found = find_orphans(driver, metadata, TierScope(cluster, broker), grace_ms=round(grace_s * 1000))
         gone = clean(driver, found.orphans, metadata) if do_clean else []
     if as_json:
         print_json({

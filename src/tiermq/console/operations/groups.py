@@ -14,7 +14,7 @@ from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.copied_commands import reset_command
 from tiermq.console.operations.topics import OF_CLUSTER, PAGE, ROWS, SEARCH, TOPIC, lag_of, page_of
 from tiermq.console.queue_bounds import Bounds, QueueName, queue_bounds, queue_of_key
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Tables, Visit, answering
 from tiermq.errors import BadRequest, RemotingError, RequestRefused
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group, is_retry_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -39,10 +39,9 @@ LOPSIDED = 0.5
 )
 def list_groups(visit: Visit, *, search: str | None, all: bool, page: int, rows: int, cluster: str | None) -> Result:  # noqa: A002 - the name of the parameter
     tables = visit.tables()
-    known = {group for _, group in tables.offsets} | set(tables.groups)
     if cluster is not None and visit.has_wire:
         visit.ask(lambda client: client.masters(cluster))  # Raises for an unknown cluster.
-    names, about = page_of(sorted(name for name in known if all or not is_own_group(name)), search, page, rows)
+    names, about = page_of(group_names(tables, everything=all), search, page, rows)
     topics: dict[str, list[str]] = {name: [] for name in names}
     for topic, group in tables.offsets:
         if group in topics:
@@ -64,6 +63,12 @@ def list_groups(visit: Visit, *, search: str | None, all: bool, page: int, rows:
     return {"groups": listed, **about}
 
 
+def group_names(tables: Tables, *, everything: bool) -> list[str]:
+    """All names, of groups with settings or offsets."""
+    known = {group for _, group in tables.offsets} | set(tables.groups)
+    return sorted(name for name in known if everything or not is_own_group(name))
+
+
 def is_own_group(name: str) -> bool:
     """Whether every broker has a group of this name."""
     return name in PREDEFINED_GROUPS or is_broker_group(name)
@@ -81,7 +86,7 @@ def _shown_settings(settings: Any) -> Result | None:
 
 async def _member_counts(client: ClusterClient, names: list[str]) -> dict[str, int]:
     places = asyncio.Semaphore(AT_ONCE)
-    masters = await client.masters()
+    masters = await answering(client, await client.masters())
 
     async def of(name: str) -> int:
         async with places:
@@ -189,7 +194,7 @@ def _row(topic: str, name: QueueName, bounds: Bounds, offset: int | None) -> Res
 async def _progress(client: ClusterClient, group: str) -> Result:
     queues: list[dict[str, Any]] = []
     members: list[dict[str, Any]] = []
-    masters = sorted((await client.masters()).items())
+    masters = sorted((await answering(client, await client.masters())).items())
     for broker, address in masters:
         members += await members_of(client, broker, address, group)
         answer = await client.ask(address, RequestCode.GET_CONSUME_STATS, consumerGroup=group)
@@ -268,7 +273,7 @@ def _balance_words(members: list[dict[str, Any]], known: list[Any], free: list[d
 def list_producers(visit: Visit) -> Result:
     async def asked(client: ClusterClient) -> list[Result]:
         rows = []
-        for broker, address in sorted((await client.masters()).items()):
+        for broker, address in sorted((await answering(client, await client.masters())).items()):
             found = decode_object((await client.ask(address, RequestCode.GET_ALL_PRODUCER_INFO)).body)
             rows += [
                 {

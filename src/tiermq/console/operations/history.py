@@ -165,7 +165,9 @@ def replay(visit: Visit, *, topic: str, to: str, begin: int, end: int | None, li
     request = ScanRequest(topics=frozenset({topic}), begin_ms=begin, end_ms=until)
     losses: list[str] = []
     with catalog_for(visit, request) as catalog:
-        found = nsmallest(limit + 1, find_messages(catalog, request, losses), key=FoundMessage.moment)
+        found = nsmallest(
+            limit + 1, find_messages(catalog, request, losses, each_queue=limit + 1), key=FoundMessage.moment
+        )
 
     async def sent(client: ClusterClient) -> dict[str, Any]:
         producer = Producer(client, PRODUCER_GROUP)

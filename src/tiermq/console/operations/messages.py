@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
@@ -15,11 +15,13 @@ from tiermq.client.queue_access import find_by_key
 from tiermq.clock import EVER_MS
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.copied_commands import message_command
+from tiermq.console.json_case import camel
 from tiermq.console.message_life import life_of
-from tiermq.console.message_reading import FoundMessage, catalog_for, find_messages
+from tiermq.console.message_reading import BODY_BYTES_MAX, FoundMessage, catalog_for, find_messages, sent_dicts
 from tiermq.console.operations.topics import TOPIC
+from tiermq.console.query_runs import QueryEnded
 from tiermq.console.record_fields import record_fields
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.errors import BadRequest, TierMQError
 from tiermq.history.catalog import Catalog, QueueHistory
 from tiermq.history.scan_values import DEFAULT_BROKER, DEFAULT_CLUSTER, OffsetBounds, ScanRequest, Side
@@ -63,7 +65,9 @@ def find(visit: Visit, *, topic: str, limit: int, **asked: Any) -> Result:
         found = _from_offset(visit, topic, asked, limit, losses)
     else:
         found = _of_time(visit, topic, asked, limit, losses)
-    return {"topic": topic, "messages": [each.to_dict() for each in found], "losses": losses[:20]}
+    rows = sent_dicts((each.message for each in found), losses)
+    rows = [{**row, **each.place} for row, each in zip(rows, found, strict=True)]
+    return {"topic": topic, "messages": rows, "losses": losses[:20]}
 
 
 def _request(topic: str, asked: dict[str, Any], **more: Any) -> ScanRequest:
@@ -80,14 +84,14 @@ def _request(topic: str, asked: dict[str, Any], **more: Any) -> ScanRequest:
     )
 
 
-def _matching(found: Iterator[FoundMessage], text: str | None) -> Iterator[FoundMessage]:
+def _accepts(text: str | None) -> Callable[[StoredMessage], bool]:
     needle = (text or "").encode()
-    return (each for each in found if not needle or needle in _body(each.message))
+    return lambda message: not needle or needle in _body(message)
 
 
 def _body(message: StoredMessage) -> bytes:
     try:
-        return message.decompressed_body()
+        return message.decompressed_body(max_bytes=BODY_BYTES_MAX)
     except TierMQError:
         return message.body
 
@@ -100,14 +104,15 @@ def _by_key(
     request = _request(topic, asked, keys=frozenset({key}))
     with catalog_for(visit, request) as catalog:
         _require_topic(catalog, topic)
-        return list(itertools.islice(_matching(find_messages(catalog, request, losses), asked.get("text")), limit))
+        found = find_messages(catalog, request, losses, accepts=_accepts(asked.get("text")))
+        return list(itertools.islice(found, limit))
 
 
 async def _by_key_at_brokers(
     client: ClusterClient, topic: str, key: str, asked: dict[str, Any], limit: int, losses: list[str]
 ) -> list[FoundMessage]:
     found: dict[tuple[str, int, int], FoundMessage] = {}
-    for broker, address in sorted((await client.route(topic)).addresses.items()):
+    for broker, address in sorted((await answering(client, (await client.route(topic)).addresses)).items()):
         for unique in (False, True):
             messages = await find_by_key(
                 client, address, topic, key, unique=unique, most=limit, begin_ms=asked.get("begin") or 0,
@@ -188,20 +193,38 @@ def _page(
                 queue_ids=frozenset({queue.key.queue_id}), tags=request.tags, bounds=bounds,
                 begin_ms=request.begin_ms, end_ms=request.end_ms,
             )  # fmt: skip
-            yield from _matching(find_messages(catalog, only, losses), asked.get("text"))
+            yield from find_messages(catalog, only, losses, accepts=_accepts(asked.get("text")))
 
 
 def _of_time(visit: Visit, topic: str, asked: dict[str, Any], limit: int, losses: list[str]) -> list[FoundMessage]:
     """Without a time the newest messages; with one, the first from its begin on. In the order of their store times."""
     request = _request(topic, asked)
-    is_about_content = bool(asked.get("tag") or asked.get("text"))
+    if asked.get("tag") or asked.get("text"):
+        return _search(visit, topic, request, asked, limit, losses)
     with catalog_for(visit, request) as catalog:
         _require_topic(catalog, topic)
-        if asked.get("begin") is not None or asked.get("end") is not None or is_about_content:
-            found: Iterator[FoundMessage] = _matching(find_messages(catalog, request, losses), asked.get("text"))
+        if asked.get("begin") is not None or asked.get("end") is not None:
+            found = find_messages(catalog, request, losses, each_queue=limit)
             return heapq.nsmallest(limit, found, key=FoundMessage.moment)
         newest = [(queue, max(queue.min_offset, queue.max_offset - limit), limit) for queue in catalog.queues()]
         return heapq.nlargest(limit, _page(catalog, request, newest, losses, asked), key=FoundMessage.moment)
+
+
+def _search(
+    visit: Visit, topic: str, request: ScanRequest, asked: dict[str, Any], limit: int, losses: list[str]
+) -> list[FoundMessage]:
+    """By what no index has: records are read until enough was found, or for as long as a query may run."""
+    kept: list[FoundMessage] = []
+    with visit.sources.queries.run(None) as running, catalog_for(visit, request, is_long=True) as catalog:
+        _require_topic(catalog, topic)
+        accepts = _accepts(asked.get("text"))
+        try:
+            found = find_messages(catalog, request, losses, accepts=accepts, each_queue=limit, check=running.check)
+            kept.extend(found)
+        except QueryEnded as error:
+            losses.append(f"the search did not end, so that there may be more: {error}")
+            running.why = ""  # What was found is an answer.
+    return heapq.nsmallest(limit, kept, key=FoundMessage.moment)
 
 
 def _require_topic(catalog: Catalog, topic: str) -> None:
@@ -227,7 +250,8 @@ def show(visit: Visit, *, topic: str, queue: int, offset: int, broker: str | Non
     message = found.message
     body = _body(message)
     return {
-        **found.to_dict(),
+        **camel(message.to_sent_dict(max_bytes=BODY_BYTES_MAX)),
+        **found.place,
         "bodyBase64": base64.b64encode(body).decode("ascii"),
         "bodyBytes": len(body),
         "fields": [each.to_dict() for each in record_fields(found.record)],

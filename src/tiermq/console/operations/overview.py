@@ -7,13 +7,13 @@ from typing import Any
 
 from tiermq import __version__
 from tiermq.client.cluster_client import MASTER, ClusterClient
-from tiermq.clock import HOUR_MS
+from tiermq.clock import HOUR_MS, iso_moment
 from tiermq.console.catalogue import Result, operation
 from tiermq.console.operations.groups import is_own_group, list_groups
 from tiermq.console.operations.topics import topic_names
-from tiermq.console.sources import Visit
+from tiermq.console.sources import ANSWER_S, SILENT_S, Visit
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierError
-from tiermq.message.topic_name import is_dead_letter_topic
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, is_dead_letter_topic
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object, object_in, text_map_in
 from tiermq.store.readonly.directory import StoreState
@@ -21,19 +21,21 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.broker_lease import decode_lease, lease_name
 
 GROUPS_CHECKED = 100
+NAMED = 5
 LAGS_S = 15.0
 """Lags of a hundred groups are a thousand requests: a live page does not ask for them every two seconds."""
 LAG_WARNING = 100_000
 DISK_WARNING = 0.85
+REMEMBERED_MS = 24 * HOUR_MS
 TIER_WARNING_MS = HOUR_MS
 """A message waits for a full batch, or tieredStoreGroupCommitTimeout (30 s); for an hour where uploads do not work."""
-LOOK_TIMEOUT_S = 5.0
 
 
 @operation("overview", "Brokers, topics, groups, the tier, and what needs attention, in words.")
 def overview(visit: Visit) -> Result:
     brokers = visit.ask(_brokers) if visit.has_wire else []
     names = topic_names(visit, everything=True)
+    dead = list(filter(is_dead_letter_topic, names))
     tables = visit.tables()
     groups = {group for _, group in tables.offsets} | set(tables.groups)
     checked = visit.sources.kept(
@@ -54,11 +56,13 @@ def overview(visit: Visit) -> Result:
             "tablesTakenMs": tables.taken_ms,
         },
         "brokers": brokers,
+        "goneBrokers": _gone(visit, brokers),
         "stores": stores,
         "tier": tier,
         "topics": len(topic_names(visit, everything=False)) if names else 0,
         "topicsInAll": len(names),
-        "deadLetterTopics": sum(map(is_dead_letter_topic, names)),
+        "deadLetterTopics": len(dead),
+        "deadLetterGroups": [name.removeprefix(DEAD_LETTER_PREFIX) for name in dead[:NAMED]],
         "groups": sum(not is_own_group(group) for group in groups),
         "groupsChecked": len(checked["groups"]),
         "behind": sum(row["behind"] for row in behind),
@@ -88,9 +92,30 @@ def _tier_behind(rows: list[Result]) -> Result | None:
     }
 
 
+def _gone(visit: Visit, rows: list[Result]) -> list[Result]:
+    """Brokers that were registered while this console ran, and are not any more."""
+    now_ms = visit.sources.clock.now_ms()
+    seen = {
+        name: (address, at_ms)
+        for name, (address, at_ms) in visit.sources.seen_brokers.items()
+        if now_ms - at_ms < REMEMBERED_MS
+    }
+    here = {(row["broker"], row["role"]): (row["address"], now_ms) for row in rows}
+    visit.sources.seen_brokers = seen | here
+    return [
+        {"broker": broker, "role": role, "address": address, "lastSeenMs": at_ms}
+        for (broker, role), (address, at_ms) in sorted(seen.items())
+        if (broker, role) not in here
+    ]
+
+
 def warnings_of(found: Result) -> list[str]:
     """What needs attention, one sentence each, with what to do."""
-    said = []
+    said = [
+        f"Broker {row['broker']} ({row['role']}), at {row['address']} until {iso_moment(row['lastSeenMs'])}, is not "
+        "registered any more: it has ended, or cannot reach the name server."
+        for row in found["goneBrokers"]
+    ]
     for row in found["brokers"]:
         name = row["broker"]
         if row["problem"]:
@@ -120,7 +145,9 @@ def warnings_of(found: Result) -> list[str]:
         said.append(f"Group {worst['group']} is {worst['behind']:,} messages behind.")
     if found["deadLetterTopics"]:
         count = found["deadLetterTopics"]
-        said.append(f"{count} {'group has' if count == 1 else 'groups have'} dead letters: see tiermq dlq list GROUP.")
+        named = ", ".join(found["deadLetterGroups"]) + (", …" if count > NAMED else "")
+        has = "group has" if count == 1 else "groups have"
+        said.append(f"{count} {has} dead letters ({named}): see `tiermq dlq list {found['deadLetterGroups'][0]}`.")
     return said
 
 
@@ -141,7 +168,8 @@ async def _broker(client: ClusterClient, cluster: str, name: str, broker_id: str
     }  # fmt: skip
     try:
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        body = (await client.ask(address, code, timeout_s=LOOK_TIMEOUT_S)).body
+        await client.answers(address, ANSWER_S, SILENT_S)  # If not, asking fails at once.
+        body = (await client.ask(address, code)).body
         row |= _figures(decode_object(body).get("table") or {})
         if row["role"] == "master":
             row |= await _replicas(client, address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.console.catalogue import Parameter, Result, operation
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.errors import BadConfig, BadRequest, RemotingError
 from tiermq.remoting.codes import RequestCode
 from tiermq.settings import escaped_property, read_properties
@@ -23,7 +23,7 @@ def show_settings(visit: Visit, *, broker: str | None, search: str | None) -> Re
 
     async def asked(client: ClusterClient) -> dict[str, dict[str, str]]:
         found = {}
-        for name, address in sorted((await client.masters()).items()):
+        for name, address in sorted((await answering(client, await client.masters())).items()):
             if broker in (None, name):
                 body = bytes((await client.ask(address, RequestCode.GET_BROKER_CONFIG)).body)
                 try:

@@ -32,6 +32,7 @@ from tiermq.history.scan_values import Loss, ScanCounters, ScanPlan, ScanRequest
 ROWS_MAX = 10_000
 SCAN_BYTES_MAX = 2 << 30
 KEPT_BYTES_MAX = 256 << 20
+RESULT_BYTES_MAX = 32 << 20
 COLUMNS = (
     "topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "uniqKey", "body", "properties", "bornTimestamp",
     "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "reconsumeTimes", "storeSize", "tier", "segment",
@@ -117,24 +118,28 @@ def _run(
     losses: list[str] = []
     began = visit.sources.clock.monotonic()
     request = ScanRequest(topics=frozenset(topics), begin_ms=begin_ms)
-    with catalog_for(visit, request) as catalog:
-        running.check()  # It may have waited for another query: files are read by one at a time.
+    with catalog_for(visit, request, is_long=True) as catalog:
         counters = ScanCounters()
 
-        def read(*, is_whole: bool) -> tuple[list[str], list[Any]]:
+        def read(*, is_whole: bool) -> tuple[list[str], list[Any], bool]:
             for topic in topics:
                 reader = _reader(catalog, topic, begin_ms, losses, counters, running, is_whole=is_whole)
                 connection.register(topic, reader.read_all() if is_whole else reader)
             result = connection.execute(query)
-            return [each[0] for each in result.description or []], result.fetchmany(limit + 1)
+            names = [each[0] for each in result.description or []]
+            rows, room = [], RESULT_BYTES_MAX
+            while room > 0 and len(rows) <= limit and (row := result.fetchone()) is not None:
+                rows.append(row)
+                room -= sum(len(value) if isinstance(value, str | bytes) else len(str(value)) for value in row)
+            return names, rows, room <= 0
 
         try:
             try:
-                names, rows = read(is_whole=False)
+                names, rows, is_full = read(is_whole=False)
             except duckdb.InvalidInputException as error:
                 if "already been consumed" not in str(error):
                     raise
-                names, rows = read(is_whole=True)  # A topic is named twice, as in a join with itself.
+                names, rows, is_full = read(is_whole=True)  # A topic is named twice, as in a join with itself.
         except duckdb.OutOfMemoryException as error:
             raise BadRequest(
                 f"query: it needs more than {visit.sources.queries.limits.memory_mib} MiB of memory, which is the most "
@@ -145,7 +150,7 @@ def _run(
     return {
         "columns": names,
         "rows": [[_shown(value) for value in row] for row in rows[:limit]],
-        "isCut": len(rows) > limit,
+        "isCut": len(rows) > limit or is_full,
         "messagesRead": counters.rows_read,
         "bytesRead": counters.bytes_read,
         "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),

@@ -9,7 +9,7 @@ from tiermq.client.cluster_client import ClusterClient
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.hot_cold_map import spans_of
 from tiermq.console.queue_bounds import Bounds, QueueName, queue_bounds, topic_stats
-from tiermq.console.sources import Tables, Visit
+from tiermq.console.sources import Tables, Visit, answering
 from tiermq.console.verifications import damaged_segments, verifications
 from tiermq.errors import BadRequest, RequestRefused, StoreError
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_topic
@@ -71,7 +71,8 @@ async def _names_at_brokers(client: ClusterClient, *, with_system: bool) -> tupl
     answer = await client.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     names = {str(name) for name in decode_object(answer.body).get("topicList") or []}
     system: set[str] = set()
-    for address in (await client.master_table()).addresses.values() if with_system else ():
+    masters = {str(each): each for each in (await client.master_table()).addresses.values()} if with_system else {}
+    for address in await answering(client, masters):
         answer = await client.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         system.update(decode_object(answer.body).get("topicList") or [])
     return names, system
@@ -205,7 +206,7 @@ def _add_sides(rows: list[dict[str, Any]], queues: list[QueueHistory], *, is_alo
 
 async def _at_brokers(client: ClusterClient, topic: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     found, kept = [], {}
-    for broker, address in sorted((await client.route(topic)).addresses.items()):
+    for broker, address in sorted((await answering(client, (await client.route(topic)).addresses)).items()):
         for (_, queue_id), bounds in (await topic_stats(client, broker, address, topic)).items():
             found.append(
                 {

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient
-from tiermq.client.dead_letters import Resending, Wanted, dead_letters
+from tiermq.client.dead_letters import DeadLetter, Resending, Wanted, dead_letters
 from tiermq.client.delayed_messages import cancel_in_tier, cancel_timer, delayed_messages, timers_in_tier
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.json_case import camel
+from tiermq.console.message_reading import sent_dicts
 from tiermq.console.operations.groups import GROUP
 from tiermq.console.operations.topics import TOPIC
-from tiermq.console.sources import Visit
+from tiermq.console.sources import Visit, answering
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.transactions.transaction_fate import transaction_fate
 from tiermq.delivery.waiting_view import WaitingView
@@ -59,7 +60,8 @@ def _soonest(rows: Iterable[Result], count: int) -> list[Result]:
 
 
 async def _delayed_at_brokers(client: ClusterClient, count: int) -> list[Result]:
-    found = [each async for each in delayed_messages(client)]
+    masters = await answering(client, await client.masters())
+    found = [each async for each in delayed_messages(client, masters=masters)]
     return _soonest(({**camel(each.to_dict()), "waitsIn": "broker"} for each in found), count)
 
 
@@ -138,24 +140,30 @@ _FROM = (
 def list_dead_letters(
     visit: Visit, *, group: str, topic: str | None, since: int | None, key: str | None, limit: int
 ) -> Result:
-    async def looked(client: ClusterClient) -> list[Result]:
-        rows: list[Result] = []
-        async for letter in dead_letters(client, group, _wanted(topic, since, key)):
-            rows.append(
-                {
-                    "at": letter.name,
-                    "topic": letter.origin_topic,
-                    "originId": letter.origin_id,
-                    "tries": letter.tries,
-                    "message": camel(letter.message.to_sent_dict()),
-                }
-            )
-            if len(rows) > limit:
-                break
-        return rows
+    found = visit.ask(lambda client: _dead_letters(client, group, _wanted(topic, since, key), limit + 1))
+    losses: list[str] = []
+    bodies = sent_dicts((letter.message for letter in found[:limit]), losses)
+    rows = [
+        {
+            "at": letter.name,
+            "topic": letter.origin_topic,
+            "originId": letter.origin_id,
+            "tries": letter.tries,
+            "message": message,
+        }
+        for letter, message in zip(found[:limit], bodies, strict=True)
+    ]
+    return {"group": group, "letters": rows, "isCut": len(found) > limit, "losses": losses}
 
-    rows = visit.ask(looked)
-    return {"group": group, "letters": rows[:limit], "isCut": len(rows) > limit}
+
+async def _dead_letters(client: ClusterClient, group: str, wanted: Wanted, most: int) -> list[DeadLetter]:
+    await answering(client, await client.masters())
+    found = []
+    async for letter in dead_letters(client, group, wanted):
+        found.append(letter)
+        if len(found) >= most:
+            break
+    return found
 
 
 @operation(
@@ -166,11 +174,7 @@ def resend_dead_letters(
     visit: Visit, *, group: str, topic: str | None, since: int | None, key: str | None, limit: int
 ) -> Result:
     async def sent(client: ClusterClient) -> Any:
-        letters = []
-        async for letter in dead_letters(client, group, _wanted(topic, since, key)):
-            letters.append(letter)
-            if len(letters) >= limit:
-                break
+        letters = await _dead_letters(client, group, _wanted(topic, since, key), limit)
         return await Resending(client, group).resend(letters)
 
     done = visit.ask(sent)

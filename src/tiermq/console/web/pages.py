@@ -11,14 +11,16 @@ from tiermq.console.bill import SHEETS
 from tiermq.console.catalogue import run
 from tiermq.console.copied_commands import replay_command
 from tiermq.console.hot_cold_map import WORDS
+from tiermq.console.operations.overview import LAGS_S
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.errors import RequestRefused, TierMQError
-from tiermq.message.topic_name import is_retry_topic
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, is_dead_letter_topic, is_retry_topic
 from tiermq.remoting.codes import ResponseCode
 
 HEX_BYTES_MAX = 4096
+TEXT_BYTES_MAX = 256 << 10
 TAIL_MAX = 50
 TAIL_FIRST = 10
 CHOICES_MAX = 200
@@ -96,7 +98,10 @@ def _queue(ask: Ask) -> Context:
 
 
 def _groups(ask: Ask) -> Context:
-    found = run("group.list", ask.visit, ask.of("search", "all", "page", "rows"))
+    wanted = ask.of("search", "all", "page", "rows")
+    # A live page asks again every two seconds, and fifty groups are hundreds of requests: one answer for all visitors.
+    key = ("groups", ask.visit.credentials, ask.visit.reads_files, *sorted(wanted.items()))
+    found = ask.visit.sources.kept(key, LAGS_S, lambda: run("group.list", ask.visit, wanted))
     context: Context = {"found": found, "search": ask.values.get("search", ""), "producers": None}
     if ask.visit.has_wire:
         try:
@@ -155,7 +160,8 @@ def _message(ask: Ask) -> Context:
     found = run("message.show", ask.visit, ask.of("topic", "queue", "offset", "broker"))
     body = base64.b64decode(found["bodyBase64"])
     return {"found": found, "dump": _hex_lines(body[:HEX_BYTES_MAX]), "is_cut": len(body) > HEX_BYTES_MAX,
-            "text": body.decode(errors="backslashreplace")}  # fmt: skip
+            "text": body[:TEXT_BYTES_MAX].decode(errors="backslashreplace"),
+            "text_left": max(0, len(body) - TEXT_BYTES_MAX)}  # fmt: skip
 
 
 def _hex_lines(data: bytes) -> str:
@@ -198,7 +204,9 @@ def _segments(ask: Ask) -> Context:
 
 
 def _orphans(ask: Ask) -> Context:
-    return {"found": run("tier.orphans", ask.visit, ask.of("hours")), "values": ask.values}
+    # Looked for when it is asked for: it compares the whole listing with every manifest.
+    found = run("tier.orphans", ask.visit, ask.of("hours")) if ask.values.get("hours") else None
+    return {"found": found, "values": ask.values}
 
 
 def _days(ask: Ask) -> Context:
@@ -237,6 +245,8 @@ def spark_result(ask: Ask) -> Context:
 
 def _waiting(ask: Ask) -> Context:
     context: Context = {"problem": None, "values": ask.values, "letters": None, "transaction": None, "problems": {}}
+    dead = filter(is_dead_letter_topic, topic_names(ask.visit, everything=True))
+    context["groups"] = [name.removeprefix(DEAD_LETTER_PREFIX) for name in dead][:CHOICES_MAX]
     wanted: dict[str, tuple[str, dict[str, str]]] = {
         "delayed": ("delayed.list", {}),
         "transactions": ("transaction.list", {}),

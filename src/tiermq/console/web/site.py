@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, Undefined, select_autoescape
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -58,9 +60,9 @@ NAVIGATION = (
     ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/messages", "Messages"), ("/waiting", "Waiting"),
     ("/history", "Time travel"), ("/tier", "Tier"), ("/sql", "SQL"), ("/settings", "Settings"), ("/api", "API"),
 )  # fmt: skip
-NOT_BY_LINK = frozenset({"/sql", "/tier/orphans"})
-"""Pages whose query makes work."""
-RUNS_QUERIES = frozenset({"/sql", "/api/sql.run"})
+NOT_BY_LINK = frozenset({"query", "hours", "text", "tag", "begin", "end"})
+"""Parameters that make work: queries and searches."""
+RUNS_QUERIES = frozenset({"/sql", "/api/sql.run", "/messages", "/api/message.find"})
 """What ends when its client leaves."""
 PAGES_ONLY = ("/api/", "/do/", "/events/")
 """What no page of another site has a reason to ask for."""
@@ -84,12 +86,11 @@ class Site:
         self._templates.filters |= {
             **{each.__name__: _known(each) for each in (figures.number, figures.size, figures.moment, figures.money,
                                                         figures.percent, figures.moment_iso)},
-            "part": lambda text: quote(str(text), safe=""), "pretty": _pretty,
+            "part": lambda text: quote(str(text), safe=""), "pretty": _pretty, "words": _words,
         }  # fmt: skip
         self._templates.globals |= {
             "version": __version__,
             "age": figures.age,
-            "navigation": NAVIGATION,
             "query": _query,
         }
 
@@ -116,19 +117,22 @@ class Site:
     # Pages
 
     def _render(self, request: Request, template: str, status: int = 200, **context: Any) -> Response:
-        cookie, session = self._gate.session(request)
+        sources = self._gate.sources
+        known = self._gate.cookie_of(request)
+        cookie, session = known or self._gate.new_cookie(), self._gate.session(known)
+        is_here = {"/tier": sources.has_tier, "/settings": sources.has_wire}
         html = self._templates.get_template(template).render(
             path=request.url.path,
+            navigation=[each for each in NAVIGATION if is_here.get(each[0], True)],
             token=self._gate.token_of(cookie),
             token_field=TOKEN_FIELD,
-            account=session.credentials.access_key if session is not None and session.credentials is not None else None,
+            account=session.credentials.access_key if session is not None else None,
             allow_changes=self._allow_changes,
             request_query=request.url.query,
             **context,
         )
         response = HTMLResponse(html, status)
-        if session is None:
-            self._gate.open_session(cookie)
+        if known is None:
             response.set_cookie(COOKIE, cookie, max_age=int(SESSION_S), httponly=True, samesite="strict", path="/")
         return response
 
@@ -137,22 +141,23 @@ class Site:
             try:
                 visit = self._visit(request)
                 values = {**request.query_params, **request.path_params}
-                if request.headers.get("sec-fetch-site") == "cross-site" and request.url.path in NOT_BY_LINK:
-                    values.clear()  # A link of another site shows the page, and runs nothing.
-                ask = Ask(visit, values)
-                return self._render(request, template, **context(ask), live=True)
+                if _is_foreign(request):  # A link of another site shows the page, and starts no work.
+                    values = {name: value for name, value in values.items() if name not in NOT_BY_LINK}
+                found = context(Ask(visit, values))
+                return self._render(request, template, **found, live=True, problems_of_servers=visit.problems())
             except (Refused, TierMQError) as error:
                 return self._problem(request, error)
 
         return page
 
     def _visit(self, request: Request) -> Visit:
-        return self._gate.visit(request, self._gate.session(request)[1])
+        return self._gate.visit(request, self._gate.session(self._gate.cookie_of(request)))
 
     def _problem(self, request: Request, error: Exception) -> Response:
         status, text = _status_of(error)
         if status == 401:
-            return RedirectResponse(f"/login?{urlencode({'then': request.url.path})}", 303)
+            then = f"{request.url.path}?{request.url.query}".rstrip("?")
+            return RedirectResponse(f"/login?{urlencode({'then': then})}", 303)
         return self._render(request, "error.html", status, problem=text)
 
     def _failed(self, request: Request, error: Exception) -> Response:
@@ -175,7 +180,7 @@ class Site:
         return await run_in_threadpool(self._logged_in, request, form)
 
     def _logged_in(self, request: Request, form: dict[str, str]) -> Response:
-        cookie, _ = self._gate.session(request)
+        cookie = self._gate.cookie_of(request)
         then = _local(form.get("then", "/"))
         try:
             self._gate.check_token(cookie, form.get(TOKEN_FIELD, ""))
@@ -187,14 +192,14 @@ class Site:
             return self._render(request, "login.html", status, then=then, problem=text)
         # A cookie from before the log-in must not be one after it.
         self._gate.close_session(cookie)
-        fresh, _ = self._gate.session(_WithoutCookies(request.scope))
+        fresh = self._gate.new_cookie()
         self._gate.open_session(fresh, credentials, is_administrator=is_administrator)
         response = RedirectResponse(then, 303)
         response.set_cookie(COOKIE, fresh, max_age=int(SESSION_S), httponly=True, samesite="strict", path="/")
         return response
 
     async def _log_out(self, request: Request) -> Response:
-        cookie, _ = self._gate.session(request)
+        cookie = self._gate.cookie_of(request)
         try:
             self._gate.check_token(cookie, (await _form(request)).get(TOKEN_FIELD, ""))
         except Refused as error:
@@ -217,7 +222,7 @@ class Site:
         name = request.path_params["name"]
         back = _local(form.pop("back", "/"))
         try:
-            self._gate.check_token(self._gate.session(request)[0], form.pop(TOKEN_FIELD, ""))
+            self._gate.check_token(self._gate.cookie_of(request), form.pop(TOKEN_FIELD, ""))
             result = run(name, self._visit(request), form)
         except (Refused, TierMQError) as error:
             return self._problem(request, error)
@@ -233,7 +238,7 @@ class Site:
 
     def _ran_on_spark(self, request: Request, form: dict[str, str]) -> Response:
         try:
-            self._gate.check_token(self._gate.session(request)[0], form.get(TOKEN_FIELD, ""))
+            self._gate.check_token(self._gate.cookie_of(request), form.get(TOKEN_FIELD, ""))
             context = spark_result(Ask(self._visit(request), form))
         except (Refused, TierMQError) as error:
             return self._problem(request, error)
@@ -258,7 +263,7 @@ class Site:
             if known is not None and not known.posts and request.method != "GET":
                 raise Refused(405, f"{name} only reads: expected GET")
             if request.method == "POST" and "authorization" not in request.headers:
-                self._gate.check_token(self._gate.session(request)[0], request.headers.get(TOKEN_HEADER, ""))
+                self._gate.check_token(self._gate.cookie_of(request), request.headers.get(TOKEN_HEADER, ""))
             return JSONResponse(run(name, self._visit(request), values))
         except (Refused, TierMQError) as error:
             status, text = _status_of(error)
@@ -314,9 +319,13 @@ class Site:
     async def _tail(self, request: Request) -> Response:
         """New messages of a topic, as they come."""
         try:
-            visit = await run_in_threadpool(self._visit, request)
+            await run_in_threadpool(self._visit, request)
         except Refused as error:
             return JSONResponse({"error": str(error)}, error.status)
+
+        def rows(state: dict[str, Any]) -> list[dict[str, Any]]:
+            return tail(self._visit(request), dict(request.query_params), state)  # It ends with the log-in.
+
         row = self._templates.get_template("_message_row.html")
 
         async def events() -> AsyncIterator[str]:
@@ -324,8 +333,8 @@ class Site:
             yield ": begun\n\n"
             while not self.is_ending.is_set():
                 try:
-                    found = await run_in_threadpool(tail, visit, dict(request.query_params), state)
-                except TierMQError as error:
+                    found = await run_in_threadpool(rows, state)
+                except (Refused, TierMQError) as error:
                     yield _event("problem", str(error))
                     return
                 for each in found:
@@ -346,6 +355,9 @@ class Site:
             return JSONResponse({"error": f"expected at most {STREAMS_MAX} live pages, found more"}, 503)
 
         async def counted() -> AsyncIterator[str]:
+            if self._streams >= STREAMS_MAX:  # Others began since.
+                yield _event("problem", f"expected at most {STREAMS_MAX} live pages, found more")
+                return
             self._streams += 1
             try:
                 async for each in events:
@@ -354,14 +366,6 @@ class Site:
                 self._streams -= 1
 
         return StreamingResponse(counted(), media_type="text/event-stream")
-
-
-class _WithoutCookies(Request):
-    """A request as a browser without a session sends it."""
-
-    @property
-    def cookies(self) -> dict[str, str]:
-        return {}
 
 
 class _Guard:
@@ -384,8 +388,10 @@ class _Guard:
         try:
             request = Request(scope)
             self._gate.check_host(request)
-            is_foreign = request.headers.get("sec-fetch-site") == "cross-site"
-            if is_foreign and (request.method == "POST" or request.url.path.startswith(PAGES_ONLY)):
+            is_link = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+            if _is_foreign(request) and not (
+                is_link and request.method == "GET" and not request.url.path.startswith(PAGES_ONLY)
+            ):
                 raise Refused(403, "expected a request of this console's pages, found one of another site's")
         except Refused as error:
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, with_headers)
@@ -406,6 +412,11 @@ class _Guard:
             await self._app(scope, receive, with_headers)
         finally:
             watching.cancel()
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether a browser sends it for a page of another site, or of another port here."""
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
@@ -480,6 +491,11 @@ def _query(before: str, **changes: object) -> str:
 def _known(shown: Callable[[Any], str]) -> Callable[[Any], str]:
     """A filter for what an operation may leave out: it counts as not known."""
     return lambda value: shown(None if isinstance(value, Undefined) else value)
+
+
+def _words(text: str) -> Markup:
+    """A sentence for people; what is between backticks is a command or a name."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
 def _pretty(text: str) -> str:
