@@ -631,12 +631,17 @@ class ObjectStoreDriver:
             self.requests.delete([path])
             self.requests.delete([bundled_path(path)] if is_bundled else [])
 
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+    def replace(
+        self, key: SegmentKey, pieces: Iterable[Buffer], aside: str, *, old_size: int | None = None
+    ) -> str | None:
         path = key.path
         kept, staged = f"{path}.{check_aside(aside)}", path + STAGED_SUFFIX
         with self._lock(key):
             self._stage(key, staged, pieces)
             self._forget(key)
+            if old_size is not None:
+                sizes = (info.size for info in self.list_segments(path) if info.key == key)
+                contract.require_size(key, next(sizes, 0), old_size)
             found_rows, is_bundled = self._stats(key)
             rows = sorted(found_rows, reverse=True)
             in_bundles = self._keep_ranges(key, kept) if is_bundled else False
