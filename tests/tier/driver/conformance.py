@@ -296,6 +296,16 @@ class SegmentConformance:
         driver.write(key, 4, [b" anew"])
         assert bytes(place.open().read(key, 0, 9)) == b"made anew"
 
+    @pytest.mark.parametrize("old_size", [0, 3, 9])
+    def test_a_segment_that_has_changed_since_is_not_replaced(self, place: Place, old_size: int) -> None:
+        key, driver = fresh_segment(), place.open()
+        driver.write(key, 0, [b"as it is"])
+        with pytest.raises(SegmentConflict, match=f"expected {old_size} bytes to replace, found 8"):
+            driver.replace(key, [b"instead"], "damaged-1", old_size=old_size)
+        assert bytes(place.open().read(key, 0, 8)) == b"as it is"
+        assert driver.replace(key, [b"instead"], "damaged-1", old_size=8)
+        assert bytes(place.open().read(key, 0, 7)) == b"instead"
+
     def test_nothing_replaces_nothing_and_a_name_that_could_be_mistaken_is_refused(self, driver: TierDriver) -> None:
         key = fresh_segment()
         driver.write(key, 0, [b"old"])

@@ -41,7 +41,15 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from tiermq.clock import HOUR_MS, Clock, SystemClock
-from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierError, TierUnavailable
+from tiermq.errors import (
+    CorruptSegment,
+    IllegalRange,
+    ManifestConflict,
+    SegmentConflict,
+    SegmentMissing,
+    TierError,
+    TierUnavailable,
+)
 from tiermq.message.crc import crc32
 from tiermq.tier.driver import contract, part_log
 from tiermq.tier.driver.bundle import BundledRange, BundleObject, Directory, Writing
@@ -641,7 +649,11 @@ class ObjectStoreDriver:
             self._forget(key)
             if old_size is not None:
                 sizes = (info.size for info in self.list_segments(path) if info.key == key)
-                contract.require_size(key, next(sizes, 0), old_size)
+                try:
+                    contract.require_size(key, next(sizes, 0), old_size)
+                except SegmentConflict:
+                    self.requests.delete([staged])
+                    raise
             found_rows, is_bundled = self._stats(key)
             rows = sorted(found_rows, reverse=True)
             in_bundles = self._keep_ranges(key, kept) if is_bundled else False

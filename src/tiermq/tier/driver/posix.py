@@ -38,6 +38,7 @@ from tiermq.errors import (
     BadTierUrl,
     IllegalRange,
     ManifestConflict,
+    SegmentConflict,
     SegmentMissing,
     TierCredentials,
     TierError,
@@ -382,13 +383,13 @@ class PosixDriver(NoBundles):
             size = self._stage(path + PART_SUFFIX, key, pieces)
             try:
                 with locked(path, os.O_RDWR) as descriptor:
-                    contract.require_size(key, os.fstat(descriptor).st_size, old_size)
+                    _require_size(key, os.fstat(descriptor).st_size, old_size, path + PART_SUFFIX)
                     # A second link to the old bytes, then the new ones over the first: a crash loses neither.
                     if not os.path.exists(target):
                         os.link(path, target)
                     os.replace(path + PART_SUFFIX, path)
             except FileNotFoundError:
-                contract.require_size(key, 0, old_size)
+                _require_size(key, 0, old_size, path + PART_SUFFIX)
                 os.replace(path + PART_SUFFIX, path)
                 kept = ""
             self._calls.sync_directory(os.path.dirname(path))
@@ -591,6 +592,14 @@ def _stored(path: str) -> StoredObject | None:
 def _version(data: bytes) -> str:
     """A digest of the content: same bytes, same version."""
     return hashlib.sha256(data).hexdigest()
+
+
+def _require_size(key: SegmentKey, found: int, expected: int | None, staged: str) -> None:
+    try:
+        contract.require_size(key, found, expected)
+    except SegmentConflict:
+        _unlink(staged)
+        raise
 
 
 def _unlink(path: str) -> bool:
