@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 
 from scenarios.broker_world import BrokerWorld
 from servers.faulty_driver import FaultyDriver
-from tier.driver.objects import URL, TestRequests
+from tier.driver.objects import URL, FreezingRequests, TestRequests
 from tier.test_lent_lease import damage_units, require_all, require_equal_metadata, round_of_index, tending
 from tiermq.errors import TierMQError
 from tiermq.pipeline import worker_cache
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class FreezingDriver(ForwardingDriver):
-    """The job's driver: before its change number `at` it stands still, and `meanwhile` happens."""
+    """A driver of the process that stands still, for a tier that no request shows."""
 
     def __init__(self, inner: Any, at: int, meanwhile: Callable[[], object]) -> None:
         super().__init__(inner)
@@ -72,8 +72,10 @@ class Frozen:
             round_of_index(world)
             world.clock.advance_ms(1_000)
         self.is_frozen = False
-        self.job = FreezingDriver(opened(), at, self._meanwhile)
-        worker_cache._drivers[TIER] = self.job
+        requests = FreezingRequests(store, URL, at, self._meanwhile)
+        driver = FreezingDriver(opened(), at, self._meanwhile)
+        self.job = requests if in_objects else driver
+        worker_cache._drivers[TIER] = ObjectStoreDriver(requests, URL, clock=world.clock) if in_objects else driver
         if kind == "expire":
             world.store.set_retention("old", max_bytes=2_000)
         if kind == "verify":

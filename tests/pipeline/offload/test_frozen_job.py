@@ -6,8 +6,6 @@ meanwhile, and compacts. Then the first one goes on from where it was, on the dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from obstore.store import MemoryStore
 
 from pipeline.offload.offload_world import QUEUES
 from pipeline.offload.wire_world import CLUSTER, WireWorld, wire_world
+from tier.driver.objects import FreezingRequests
 from tiermq import Message
 from tiermq.errors import TierMQError
 from tiermq.pipeline import leased_broker, worker_cache
@@ -30,24 +29,6 @@ from tiermq.tier.names import SegmentType
 URL = "memory://frozen-job"
 
 
-class FreezingRequests(ObjectRequests):
-    """Stands still before change number `at`, while `meanwhile` happens."""
-
-    def __init__(self, store: MemoryStore, at: int, meanwhile: Callable[[], object]) -> None:
-        super().__init__(store, URL)
-        self._at, self._meanwhile = at, meanwhile
-        self.changes: list[str] = []
-
-    @contextmanager
-    def _request(self, kind: str, action: str, path: str) -> Iterator[None]:
-        if kind in ("put", "delete", "copy", "upload"):
-            self.changes.append(f"{kind} {path}")
-            if len(self.changes) == self._at:
-                self._meanwhile()
-        with super()._request(kind, action, path):
-            yield
-
-
 class FrozenJob:
     """A tier of its own for each moment; the broker's history grows."""
 
@@ -55,7 +36,7 @@ class FrozenJob:
         self.world, self._body, self._monkeypatch = world, body, monkeypatch
         self.store = MemoryStore()
         world.tier = URL
-        self.frozen = FreezingRequests(self.store, at, self._meanwhile)
+        self.frozen = FreezingRequests(self.store, URL, at, self._meanwhile)
         self.is_frozen = False
 
     def fill(self) -> None:

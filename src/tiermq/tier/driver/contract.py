@@ -229,7 +229,7 @@ class TierDriver(Protocol):
 
         All new bytes are staged before anything changes, so `pieces` may read the same segment; it may be iterated
         more than once. A sealed segment stays sealed, an open one open, a missing one is created. The replacement is
-        atomic for a sealed segment, and for any segment in a directory; an open one in an object store loses its parts
+        atomic, but for an open segment in an object store that is damaged or gets another size: it loses its parts
         before it gets the new one. The caller must be the segment's only writer. `old_size`: what a listing said when
         the caller made its pieces; a segment of another size belongs to another writer by now, and stays as it is.
         Returns the path of the old bytes, or None if there were none. Raises SegmentConflict, and IllegalRange when

@@ -645,7 +645,7 @@ class ObjectStoreDriver:
         path = key.path
         kept, staged = f"{path}.{check_aside(aside)}", path + STAGED_SUFFIX
         with self._lock(key):
-            self._stage(key, staged, pieces)
+            size = self._stage(key, staged, pieces)
             self._forget(key)
             if old_size is not None:
                 sizes = (info.size for info in self.list_segments(path) if info.key == key)
@@ -667,6 +667,14 @@ class ObjectStoreDriver:
                 self.requests.delete([part.path(path) for part in rows if part.length])
                 if in_bundles:
                     self._bundles_of(key).cut(self._segment_in_bundles(key), 0)
+            elif self._is_whole(key, rows, size):
+                found = False
+                self._keep_parts(path, kept, rows)
+                made = PartObject(0, size, is_merged=True).path(path)
+                self.requests.copy(staged, made)  # From here on all others are superseded.
+                self.requests.delete([part.path(path) for part in rows if part.path(path) != made])
+                if in_bundles:
+                    self._bundles_of(key).note_floor(self._segment_in_bundles(key), size)
             else:
                 found = False
                 self._keep_parts(path, kept, rows)
@@ -678,12 +686,19 @@ class ObjectStoreDriver:
             self.requests.delete([staged])
         return kept if found else parts_directory(kept) if rows or in_bundles else None
 
-    def _stage(self, key: SegmentKey, staged: str, pieces: Iterable[Buffer]) -> None:
+    def _is_whole(self, key: SegmentKey, rows: Iterable[PartObject], size: int) -> bool:
+        """Whether these parts, and ranges in bundles, are an open segment of that size."""
+        ranges = self._bundles_of(key).ranges(self._segment_in_bundles(key))
+        sound = sound_prefix([*rows, *ranges])
+        return sound.damage is None and sound.log.end == size
+
+    def _stage(self, key: SegmentKey, staged: str, pieces: Iterable[Buffer]) -> int:
         self.requests.upload(staged, (memoryview(piece) for piece in pieces if piece))
         made = self.requests.head(staged)
         if made is None or made.size == 0:
             self.requests.delete([staged])
             raise no_bytes(key)
+        return made.size
 
     def _keep_parts(self, path: str, kept: str, rows: Sequence[PartObject]) -> None:
         """Copy each part separately: they may be inconsistent, and none may be lost."""
