@@ -198,9 +198,9 @@ def test_keys_are_found_at_every_step_of_a_merge_of_index_files(lending: BrokerW
     assert steps.count("remove") > 2
 
 
-def damage_units(world: BrokerWorld) -> None:
-    """One unit of the first segment points nowhere: a repair makes it again from its record."""
-    row = world.store.tier.metadata.segments(QueueKey(*PLACE, "old", 0), SegmentType.CONSUME_QUEUE)[0]
+def damage_units(world: BrokerWorld, number: int = 0) -> None:
+    """One unit of a segment, of the first one, points nowhere: a repair makes it again from its record."""
+    row = world.store.tier.metadata.segments(QueueKey(*PLACE, "old", 0), SegmentType.CONSUME_QUEUE)[number]
     data = bytearray(world.driver.read(row.key, 0, row.size))
     data[20:32] = bytes(12)
     world.driver.inner.replace(row.key, [bytes(data)], "damaged-1")

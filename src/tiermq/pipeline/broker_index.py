@@ -36,7 +36,6 @@ from tiermq.pipeline.index_files import (
     IndexFile,
     IndexFiles,
     queue_tails_of,
-    read_companion,
     read_index_files,
     remove_index_file,
     replace_companion,
@@ -45,6 +44,7 @@ from tiermq.pipeline.index_files import (
 from tiermq.pipeline.leased_broker import LeasedBroker
 from tiermq.pipeline.reindex.task import KeyWork, LogChunk, log_chunks
 from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.index.compacted_index import read_companion
 from tiermq.tier.index.index_coverage import (
     CoverageRecord,
     LogRange,
@@ -130,6 +130,7 @@ class BrokerIndex:
         doomed = [row.key for row in held.metadata.segments_being_deleted() if row.key.queue == held.home.index]
         doomed += [file.key for file in self.files.whole if file.is_unregistered]
         doomed += [info.key for info in self.files.broken if self._is_cut(info)]
+        doomed += [key for key in self.files.marks if (row := held.metadata.segment(key)) is None or row.size == 0]
         bases = {file.key.base: file for file in self.files.registered}
         unknown = []
         for file in self.files.registered:

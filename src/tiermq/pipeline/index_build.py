@@ -23,9 +23,10 @@ from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel.tier_records import COLLECTED_KEY_BYTES
 from tiermq.pipeline.compact.merge import write_index_file
-from tiermq.pipeline.index_files import FEW_SLOTS, UNREGISTERED, encoded_companion
+from tiermq.pipeline.index_files import encoded_companion
 from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.index.compacted_index import FEW_SLOTS, UNREGISTERED
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import compacted_bytes
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile

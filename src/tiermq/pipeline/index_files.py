@@ -1,13 +1,5 @@
 """The uploaded index files of a broker as a job finds them: complete ones, their contents and coverage.
 
-A job's own files carry a mark in their companion, under names that readers of coverage ignore:
-
-    "merged_from": [base, …]      the file holds all items of those files, which may be deleted
-    "unregistered": true          the file's job did not finish: its messages do not count as indexed
-    "few_slots": true             the file is small and has fewer slots than files of this tier should have, so that
-                                  RocketMQ, which takes the number of slots from its settings, cannot read it; a merge
-                                  gives its items the right number
-
 A file is complete when its size matches its header and first slot. An incomplete last file is an upload
 that was interrupted: the next upload creates it again.
 """
@@ -18,23 +10,25 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
 from tiermq.pipeline.leased_broker import LeasedBroker
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
-from tiermq.tier.index.index_coverage import Coverage, CoverageDamaged, CoverageRecord, QueueTail, open_sealed
+from tiermq.tier.index.compacted_index import (
+    FEW_SLOTS,
+    MERGED_FROM,
+    UNREGISTERED,
+    CompactedIndex,
+    companion_name,
+    read_companion,
+)
+from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, open_sealed
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
-
-MERGED_FROM = "merged_from"
-UNREGISTERED = "unregistered"
-FEW_SLOTS = "few_slots"
-MARKS = {MERGED_FROM, UNREGISTERED, FEW_SLOTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +72,8 @@ class IndexFiles:
     index: QueueKey
     whole: list[IndexFile] = field(default_factory=list)
     broken: list[SegmentInfo] = field(default_factory=list)
+    marks: list[SegmentKey] = field(default_factory=list)
+    """Of files that were removed: a task that stood still meanwhile has sealed each."""
     local_record: CoverageRecord | None = None
     local_begins: frozenset[int] = frozenset()
 
@@ -121,7 +117,9 @@ class IndexFiles:
 def read_index_files(held: LeasedBroker) -> IndexFiles:
     """Look at every index file of the broker: its head, and its companion. Raises what the driver raises."""
     found = IndexFiles(held.driver, held.home.index)
-    infos = [info for info in held.driver.list_segments(f"{held.home.index.directory}/") if _is_index(info)]
+    listed = list(held.driver.list_segments(f"{held.home.index.directory}/"))
+    found.marks = [info.key for info in listed if info.size == 0 and info.damage is not None]
+    infos = [info for info in listed if _is_index(info)]
     deleted = {row.key for row in held.metadata.segments_being_deleted()}
     for info in sorted(infos, key=lambda info: info.key.base):
         if info.key in deleted:
@@ -152,26 +150,6 @@ def read_index_file(driver: TierDriver, info: SegmentInfo) -> IndexFile | None:
     found = read_companion(driver, info.key)
     marks = None if found is None else found.marks
     return IndexFile(info.key, info.size, slots, header.item_count, header.begin_ms, header.end_ms, marks)
-
-
-class Companion(NamedTuple):
-    """What stands beside an index file: the coverage of the whole index, and the marks of a job."""
-
-    record: CoverageRecord
-    marks: Mapping[str, Any]
-
-
-def read_companion(driver: TierDriver, key: SegmentKey) -> Companion | None:
-    """The companion of a file; None if missing or no JSON object. Raises StoreDamaged for one of a newer version."""
-    stored = driver.get_object(companion_name(key))
-    if stored is None:
-        return None
-    try:
-        record = CoverageRecord.decode(bytes(stored.data), companion_name(key))
-    except CoverageDamaged:
-        return None
-    marks = {name: value for name, value in json.loads(bytes(stored.data)).items() if name in MARKS}
-    return Companion(record, marks)
 
 
 def _read_local(held: LeasedBroker, found: IndexFiles) -> None:

@@ -28,7 +28,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore, queue_tails
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexRows, IndexState
+from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexRows, IndexState, merged_bases
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, either, open_sealed
 from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question, search_again
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
@@ -40,7 +40,7 @@ from tiermq.tier.metadata.manifest import QueueManifest, is_by_job, manifest_nam
 from tiermq.tier.metadata.manifest_changes import read_changes, take_notes
 from tiermq.tier.metadata.manifest_store import take_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue, Segment
+from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue, Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, QueueName, broker_directory, index_queue
 from tiermq.tier.open_tier import HeldLock
 from tiermq.tier.queue.segments import TierScope, list_tier
@@ -375,7 +375,11 @@ class MetadataFollower:
         rows, remarks = discover_index(self._files.driver, [info for info in infos if info.key not in kept], None)
         for remark in remarks:
             _log.warning("the index in the tier: %s: %s", remark.where, remark.text)
-        return [*deleting, *known, *(row for row in rows if row.key not in kept)]
+        new = [row for row in rows if row.key not in kept]
+        damaged = {remark.where for remark in remarks}
+        whole = [row for row in (*known, *new) if row.status is SegmentStatus.SEALED and row.key.path not in damaged]
+        merged = merged_bases(self._files.driver, whole) if new else set()
+        return [*deleting, *(row for row in (*known, *new) if row.key.base not in merged)]
 
     # The metadata
 

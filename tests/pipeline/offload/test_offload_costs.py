@@ -24,8 +24,6 @@ from tiermq.tier.driver.object_store import ObjectStoreDriver
 
 pytestmark = pytest.mark.slow
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "tier.md"
-TRIGGER_S = 20.0
-WAVES = 3600 // int(TRIGGER_S)
 QUEUES, QUEUES_PER_TOPIC = 1_000, 8
 SMALL_INDEX: dict[str, Any] = {
     "tiered_store_index_file_max_hash_slot_num": 64,
@@ -55,8 +53,9 @@ def counts_of(tier: str) -> Counter[str]:
     return Counter(driver.requests.counts)
 
 
-def an_hour(path: Path, tier: str, *, packs: bool) -> Counter[str]:
-    """Each queue gets a message every hour, each at its own time, for two hours; the second one is counted."""
+def quiet_hours(path: Path, tier: str, *, packs: bool = True, trigger_s: int = 20, hours: int = 1) -> Counter[str]:
+    """Each queue gets a message every hour, each at its own time. Counted are so many hours, behind a first one."""
+    waves = 3600 // trigger_s
     clock = ManualClock(1_800_000_000_000)
     with wire_world(path) as world:
         world.tier = tier
@@ -67,24 +66,24 @@ def an_hour(path: Path, tier: str, *, packs: bool) -> Counter[str]:
 
         def next_wave() -> None:
             nonlocal wave
-            if wave in (WAVES, 2 * WAVES):
+            if wave in (waves, waves * (1 + hours)):
                 marks.append(counts_of(tier))
-            if wave == 2 * WAVES:
+            if wave == waves * (1 + hours):
                 stop.set()
                 return
-            for queue in range(wave % WAVES, QUEUES, WAVES):
+            for queue in range(wave % waves, QUEUES, waves):
                 topic, queue_id = f"quiet-{queue // QUEUES_PER_TOPIC}", queue % QUEUES_PER_TOPIC
                 assert parts.local.put(Message(topic, b"x" * 200, queue_id, keys=[f"k{wave}-{queue}"])).ok
             parts.local.dispatch_now()
             parts.local.flush()
-            clock.advance_ms(int(1_000 * TRIGGER_S))
+            clock.advance_ms(1_000 * trigger_s)
             wave += 1
 
-        stop.happens = dict.fromkeys(range(1, 10 * WAVES), next_wave)
+        stop.happens = dict.fromkeys(range(1, 10 * waves * (1 + hours)), next_wave)
         settings = OffloadSettings(packs=packs)
-        report: JobReport = world.job(trigger_s=TRIGGER_S, settings=settings, config=SMALL_INDEX, clock=clock).run()
+        report: JobReport = world.job(trigger_s=trigger_s, settings=settings, config=SMALL_INDEX, clock=clock).run()
         assert report.problems == []
-        assert report.done["messages"] >= 2 * QUEUES - WAVES
+        assert report.done["messages"] >= (1 + hours) * QUEUES - waves
     return marks[-1] - marks[-2]
 
 
@@ -107,11 +106,19 @@ def assert_published(row: str, counted: Counter[str]) -> None:
 
 @pytest.mark.timeout(1200)
 def test_quiet_queues_of_a_job_cost_what_the_document_says(tmp_path: Path, bucket: str) -> None:
-    together = an_hour(tmp_path / "a", f"{bucket}/a", packs=True)
-    apart = an_hour(tmp_path / "b", f"{bucket}/b", packs=False)
+    together = quiet_hours(tmp_path / "a", f"{bucket}/a")
+    apart = quiet_hours(tmp_path / "b", f"{bucket}/b", packs=False)
     print(dict(together), dict(apart))
     assert_published("1,000 queues with a message an hour, by a job with `--trigger 20s`, an hour", together)
     assert_published("the same with `--no-bundles`", apart)
+
+
+@pytest.mark.timeout(1800)
+def test_a_day_of_quiet_queues_costs_what_the_document_says(tmp_path: Path, bucket: str) -> None:
+    """Longer than superseded objects stay, so their removal is in it."""
+    counted = quiet_hours(tmp_path / "a", f"{bucket}/a", trigger_s=60, hours=24)
+    print(dict(counted))
+    assert_published("1,000 queues with a message an hour, by a job with `--trigger 60s`, a day", counted)
 
 
 @pytest.mark.timeout(1200)

@@ -20,10 +20,11 @@ from tiermq.clock import HOUR_MS
 from tiermq.pipeline.compact.job import compact
 from tiermq.pipeline.expire.job import expire
 from tiermq.pipeline.task_runner import LocalRunner
+from tiermq.tier.driver.bundle import encode_bundle
 from tiermq.tier.driver.contract import ForwardingDriver, Result
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.manifest_changes import changes_name
-from tiermq.tier.names import SegmentKey
+from tiermq.tier.names import BUNDLES_DIRECTORY, SegmentKey
 from tiermq.tier.tiered_store import TieredStore
 
 HOME = (CLUSTER, "broker-0")
@@ -94,6 +95,32 @@ def test_files_go_on_proof_and_old_messages_and_keys_are_read_while_a_job_elsewh
     assert not store.flush_to_tier()
     world.offload()
     assert store.flush_to_tier()
+
+
+def test_a_note_that_cannot_be_read_is_reported_and_the_other_queues_are_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = (tmp_path / "t").as_uri() + "?driver=object"
+    with wire_world(
+        tmp_path, suffix="?driver=object", tier=tier, tier_dispatch_enable=False, file_reserved_time=0, **TIER
+    ) as world:
+        fill(world.broker, 10)
+        world.offload()
+        store = store_of(world)
+        assert store.flush_to_tier()
+        (directory,) = (tmp_path / "t").glob(f"*/*/{BUNDLES_DIRECTORY}")
+        number = max(int(each.name) for each in directory.iterdir() if each.name.isdigit()) + 1
+        data, _ = encode_bundle(
+            "somebody", [], notes={"orders/0": "none", "orders/1": '{"queue": 1, "topic": "orders"}'}
+        )
+        (directory / f"{number:020d}").write_bytes(data)
+        fill(world.broker, 10, 2)
+        world.offload()
+        assert store.flush_to_tier()
+        store.clean_now()
+        for name in QUEUES:
+            assert [message.queue_offset for message in all_of(store, *name)] == list(range(store.max_offset(*name)))
+    assert "a note in a bundle" in caplog.text
 
 
 def test_expiry_and_compaction_of_the_bucket_alone_reach_a_broker_that_follows(world: WireWorld) -> None:

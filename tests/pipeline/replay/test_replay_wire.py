@@ -26,7 +26,7 @@ from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.replay import wire_job, wire_task
 from tiermq.pipeline.replay.job import replay
 from tiermq.pipeline.replay.message import MARK, ReplayMessage, SourcePosition
-from tiermq.pipeline.replay.wire_record import TAKE_OVER_S, SentLine, SentWindows, TaskClaim, record_url
+from tiermq.pipeline.replay.wire_record import TAKE_OVER_S, SentLine, SentWindows, TaskClaim, WireRecord, record_url
 from tiermq.pipeline.replay.wire_task import SendTask, WireTarget, send_replay, target_queue
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.pipeline.worker_cache import driver_of
@@ -202,6 +202,26 @@ def test_of_two_copies_of_a_task_one_records_a_window(tmp_path: Path) -> None:
         SentWindows(driver, queue, "second").add(lines)
     assert SentWindows(driver, queue).since(5) == lines
     assert SentWindows(driver, queue).since(6) == []
+
+
+DAMAGED = ["", "[]", "5", "{", '{"lines": 5}', '{"lines": [[1]]}', '{"lines": [["0", "again", "b", 0, 0]]}']
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_object_of_a_record_is_named_and_a_damaged_claim_ends(tmp_path: Path, text: str) -> None:
+    driver, queue = driver_of(record_url(tmp_path)), QueueKey("c", "b", "orders", 0)
+    SentWindows(driver, queue).add([SentLine(5, "again", "b", 0, 0)])
+    (window,) = driver.list_objects("sent/")
+    driver.put_object(window, text.encode())
+    with pytest.raises(ForeignCheckpoint, match=f"{window}: expected a window of a replay"):
+        SentWindows(driver, queue).since(5)
+    driver.put_object("replay.tiermq.json", text.encode())
+    with pytest.raises(ForeignCheckpoint, match="expected the record of a replay to brokers, found another object"):
+        WireRecord.find(record_url(tmp_path), {})
+    driver.put_object("claims/0000.tiermq.json", text.encode())
+    claim = TaskClaim(driver, "0000", "second")
+    assert not claim.take(0.0)
+    assert claim.take(TAKE_OVER_S)
 
 
 def test_of_two_attempts_of_a_task_one_sends_until_it_ends_or_stands_still(tmp_path: Path) -> None:

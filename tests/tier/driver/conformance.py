@@ -290,11 +290,34 @@ class SegmentConformance:
             driver.write(key, 120, [b"more"])
             assert place.open().read(key, 118, 6) == expected[118:] + b"more"
 
+    def test_an_open_segment_is_replaced_by_one_of_its_size_and_grows_on(self, place: Place) -> None:
+        key, new = fresh_segment(), pattern(60, salt=3)
+        driver = place.open()
+        for start in (0, 30):
+            driver.write(key, start, [pattern(30)])
+        for old in (pattern(30) * 2, new):  # Again, as after a crash that nobody was told the end of.
+            assert bytes(driver.read(key, 0, 60)) == old
+            assert driver.replace(key, [new[:20], new[20:]], "damaged-17", old_size=60)
+        driver.write(key, 60, [b"more"])
+        assert bytes(place.open().read(key, 0, 64)) == new + b"more"
+        driver.seal(key)
+        assert bytes(place.open().read(key, 0, 64)) == new + b"more"
+
     def test_a_segment_that_is_not_there_is_made_by_replacing_it(self, place: Place) -> None:
         key, driver = fresh_segment(), place.open()
         assert driver.replace(key, [b"made"], "damaged-17") is None
         driver.write(key, 4, [b" anew"])
         assert bytes(place.open().read(key, 0, 9)) == b"made anew"
+
+    @pytest.mark.parametrize("old_size", [0, 3, 9])
+    def test_a_segment_that_has_changed_since_is_not_replaced(self, place: Place, old_size: int) -> None:
+        key, driver = fresh_segment(), place.open()
+        driver.write(key, 0, [b"as it is"])
+        with pytest.raises(SegmentConflict, match=f"expected {old_size} bytes to replace, found 8"):
+            driver.replace(key, [b"instead"], "damaged-1", old_size=old_size)
+        assert bytes(place.open().read(key, 0, 8)) == b"as it is"
+        assert driver.replace(key, [b"instead"], "damaged-1", old_size=8)
+        assert bytes(place.open().read(key, 0, 7)) == b"instead"
 
     def test_nothing_replaces_nothing_and_a_name_that_could_be_mistaken_is_refused(self, driver: TierDriver) -> None:
         key = fresh_segment()

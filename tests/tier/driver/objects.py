@@ -41,6 +41,24 @@ class TestRequests(ObjectRequests):
             raise TierUnavailable(f"died after request {self.sent}")
 
 
+class FreezingRequests(ObjectRequests):
+    """Of a process that stands still before its change number `at`, while `meanwhile` happens."""
+
+    def __init__(self, store: MemoryStore, url: str, at: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__(store, url)
+        self._at, self._meanwhile = at, meanwhile
+        self.changes: list[str] = []
+
+    @contextmanager
+    def _request(self, kind: str, action: str, path: str) -> Iterator[None]:
+        if kind in ("put", "delete", "copy", "upload"):
+            self.changes.append(f"{kind} {path}")
+            if len(self.changes) == self._at:
+                self._meanwhile()
+        with super()._request(kind, action, path):
+            yield
+
+
 def objects_driver(store: MemoryStore, *, die_at: int | None = None, landed: bool = False) -> ObjectStoreDriver:
     return ObjectStoreDriver(TestRequests(store, die_at=die_at, landed=landed), URL)
 

@@ -142,6 +142,22 @@ def test_an_earlier_owner_writes_no_bundle_after_the_next_one_has_fenced() -> No
         stale.write_bundle([SegmentWrite(KEYS[0], STEP, [b"other"])])
 
 
+def test_fences_that_were_merged_keep_an_earlier_owner_out_all_the_same() -> None:
+    """As those of jobs that found nothing quiet to copy: the merged bundle has no range that would stop a writer."""
+    store = MemoryStore()
+    stale = owner(store)
+    write(stale, 0)
+    for _ in range(3):
+        owner(store).write(KEYS[0], STEP, [DATA[STEP : 5 * STEP]])
+    opened(store).tend_bundles(BROKER, BundleUpkeep((2, 4), ()))
+    assert [path for path in bundles_in(store) if "-" in path.rpartition("/")[2]], "the fences are merged"
+    before = paths_in(store)
+    with pytest.raises(BundlesFenced, match="another process"):
+        write(stale, 1)
+    assert paths_in(store) == before
+    assert content(opened(store), KEYS[0]) == DATA[: 5 * STEP]
+
+
 def test_without_a_fence_no_bundle_is_written() -> None:
     store = MemoryStore()
     with pytest.raises(BundlesFenced):
@@ -513,6 +529,36 @@ def test_a_forged_bundle_is_damage_in_words(what: str, monkeypatch: pytest.Monke
         reader.size(KEYS[0])
     assert opened(store).repair_bundles(BROKER, "damaged-1")
     assert opened(store).size(KEYS[0]) == STEP
+
+
+@pytest.mark.parametrize("name", ["9" * 20, f"{5:020d}-{'9' * 20}", f"{1 << 61:020d}"])
+def test_an_object_with_an_absurd_number_is_no_bundle_and_hides_none(name: str) -> None:
+    store = MemoryStore()
+    driver = owner(store)
+    write(driver, 0)
+    store.put(f"{BROKER}/bundles.tiermq/{name}", b"")
+    other = owner(store)
+    for number in range(1, 4):
+        write(other, number)
+    for key in KEYS:
+        assert content(opened(store), key) == DATA[: 4 * STEP]
+    assert opened(store).repair_bundles(BROKER, "damaged-1") == []
+
+
+def test_a_large_hole_in_the_numbers_is_filled_by_one_object() -> None:
+    store = MemoryStore()
+    write(owner(store), 0)
+    last = bundles_in(store)[-1]
+    moved = f"{BROKER}/bundles.tiermq/{1 << 30:020d}"
+    store.put(moved, bytes(store.get(last).bytes()))
+    store.delete(last)
+    with pytest.raises(CorruptSegment, match=f"expected bundle 1, found {1 << 30}"):
+        opened(store).size(KEYS[0])
+    assert opened(store).repair_bundles(BROKER, "damaged-1") == [
+        f"{BROKER}/bundles.tiermq/{1:020d}-{(1 << 30) - 1:020d}"
+    ]
+    for key in KEYS:
+        assert content(opened(store), key) == DATA[:STEP]
 
 
 def test_a_chunk_that_is_shorter_than_its_bundle_says_is_damage_of_its_segments_alone() -> None:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tiermq.errors import SegmentConflict, SegmentSealed
+from tiermq.errors import ManifestConflict, SegmentConflict, SegmentSealed
 from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
-from tiermq.pipeline.index_files import FEW_SLOTS, MERGED_FROM, IndexFile, encoded_companion
+from tiermq.pipeline.index_files import IndexFile, encoded_companion
 from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.compacted_index import companion_name
+from tiermq.tier.index.compacted_index import FEW_SLOTS, MERGED_FROM, companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
     HEADER,
@@ -158,7 +158,7 @@ def write_index_file(driver: TierDriver, key: SegmentKey, data: bytes, companion
 
     Raises SegmentConflict when other bytes are there.
     """
-    driver.put_object(companion_name(key), summed(companion, BlockSums.of(data)))
+    _put_companion(driver, key, summed(companion, BlockSums.of(data)))
     try:
         for position in range(0, len(data), CHUNK_BYTES):
             driver.write(key, position, [data[position : position + CHUNK_BYTES]])
@@ -166,6 +166,21 @@ def write_index_file(driver: TierDriver, key: SegmentKey, data: bytes, companion
     except SegmentSealed:
         _require_same(driver, key, data)  # Another attempt of this task was faster.
     return zlib.crc32(data)
+
+
+def _put_companion(driver: TierDriver, key: SegmentKey, companion: bytes) -> None:
+    """That of a file that is not there yet. An executor that stood still may find that the broker, which has taken its
+    lease back, has made its own file at this base: its companion stays.
+    """
+    stored = driver.get_object(companion_name(key))
+    if stored is not None and stored.data == companion:
+        return  # Of an earlier attempt.
+    if stored is not None and driver.size(key):
+        raise SegmentConflict(f"{key.path}: expected no index file, found that of another writer; run the job again")
+    try:
+        driver.put_object(companion_name(key), companion, expected=None if stored is None else stored.version)
+    except ManifestConflict as error:
+        raise SegmentConflict(f"{key.path}: another writer makes an index file there; run the job again") from error
 
 
 def _require_same(driver: TierDriver, key: SegmentKey, data: bytes) -> None:

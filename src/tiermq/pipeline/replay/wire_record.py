@@ -32,6 +32,7 @@ from tiermq.tier.names import OBJECT_SUFFIX, QueueKey
 NAME = f"replay{OBJECT_SUFFIX}"
 COLUMNS = ("sourceOffset", "topic", "broker", "queueId", "queueOffset")
 _KEYS = frozenset({"name", "asked", "ranges", "targets", "next", "count", "problems", "finished"})
+_MALFORMED = (ValueError, TypeError, LookupError)
 TAKE_OVER_S = 20.0
 """A claim that was not renewed for so long is a dead attempt's."""
 RENEW_S = 4.0
@@ -60,13 +61,21 @@ class SentWindows:
         self._prefix = f"sent/{queue_text(queue)}/"
 
     def since(self, offset: int) -> list[SentLine]:
-        """The lines of windows that begin at this source offset or later, in their order."""
+        """The lines of windows that begin at this source offset or later, in their order. Raises ForeignCheckpoint for
+        a damaged one: which messages were sent is not known then.
+        """
         lines: list[SentLine] = []
         for name in self._driver.list_objects(self._prefix):
-            first = int(name.removeprefix(self._prefix).removesuffix(OBJECT_SUFFIX))
-            found = self._driver.get_object(name) if first >= offset else None
-            if found is not None:
-                lines += [SentLine(*line) for line in json.loads(found.data)["lines"]]
+            try:
+                first = int(name.removeprefix(self._prefix).removesuffix(OBJECT_SUFFIX))
+                found = self._driver.get_object(name) if first >= offset else None
+                if found is not None:
+                    lines += map(_sent_line, json.loads(found.data)["lines"])
+            except _MALFORMED as error:
+                raise ForeignCheckpoint(
+                    f"{self._driver.url}/{name}: expected a window of a replay, found another object ({error!r:.100}): "
+                    "put it back as it was, or remove it: what it had is asked for then, or sent again"
+                ) from error
         return lines
 
     def add(self, lines: Sequence[SentLine]) -> None:
@@ -89,6 +98,15 @@ class SentWindows:
             ) from error
 
 
+def _sent_line(fields: Any) -> SentLine:
+    """Raises TypeError, ValueError."""
+    line = SentLine(*fields)
+    numbers = (line.source_offset, line.queue_id, line.queue_offset)
+    if any(type(number) is not int for number in numbers):
+        raise ValueError(f"{fields!r:.80}")
+    return line
+
+
 class TaskClaim:
     """The claim of one attempt of a task, `writer`. Used by one thread at a time."""
 
@@ -103,7 +121,7 @@ class TaskClaim:
     def take(self, now_s: float) -> bool:
         """Whether this attempt may send now. `now_s` is a monotonic time of this process."""
         found = self._driver.get_object(self._name)
-        if found is not None and json.loads(found.data)["writer"]:
+        if found is not None and _is_claimed(found.data):
             if self._seen is None or self._seen[0] != found.version:
                 self._seen = (found.version, now_s)
             if now_s - self._seen[1] < TAKE_OVER_S:
@@ -133,6 +151,14 @@ class TaskClaim:
             raise SendOvertaken(f"{self._driver.url}: another attempt of this task sends") from error
 
 
+def _is_claimed(data: bytes) -> bool:
+    """A damaged claim may be an attempt's: it ends like one that is not renewed."""
+    try:
+        return bool(json.loads(data)["writer"])
+    except _MALFORMED:
+        return True
+
+
 class WireRecord:
     """Belongs to one thread of the driver. A second driver that saves it makes `save` of the first one fail."""
 
@@ -158,17 +184,18 @@ class WireRecord:
             return None
         try:
             document = json.loads(found.data)
-            is_whole = document.keys() >= _KEYS
-        except (ValueError, AttributeError):
-            is_whole = False
-        if not is_whole:
+            changed = differences(document["asked"], asked)
+            record = cls(driver, document, found.version) if document.keys() >= _KEYS else None
+        except (*_MALFORMED, AttributeError):
+            record = None
+        if record is None:
             raise ForeignCheckpoint(f"{driver.url}: expected the record of a replay to brokers, found another object")
-        if changed := differences(document["asked"], asked):
+        if changed:
             raise ForeignCheckpoint(
                 f"{driver.url}: the record of another replay: {changed}. Ask for the same again to go on, or give a "
                 "record of its own"
             )
-        return cls(driver, document, found.version)
+        return record
 
     @classmethod
     def begin(

@@ -20,7 +20,8 @@ Bundles are applied in the order of their numbers, in each the cuts before the r
 two writers one gets it. A *fence* is a bundle by which a process takes over: earlier writers get no number behind it.
 
 Invariants: the ranges of a segment follow each other or begin where objects of its own end; numbers begin at 0 and have
-no holes; a merged bundle supersedes every bundle whose numbers are within its own. Pure: no requests here.
+no holes; a merged bundle supersedes every bundle whose numbers are within its own, and is a fence if one of them was.
+An object far behind all numbers that can be is no bundle. Pure: no requests here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import re
 import struct
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -51,6 +52,7 @@ MERGE_RUN = 32  # Bundles at the end that are merged into one.
 MERGE_RATIO = 4  # A merged bundle is rewritten only with a quarter of its bytes or more.
 MERGE_BYTES_MAX = 64 << 20
 DIRECTORY_BYTES_MAX = 256 << 20
+NUMBERS_MAX = 1 << 40  # From one bundle to the next, and in a merged one: 30,000 years of one in each second.
 _OFFSET_END = 1 << 62  # Offsets and lengths are below, so that their sums fit 64 bits.
 SUPERSEDED_BYTES = 1 << 20  # Of two bundles that were never merged: less is left to the next run of them.
 _NAME = re.compile(rf"([0-9]{{{BASE_DIGITS}}})(?:-([0-9]{{{BASE_DIGITS}}}))?", re.ASCII)
@@ -132,9 +134,11 @@ def is_chunk_name(name: str) -> bool:
 def bundle_object(name: str, size: int, created_ms: int) -> BundleObject | None:
     """The bundle of this name, without its directory; None when it is another object."""
     found = _NAME.fullmatch(name)
-    if found is None or (found[2] is not None and int(found[2]) <= int(found[1])):
+    if found is None:
         return None
-    return BundleObject(int(found[1]), int(found[2] or found[1]), size, created_ms)
+    first, last = int(found[1]), int(found[2] or found[1])
+    is_merged = found[2] is not None
+    return BundleObject(first, last, size, created_ms) if is_merged <= last - first < NUMBERS_MAX else None
 
 
 class Writing(NamedTuple):
@@ -271,7 +275,7 @@ class BundleSequence(NamedTuple):
 
 def bundle_sequence(objects: Iterable[BundleObject]) -> BundleSequence:
     """Two processes may have merged groups that overlap: of the sequences without a hole one of long bundles counts."""
-    found = sorted(objects, key=lambda bundle: (bundle.first, -bundle.last))
+    found = list(_near(sorted(objects, key=lambda bundle: (bundle.first, -bundle.last))))
     end = max((bundle.last + 1 for bundle in found), default=0)
     ways: dict[int, BundleObject] = {}  # By the first number: a bundle behind which the rest follows without a hole.
     for bundle in reversed(found):
@@ -294,6 +298,16 @@ def bundle_sequence(objects: Iterable[BundleObject]) -> BundleSequence:
         live.append(bundle)
         end = bundle.last + 1
     return BundleSequence(live, superseded, damage)
+
+
+def _near(objects: Iterable[BundleObject]) -> Iterator[BundleObject]:
+    """Those up to the first that is so far behind that no writer can have given it its number."""
+    end = 0
+    for bundle in objects:
+        if bundle.first - end >= NUMBERS_MAX:
+            return
+        end = max(end, bundle.last + 1)
+        yield bundle
 
 
 class BundleIndex:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tiermq.clock import Clock
 from tiermq.errors import BundlesFenced, CorruptSegment, SegmentMissing, TierUnavailable
@@ -389,7 +389,8 @@ class BundleStore:
                 segments.append(segment)
         cuts = [] if group[0].first == 0 else merged_cuts(self._directories[bundle] for bundle in group)
         notes = merged_notes(self._directories[bundle] for bundle in group)
-        data, directory = encode_bundle(self._session, writings, cuts, notes=notes)
+        is_fence = any(self._directories[bundle].is_fence for bundle in group)
+        data, directory = encode_bundle(self._session, writings, cuts, is_fence=is_fence, notes=notes)
         made = BundleObject(group[0].first, group[-1].last, len(data), self._clock.now_ms())
         path = self._path(made)
         e_tag = self._requests.create(path, data)
@@ -454,8 +455,7 @@ class BundleStore:
                 made.append(self._put_empty(path))
             for bundle in self._live:
                 made += self._without_missing(bundle)
-            missing = [self._path(BundleObject(number, number, 0)) for number in _missing_numbers(self._live)]
-            made += [self._put_empty(path) for path in missing]
+            made += [self._put_empty(self._path(hole)) for hole in _holes(self._live)]
             self._live, self._directories, self._index = [], {}, BundleIndex()
             self.load()
             return made
@@ -483,10 +483,10 @@ class BundleStore:
         return path
 
 
-def _missing_numbers(live: Iterable[BundleObject]) -> list[int]:
-    missing: list[int] = []
+def _holes(live: Iterable[BundleObject]) -> Iterator[BundleObject]:
+    """A bundle for each run of numbers that no bundle has."""
     end = 0
     for bundle in live:
-        missing += range(end, bundle.first)
+        if bundle.first > end:
+            yield BundleObject(end, bundle.first - 1, 0)
         end = max(end, bundle.last + 1)
-    return missing

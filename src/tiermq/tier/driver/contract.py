@@ -222,14 +222,18 @@ class TierDriver(Protocol):
         """Delete all objects of the segment. Idempotent."""
         ...
 
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+    def replace(
+        self, key: SegmentKey, pieces: Iterable[Buffer], aside: str, *, old_size: int | None = None
+    ) -> str | None:
         """Replace the bytes of a damaged segment; the old ones are kept as `<path>.<aside>`, which no listing shows.
 
         All new bytes are staged before anything changes, so `pieces` may read the same segment; it may be iterated
         more than once. A sealed segment stays sealed, an open one open, a missing one is created. The replacement is
-        atomic for a sealed segment, and for any segment in a directory; an open one in an object store loses its parts
-        before it gets the new one. The caller must be the segment's only writer. Returns the path of the old bytes, or
-        None if there were none. Raises IllegalRange when `pieces` is empty.
+        atomic, but for an open segment in an object store that is damaged or gets another size: it loses its parts
+        before it gets the new one. The caller must be the segment's only writer. `old_size`: what a listing said when
+        the caller made its pieces; a segment of another size belongs to another writer by now, and stays as it is.
+        Returns the path of the old bytes, or None if there were none. Raises SegmentConflict, and IllegalRange when
+        `pieces` is empty.
         """
         ...
 
@@ -321,6 +325,15 @@ def conflict(key: SegmentKey, position: int) -> SegmentConflict:
         f"{key}: expected nothing or the same bytes at position {position}, found other bytes. "
         "Another writer owns this segment: check the epoch in its manifest before writing on."
     )
+
+
+def require_size(key: SegmentKey, found: int, expected: int | None) -> None:
+    """Raises SegmentConflict for a segment that has changed since its replacement was made."""
+    if expected is not None and found != expected:
+        raise SegmentConflict(
+            f"{key}: expected {expected} bytes to replace, found {found}: another writer owns this segment by now. "
+            "Nothing was changed: run the repair again"
+        )
 
 
 def sealed(key: SegmentKey) -> SegmentSealed:
@@ -445,8 +458,10 @@ class ForwardingDriver:
     def delete(self, key: SegmentKey) -> None:
         self.forward("delete", key, lambda: self.inner.delete(key))
 
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
-        return self.forward("replace", key, lambda: self.inner.replace(key, pieces, aside))
+    def replace(
+        self, key: SegmentKey, pieces: Iterable[Buffer], aside: str, *, old_size: int | None = None
+    ) -> str | None:
+        return self.forward("replace", key, lambda: self.inner.replace(key, pieces, aside, old_size=old_size))
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         return iter(self.forward("list_segments", None, lambda: list(self.inner.list_segments(prefix))))

@@ -137,13 +137,16 @@ class MemoryDriver(NoBundles):
         with self._place.lock:
             self._place.segments.pop(key, None)
 
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+    def replace(
+        self, key: SegmentKey, pieces: Iterable[Buffer], aside: str, *, old_size: int | None = None
+    ) -> str | None:
         path = f"{key.path}.{check_aside(aside)}"
         data = bytearray().join(pieces)
         if not data:
             raise no_bytes(key)
         with self._place.lock:
             old = self._place.segments.get(key)
+            contract.require_size(key, 0 if old is None else len(old.data), old_size)
             self._place.segments[key] = _Segment(data, old is not None and old.sealed, self._clock.now_ms())
             if old is None:
                 return None

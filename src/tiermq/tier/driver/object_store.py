@@ -41,7 +41,15 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from tiermq.clock import HOUR_MS, Clock, SystemClock
-from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierError, TierUnavailable
+from tiermq.errors import (
+    CorruptSegment,
+    IllegalRange,
+    ManifestConflict,
+    SegmentConflict,
+    SegmentMissing,
+    TierError,
+    TierUnavailable,
+)
 from tiermq.message.crc import crc32
 from tiermq.tier.driver import contract, part_log
 from tiermq.tier.driver.bundle import BundledRange, BundleObject, Directory, Writing
@@ -631,12 +639,21 @@ class ObjectStoreDriver:
             self.requests.delete([path])
             self.requests.delete([bundled_path(path)] if is_bundled else [])
 
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+    def replace(
+        self, key: SegmentKey, pieces: Iterable[Buffer], aside: str, *, old_size: int | None = None
+    ) -> str | None:
         path = key.path
         kept, staged = f"{path}.{check_aside(aside)}", path + STAGED_SUFFIX
         with self._lock(key):
-            self._stage(key, staged, pieces)
+            size = self._stage(key, staged, pieces)
             self._forget(key)
+            if old_size is not None:
+                sizes = (info.size for info in self.list_segments(path) if info.key == key)
+                try:
+                    contract.require_size(key, next(sizes, 0), old_size)
+                except SegmentConflict:
+                    self.requests.delete([staged])
+                    raise
             found_rows, is_bundled = self._stats(key)
             rows = sorted(found_rows, reverse=True)
             in_bundles = self._keep_ranges(key, kept) if is_bundled else False
@@ -650,6 +667,14 @@ class ObjectStoreDriver:
                 self.requests.delete([part.path(path) for part in rows if part.length])
                 if in_bundles:
                     self._bundles_of(key).cut(self._segment_in_bundles(key), 0)
+            elif self._is_whole(key, rows, size):
+                found = False
+                self._keep_parts(path, kept, rows)
+                made = PartObject(0, size, is_merged=True).path(path)
+                self.requests.copy(staged, made)  # From here on all others are superseded.
+                self.requests.delete([part.path(path) for part in rows if part.path(path) != made])
+                if in_bundles:
+                    self._bundles_of(key).note_floor(self._segment_in_bundles(key), size)
             else:
                 found = False
                 self._keep_parts(path, kept, rows)
@@ -661,12 +686,19 @@ class ObjectStoreDriver:
             self.requests.delete([staged])
         return kept if found else parts_directory(kept) if rows or in_bundles else None
 
-    def _stage(self, key: SegmentKey, staged: str, pieces: Iterable[Buffer]) -> None:
+    def _is_whole(self, key: SegmentKey, rows: Iterable[PartObject], size: int) -> bool:
+        """Whether these parts, and ranges in bundles, are an open segment of that size."""
+        ranges = self._bundles_of(key).ranges(self._segment_in_bundles(key))
+        sound = sound_prefix([*rows, *ranges])
+        return sound.damage is None and sound.log.end == size
+
+    def _stage(self, key: SegmentKey, staged: str, pieces: Iterable[Buffer]) -> int:
         self.requests.upload(staged, (memoryview(piece) for piece in pieces if piece))
         made = self.requests.head(staged)
         if made is None or made.size == 0:
             self.requests.delete([staged])
             raise no_bytes(key)
+        return made.size
 
     def _keep_parts(self, path: str, kept: str, rows: Sequence[PartObject]) -> None:
         """Copy each part separately: they may be inconsistent, and none may be lost."""

@@ -38,6 +38,7 @@ from tiermq.errors import (
     BadTierUrl,
     IllegalRange,
     ManifestConflict,
+    SegmentConflict,
     SegmentMissing,
     TierCredentials,
     TierError,
@@ -372,19 +373,23 @@ class PosixDriver(NoBundles):
             if os.path.isdir(os.path.dirname(path)):
                 self._calls.sync_directory(os.path.dirname(path))
 
-    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+    def replace(
+        self, key: SegmentKey, pieces: Iterable[Buffer], aside: str, *, old_size: int | None = None
+    ) -> str | None:
         kept = f"{key.path}.{check_aside(aside)}"
         path, target = self._path(key), f"{self._root}/{kept}"
         with self._translated("replace", path):
             self._make_directories(os.path.dirname(path))
             size = self._stage(path + PART_SUFFIX, key, pieces)
             try:
-                with locked(path, os.O_RDWR):
+                with locked(path, os.O_RDWR) as descriptor:
+                    _require_size(key, os.fstat(descriptor).st_size, old_size, path + PART_SUFFIX)
                     # A second link to the old bytes, then the new ones over the first: a crash loses neither.
                     if not os.path.exists(target):
                         os.link(path, target)
                     os.replace(path + PART_SUFFIX, path)
             except FileNotFoundError:
+                _require_size(key, 0, old_size, path + PART_SUFFIX)
                 os.replace(path + PART_SUFFIX, path)
                 kept = ""
             self._calls.sync_directory(os.path.dirname(path))
@@ -587,6 +592,14 @@ def _stored(path: str) -> StoredObject | None:
 def _version(data: bytes) -> str:
     """A digest of the content: same bytes, same version."""
     return hashlib.sha256(data).hexdigest()
+
+
+def _require_size(key: SegmentKey, found: int, expected: int | None, staged: str) -> None:
+    try:
+        contract.require_size(key, found, expected)
+    except SegmentConflict:
+        _unlink(staged)
+        raise
 
 
 def _unlink(path: str) -> bool:

@@ -13,6 +13,13 @@ slot is the end of the slots, and the object's size must agree.
 The companion, `<path of the segment>.tiermq.json`, has the facts that the format has no field for (the oldest store
 time, the topics in the file, checksums of its blocks: `block_sums`) and the coverage of the whole index at that moment.
 After the loss of a disk it shows where indexing continues. RocketMQ's files have none.
+Files of jobs carry marks there, under names that readers of coverage ignore:
+
+    "merged_from": [base, …]      the file holds all items of those files, which may be deleted
+    "unregistered": true          the file's job did not finish: its messages do not count as indexed
+    "few_slots": true             the file is small and has fewer slots than files of this tier should have, so that
+                                  RocketMQ, which takes the number of slots from its settings, cannot read it; a merge
+                                  gives its items the right number
 
 The life of one index file, from the first item to the tier.
 
@@ -27,12 +34,14 @@ on gets its answer from wherever the items are: the tier's copy is known before 
 from __future__ import annotations
 
 import enum
+import json
 import math
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tiermq.clock import EVER_MS
 from tiermq.errors import (
@@ -46,7 +55,7 @@ from tiermq.errors import (
 )
 from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.index_coverage import CoverageRecord
+from tiermq.tier.index.index_coverage import CoverageDamaged, CoverageRecord
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
     HEADER_BYTES,
@@ -131,9 +140,48 @@ class SlotFences:
                 self._misses += 1
 
 
+MERGED_FROM = "merged_from"
+UNREGISTERED = "unregistered"
+FEW_SLOTS = "few_slots"
+MARKS = {MERGED_FROM, UNREGISTERED, FEW_SLOTS}
+
+
 def companion_name(key: SegmentKey) -> str:
     """Where the facts about an uploaded index file are kept."""
     return key.path + OBJECT_SUFFIX
+
+
+class Companion(NamedTuple):
+    """What stands beside an index file: the coverage of the whole index, and the marks of a job."""
+
+    record: CoverageRecord
+    marks: Mapping[str, Any]
+
+
+def read_companion(driver: TierDriver, key: SegmentKey) -> Companion | None:
+    """The companion of a file; None if missing or no JSON object. Raises StoreDamaged for one of a newer version."""
+    stored = driver.get_object(companion_name(key))
+    if stored is None:
+        return None
+    try:
+        record = CoverageRecord.decode(bytes(stored.data), companion_name(key))
+    except CoverageDamaged:
+        return None
+    marks = {name: value for name, value in json.loads(bytes(stored.data)).items() if name in MARKS}
+    return Companion(record, marks)
+
+
+def merged_bases(driver: TierDriver, segments: Iterable[Segment]) -> set[int]:
+    """The bases of files whose items are also in one of these, into which a job has merged them: they may be removed
+    at any time, also late, by a job that stood still.
+    """
+    found: set[int] = set()
+    for segment in segments:
+        companion = read_companion(driver, segment.key)
+        bases = None if companion is None else companion.marks.get(MERGED_FROM)
+        if isinstance(bases, list):
+            found.update(base for base in bases if type(base) is int and base < segment.key.base)
+    return found
 
 
 class CompactedIndex:

@@ -19,6 +19,7 @@ Cost: a publication is one GET (of the lease) and one PUT; a reader's look is on
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,9 @@ from tiermq.tier.names import OBJECT_SUFFIX, QueueKey, QueueName, broker_directo
 CHANGES_VERSION = 1
 QUEUES_MAX = 1_000
 REMEDY = "the next job writes it again; until then all manifests are read"
+NOTE_REMEDY = "what its queue has is known by its manifest, which is behind by up to 64 KiB"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +155,21 @@ def decode_note(cluster: str, broker: str, note: str) -> list[Segment]:
         queue = QueueKey(cluster, broker, text_field(body, "topic"), natural_field(body, "queue"))
         return [decode_segment(queue, item) for item in items_field(body, "segments")]
     except (ValueError, TypeError, LookupError) as error:
-        refuse_document("a note in a bundle", f"a body that is none ({type(error).__name__}: {error})", REMEDY)
+        refuse_document("a note in a bundle", f"a body that is none ({type(error).__name__}: {error})", NOTE_REMEDY)
 
 
 def take_notes(metadata: MetadataStore, cluster: str, broker: str, notes: Iterable[str]) -> None:
-    """Let segments that the metadata know grow to what notes have of them. One that was created again is another."""
+    """Let segments that the metadata know grow to what notes have of them. One that was created again is another.
+
+    A note that cannot be read is logged: its queue is known by its manifest, and all others are followed.
+    """
     for note in notes:
-        sizes = []
-        for new in decode_note(cluster, broker, note):
+        sizes, rows = [], list[Segment]()
+        try:
+            rows = decode_note(cluster, broker, note)
+        except CorruptManifest as error:
+            _log.error("%s", error)
+        for new in rows:
             row = metadata.segment(new.key)
             if row is not None and row.created_ms == new.created_ms and row.size < new.size:
                 sizes.append(

@@ -268,7 +268,8 @@ def apply_patches(
             by_base.setdefault(_owner(piece.lost.start, infos, rows), []).append(piece)
     for base, pieces in sorted(by_base.items()):
         key = facts.key.segment(SegmentType.COMMIT_LOG, base)
-        aside_path = driver.replace(key, PatchedSegment(driver, key, infos.get(base), pieces), aside)
+        patched, old_size = PatchedSegment(driver, key, infos.get(base), pieces), _size_of(infos.get(base))
+        aside_path = driver.replace(key, patched, aside, old_size=old_size)
         row = rows.get(base)
         if row is not None and row.status is SegmentStatus.SEALED and not driver.is_sealed(key):
             driver.seal(key)
@@ -438,15 +439,20 @@ def write_segments(
 ) -> list[str]:
     """Replace the segments; what was kept aside of them."""
     rows = {row.key.base: row for row in facts.rows_of(SegmentType.CONSUME_QUEUE)}
+    infos = {info.key.base: info for info in facts.units}
     kept = []
     for base, data in changed:
         key = facts.key.segment(SegmentType.CONSUME_QUEUE, base)
-        path = driver.replace(key, [data], aside)
+        path = driver.replace(key, [data], aside, old_size=_size_of(infos.get(base)))
         kept += [path] if path else []
         row = rows.get(base)
         if row is not None and row.status is SegmentStatus.SEALED and not driver.is_sealed(key):
             driver.seal(key)
     return kept
+
+
+def _size_of(info: SegmentInfo | None) -> int:
+    return 0 if info is None else info.size
 
 
 def describe_offsets(offsets: Sequence[int]) -> str:
