@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -77,6 +79,20 @@ def test_topics_spread_over_brokers_that_are_started_again_when_they_die(tmp_pat
         served.start()
         served.kill()  # The kernel ends what it has started.
         until(lambda: all(map(is_free, stores)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a process namespace")
+def test_process_1_of_a_container_runs_brokers_until_it_gets_a_signal(tmp_path: Path) -> None:
+    words = ["serve", str(tmp_path), "--brokers", "2", "--name", "b", *FREE, "--json"]
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "tiermq.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as container:
+        assert container.stdout is not None
+        assert json.loads(container.stdout.readline())["event"] == "ready"
+        [inside] = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()
+        for number, events in ((signal.SIGHUP, ["reloaded"]), (signal.SIGTERM, ["ending", "ended"])):
+            os.kill(int(inside), number)
+            assert [json.loads(container.stdout.readline())["event"] for _ in events] == events
+    assert container.returncode == 0
 
 
 def test_one_console_shows_all_brokers_their_stores_and_their_tier(tmp_path: Path) -> None:

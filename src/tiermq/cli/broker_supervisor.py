@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,7 @@ class _BrokerProcess(Service):
 
     def run_once(self) -> float:
         """Run the process until it ends. Seconds until it is started again."""
+        end_with_this = partial(_end_with, os.getpid(), ctypes.CDLL(None).prctl)  # Found here: a fork cannot load.
         with self._owner.changed:
             if self._owner.is_ending:
                 return 0.0
@@ -198,7 +200,7 @@ class _BrokerProcess(Service):
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with_this,
                 env=environment,
             )
         assert process.stdout is not None
@@ -233,8 +235,10 @@ class _BrokerProcess(Service):
             self._process.send_signal(number)
 
 
-def _die_with_parent() -> None:
+def _end_with(supervisor: int, prctl: Callable[[int, int], int]) -> None:
     """Between fork and exec: the kernel sends SIGTERM when the thread that started this process ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == 1:  # It died before.
-        os.kill(os.getpid(), signal.SIGTERM)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # The supervisor ended before. In a container it may be process 1. No signal: until exec they are the supervisor's,
+    # whose handler writes to a socket that both have.
+    if os.getppid() != supervisor:
+        os._exit(128 + signal.SIGTERM)
