@@ -81,6 +81,26 @@ def test_topics_spread_over_brokers_that_are_started_again_when_they_die(tmp_pat
         until(lambda: all(map(is_free, stores)))
 
 
+def test_brokers_serve_while_one_cannot_start_and_it_joins_them_when_it_can(tmp_path: Path) -> None:
+    """Its disk may be full, or its store damaged: the messages of the others are there."""
+    (store := tmp_path / "stores" / "1").mkdir(parents=True)
+    lock = StoreLock(str(store / "lock"))
+    words = ["--brokers", "2", *FREE, "--console", "--console-port", "0"]
+    with ServerProcess("serve", tmp_path / "stores", {"broker_name": "b"}, words) as served:
+        assert [each["name"] for each in served.ready["brokers"]] == ["b-0"]
+        home = served.ready["nameServer"]
+        run(home, "topic", "create", "T", "--queues", "1")
+        run(home, "produce", "T", "kept")
+        browser = Browser(int(served.ready["console"].rsplit(":", 1)[1].rstrip("/")))
+        until(lambda: [row["messages"] for row in browser.api("topic.list")["topics"]] == [1])
+        assert served.event() == {"event": "lost", "name": "b-1", "exitCode": 2}
+        lock.release()
+        while (event := served.event())["event"] == "lost":
+            pass
+        assert event == {"event": "restarted", "name": "b-1"}
+        assert run(home, "topic", "create", "U")[0].endswith(" at b-0, b-1")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a process namespace")
 def test_process_1_of_a_container_runs_brokers_until_it_gets_a_signal(tmp_path: Path) -> None:
     words = ["serve", str(tmp_path), "--brokers", "2", "--name", "b", *FREE, "--json"]

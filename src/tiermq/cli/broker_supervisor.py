@@ -5,7 +5,8 @@
        └── tiermq serve DIR/1 --name NAME-1 --port P+10
 
 A broker uses little more than one core; N of them use N. Topics spread over them as over machines. A broker that ends
-by itself is started again. Brokers get SIGTERM when the supervisor dies, however it dies.
+by itself, or that cannot start while another one can, is started again. Brokers get SIGTERM when the supervisor dies,
+however it dies.
 
 Threads: one per broker starts its process, reads its events and starts it again; the supervisor's lock guards what
 they share.
@@ -119,17 +120,23 @@ class BrokerSupervisor:
         self.messages_left = self.queues_left = 0
 
     def start(self) -> list[dict[str, Any]]:
-        """Start all, and return the values of their ready lines. Raises BadConfig when one cannot start."""
+        """Start all, and return the ready lines' values of those that run. Raises BadConfig when none can start."""
         for each in self._brokers:
             each.start()
         with self.changed:
             self.changed.wait_for(lambda: all(each.ready or each.exit_code is not None for each in self._brokers))
-            failed = [each for each in self._brokers if not each.ready]
-            self.has_started = not failed
-        if failed:
+            ready = [each.ready for each in self._brokers if each.ready]
+        if not ready:
             self.stop()
-            raise BadConfig(f"{' and '.join(each.name for each in failed)}: expected to start, found the error above")
-        return [each.ready for each in self._brokers]
+            names = " and ".join(each.name for each in self._brokers)
+            raise BadConfig(f"{names}: expected to start, found the error above")
+        return ready
+
+    def keep_running(self) -> None:
+        """Called when the start was announced: from now on brokers that have ended are started again."""
+        with self.changed:
+            self.has_started = True
+            self.changed.notify_all()
 
     def hang_up(self) -> None:
         """Let every broker read accounts and certificates again."""
@@ -139,6 +146,7 @@ class BrokerSupervisor:
         """End all brokers cleanly, at the same time."""
         with self.changed:
             self.is_ending = True
+            self.changed.notify_all()
         self._signal(signal.SIGTERM)
         for each in self._brokers:
             each.stop()
@@ -153,7 +161,7 @@ class BrokerSupervisor:
         kind = event.get("event")
         with self.changed:
             if kind == "ready":
-                is_again, broker.ready = bool(broker.ready), {**event, "processId": broker.process_id}
+                is_again, broker.ready = self.has_started, {**event, "processId": broker.process_id}
                 self.changed.notify_all()
             elif kind == "ended":
                 left = event.get("notUploaded", {})
@@ -166,7 +174,8 @@ class BrokerSupervisor:
         """On a broker's thread: its process has ended. Whether to start another."""
         with self.changed:
             self.changed.notify_all()
-            goes_on = self.has_started and not self.is_ending
+            self.changed.wait_for(lambda: self.has_started or self.is_ending)
+            goes_on = not self.is_ending
         if goes_on:
             words = f"{broker.name} ended by itself, exit code {broker.exit_code}; starting it again"
             self._announce(words, {"event": "lost", "name": broker.name, "exitCode": broker.exit_code})
