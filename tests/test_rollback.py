@@ -149,8 +149,9 @@ def test_replicas_are_upgraded_and_rolled_back_one_after_the_other_while_message
             name: EarlierProcess(program, tmp_path / name, [*words, "--port", str(present[name].port)], settings)
             for name in "ab"
         }
-        for each in (*present.values(), *earlier.values()):
-            ending.callback(each.terminate)
+        for name in "ab":
+            ending.callback(present[name].terminate)
+            ending.callback(earlier[name].terminate)
 
         def address(name: str) -> str:
             return f"127.0.0.1:{present[name].port}"
