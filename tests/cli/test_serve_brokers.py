@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -113,6 +114,19 @@ def test_process_1_of_a_container_runs_brokers_until_it_gets_a_signal(tmp_path: 
             os.kill(int(inside), number)
             assert [json.loads(container.stdout.readline())["event"] for _ in events] == events
     assert container.returncode == 0
+
+
+def test_brokers_that_get_the_signal_of_their_whole_group_are_not_taken_for_lost(tmp_path: Path) -> None:
+    words = ["--brokers", "2", *FREE, "--console", "--console-port", "0"]
+    with ServerProcess("serve", tmp_path / "stores", {"broker_name": "b"}, words) as served:
+        assert served.process is not None
+        served.process.terminate()
+        assert served.event() == {"event": "ending"}
+        for each in served.ready["brokers"]:
+            with contextlib.suppress(ProcessLookupError):  # The supervisor's signal has ended it.
+                os.kill(each["processId"], signal.SIGTERM)
+        assert served.event()["event"] == "ended"
+        assert served.process.wait() == 0
 
 
 def test_one_console_shows_all_brokers_their_stores_and_their_tier(tmp_path: Path) -> None:

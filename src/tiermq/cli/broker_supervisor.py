@@ -140,21 +140,25 @@ class BrokerSupervisor:
 
     def hang_up(self) -> None:
         """Let every broker read accounts and certificates again."""
-        self._signal(signal.SIGHUP)
+        with self._lock:
+            for each in self._brokers:
+                each.signal(signal.SIGHUP)
+
+    def ask_to_stop(self) -> None:
+        """Let all brokers end cleanly. Once: a second SIGTERM would end them at once."""
+        with self.changed:
+            if self.is_ending:
+                return
+            self.is_ending = True
+            self.changed.notify_all()
+            for each in self._brokers:
+                each.signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """End all brokers cleanly, at the same time."""
-        with self.changed:
-            self.is_ending = True
-            self.changed.notify_all()
-        self._signal(signal.SIGTERM)
+        self.ask_to_stop()
         for each in self._brokers:
             each.stop()
-
-    def _signal(self, number: int) -> None:
-        with self._lock:
-            for each in self._brokers:
-                each.signal(number)
 
     def on_event(self, broker: _BrokerProcess, event: dict[str, Any]) -> None:
         """On a broker's thread."""

@@ -330,6 +330,7 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         reload_security(servers, acl, as_json)
 
     ending.wait(on_hangup=reload, acl=acl, servers=lambda: servers)
+    supervisor.ask_to_stop()  # Before the console ends: who signals the whole group has signalled the brokers, too.
     say_event(as_json, "brokers ending", event="ending")
     running.close()
     left = {"messages": supervisor.messages_left, "queues": supervisor.queues_left}
