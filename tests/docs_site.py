@@ -2,11 +2,13 @@
 
 The navigation is the table of docs/README.md, whose first column names the section. Pages outside of docs/
 (ARCHITECTURE.md, CHANGELOG.md, …) are in the site, and links to them lead there. Links to other files of a checkout
-(sources, a compose file) are shown as the file's name: they lead nowhere in a site.
+(sources, a compose file) are shown as the file's name: they lead nowhere in a site. The page of the last campaign gets
+a picture of its table.
 """
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections.abc import Iterator
@@ -24,6 +26,12 @@ OUTSIDE = ("ARCHITECTURE.md", "deploy/README.md", *PROJECT)
 """Pages of the checkout that are not below docs/."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+_PART = re.compile(
+    r"^\| .*?\(`([\w-]+)`[^|]*\) \| [\d,]+ \| [\d.]+ \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE
+)
+LABEL, BAR, LINE = 185, 620, 26
+"""Of the campaign's picture, in its own units: width of names, of the longest bar, height of a line."""
 _ROW = re.compile(r"^\| *([\w ]*?) *\| *(\[.*?) *\|", re.MULTILINE)
 
 
@@ -77,7 +85,39 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for fence in _FENCE.finditer(markdown):
         parts += [_LINK.sub(moved, markdown[at : fence.start()]), fence[0]]
         at = fence.end()
-    return "".join([*parts, _LINK.sub(moved, markdown[at:])])
+    made = "".join([*parts, _LINK.sub(moved, markdown[at:])])
+    if source == "docs/campaign/last.md":
+        made = made.replace("\n| part |", f"\n{campaign_picture(made)}\n\n| part |", 1)
+    return made
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A bar in the code of a cell is escaped for GitHub's tables; Python's Markdown keeps the backslash."""
+    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
+
+
+def campaign_picture(markdown: str) -> str:
+    """Faults and attacks, and messages checked, of each part: two bars, by the logarithm."""
+    rows = [(name, [int(each.replace(",", "")) for each in counts]) for name, *counts in _PART.findall(markdown)]
+    parts = [(name, attacks, checked, broken) for name, (attacks, checked, broken) in rows]
+    most = math.log10(1 + max(max(attacks, checked) for _, attacks, checked, _ in parts))
+    lines = []
+    for number, (name, attacks, checked, broken) in enumerate(parts):
+        top = number * LINE
+        lines.append(f'<text x="{LABEL - 8}" y="{top + 15}" text-anchor="end">{name}</text>')
+        for offset, count, kind in ((3, attacks, "#d98c00"), (12, checked, "#2a78d6")):
+            width = BAR * math.log10(1 + count) / most
+            lines.append(f'<rect x="{LABEL}" y="{top + offset}" width="{width:.1f}" height="8" fill="{kind}"/>')
+            lines.append(f'<text x="{LABEL + width + 4:.1f}" y="{top + offset + 8}" class="n">{count:,}</text>')
+        if broken:
+            lines.append(f'<text x="{LABEL + BAR + 80}" y="{top + 15}" fill="#d03030">{broken} broken</text>')
+    return (
+        '<div style="overflow-x:auto"><svg role="img" aria-label="Faults and messages checked of each part" '
+        f'viewBox="0 0 {LABEL + BAR + 150} {len(parts) * LINE}" style="min-width:28rem" fill="currentColor" '
+        'font-size="13"><style>.n{font-size:9px;opacity:.7}</style>' + "".join(lines) + "</svg></div>\n"
+        '<p>Above, of each part: <span style="color:#d98c00">faults and attacks</span>, '
+        '<span style="color:#2a78d6">messages checked</span>; bars by the logarithm.</p>'
+    )
 
 
 def _pages(path: str) -> Iterator[str]:

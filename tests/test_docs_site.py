@@ -98,6 +98,23 @@ def test_the_search_finds_words_of_pages_and_of_docstrings(site: Path) -> None:
         assert any(row["location"].startswith(address) and word in row["text"] + row["title"] for row in rows), word
 
 
+def test_signatures_in_tables_have_no_escapes(site: Path) -> None:
+    text = (site / "api" / "index.html").read_text(encoding="utf-8")
+    assert "str | os.PathLike[str]" in text
+    assert [
+        path for path in site.rglob("*.html") if "\\|" in "".join(re.findall(r"<td.*?</td>", path.read_text()))
+    ] == []
+
+
+def test_the_last_campaign_has_a_picture_with_each_part_of_its_table(site: Path) -> None:
+    text = (site / "campaign" / "last" / "index.html").read_text(encoding="utf-8")
+    [picture] = re.findall(r'<svg role="img".*?</svg>', text, re.DOTALL)
+    named = re.findall(r'text-anchor="end">([\w-]+)<', picture)
+    reported = json.loads((ROOT / "docs" / "campaign" / "last.json").read_text(encoding="utf-8"))
+    assert named == [part["name"] for part in reported["parts"]]
+    assert picture.count("<rect") == 2 * len(named)
+
+
 def test_pictures_of_measurements_and_of_the_console_are_in_it(site: Path, pages: dict[Path, _Page]) -> None:
     compare = pages[site / "benchmarks" / "compare" / "index.html"]
     assert len([url for url in compare.fetched if url.endswith(".png") and "favicon" not in url]) > 5

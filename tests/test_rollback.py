@@ -14,16 +14,18 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli.standbys import FAST, Sending, messages, replicas
 from golden.tiermq_corpus import TIMER_FREE, body, corpora, opened, run, settings_of, tier_of
 from servers.loopback import free_ports
 from servers.serving import SIZES, Serving
 from test_upgrade import STORES, WAITED, check_all, clean
+from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,21 +58,42 @@ class EarlierProgram:
     @contextmanager
     def serving(self, store: Path, tier: str, settings: dict[str, object]) -> Iterator[str]:
         """Its broker on a store; the address of its name server. It must end in order."""
-        config = store.with_name("earlier.toml")
+        port, names = map(str, free_ports(2))
+        process = EarlierProcess(self, store, ["--tier", tier, "--port", port, "--namesrv-port", names], settings)
+        process.start()
+        try:
+            yield str(process.ready["nameServer"])
+        finally:
+            process.terminate()
+
+    def started(self, words: list[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tiermq.cli", *words, "--json"]
+        return subprocess.Popen(command, env=self._environment, stdout=subprocess.PIPE, text=True)
+
+
+class EarlierProcess:
+    """`serve` of an earlier program, as `Serving` is of this one."""
+
+    def __init__(self, program: EarlierProgram, store: Path, words: list[str], settings: dict[str, object]) -> None:
+        config = store.with_name(f"{store.name}.earlier.toml")
         values = {**SIZES, "bind_address": "127.0.0.1", "broker_name": "b1", **settings}
         config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-        port, names = map(str, free_ports(2))
-        words = ["serve", str(store), "-c", str(config), "--tier", tier, "--port", port, "--namesrv-port", names]
-        command = [sys.executable, "-m", "tiermq.cli", *words, "--json"]
-        with subprocess.Popen(command, env=self._environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            try:
-                ready: dict[str, Any] = json.loads(process.stdout.readline())
-                yield str(ready["nameServer"])
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.stdout.read()
-        assert process.returncode == 0
+        self._program, self._words = program, ["serve", str(store), "-c", str(config), *words]
+        self._process: subprocess.Popen[str] | None = None
+        self.ready: dict[str, Any] = {}
+
+    def start(self) -> None:
+        self._process = self._program.started(self._words)
+        assert self._process.stdout is not None
+        self.ready = json.loads(self._process.stdout.readline())
+
+    def terminate(self) -> None:
+        """It must end in order."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+            assert process.returncode == 0
 
 
 @pytest.mark.parametrize("corpus", EARLIER, ids=[each.name for each in EARLIER])
@@ -109,3 +132,53 @@ def test_an_earlier_program_goes_on_where_this_one_ended(tmp_path: Path, corpus:
     with earlier.serving(tmp_path / "restored", tier, {**settings_of(kind), **TIMER_FREE}) as name_server:
         shown = earlier.run("consume", "orders", "--bodies", "--from", "first", "--namesrv", name_server)
         assert sorted(set(shown.splitlines()) - WAITED.keys()) == sorted([*wanted, "of the earlier"])
+
+
+@pytest.mark.parametrize("corpus", EARLIER, ids=[each.name for each in EARLIER])
+def test_replicas_are_upgraded_and_rolled_back_one_after_the_other_while_messages_are_sent(
+    tmp_path: Path, corpus: Path
+) -> None:
+    """As docs/upgrade.md says: a replica, then the master hands over, then the other; both versions are in one set."""
+    program = EarlierProgram(EARLIER[corpus], tmp_path / "program")
+    place = ("--tier", (tmp_path / "tier").as_uri())
+    with replicas(tmp_path, *place) as of, ExitStack() as ending:
+        words = ["--namesrv", of.name_server, "--standby", *place]
+        settings = {**FAST, **TIMER_FREE}
+        present = {name: Serving(tmp_path / name, *words, **settings) for name in "ab"}
+        earlier = {
+            name: EarlierProcess(program, tmp_path / name, [*words, "--port", str(present[name].port)], settings)
+            for name in "ab"
+        }
+        for name in "ab":
+            ending.callback(present[name].terminate)
+            ending.callback(earlier[name].terminate)
+
+        def address(name: str) -> str:
+            return f"127.0.0.1:{present[name].port}"
+
+        def is_whole(master: str) -> bool:
+            return of.master() == address(master) and len(of.in_sync(present[master])) == 2
+
+        earlier["a"].start()
+        until(lambda: of.is_master(present["a"]))
+        earlier["b"].start()
+        until(lambda: is_whole("a"))
+        with Sending(of) as producer:
+            for before, after in ((earlier, present), (present, earlier)):
+                producer.more()
+                before["b"].terminate()
+                after["b"].start()
+                until(lambda: is_whole("a"))
+                producer.more()
+                of.run("broker", "demote", address("a"))
+                until(lambda: is_whole("b"))
+                producer.more()
+                before["a"].terminate()
+                after["a"].start()
+                until(lambda: is_whole("b"))
+                producer.more()
+                of.run("broker", "demote", address("b"))
+                until(lambda: is_whole("a"))
+        assert producer.conflicts == []
+        found = messages(address("a"))
+        assert {offset: found.get(offset) for offset in producer.acknowledged} == producer.acknowledged

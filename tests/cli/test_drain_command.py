@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.consuming import Peer
 from cli.standbys import replicas
 from cli.test_restore_tables import World
 from cli.wire_commands import Shell, shell
@@ -41,13 +42,16 @@ def test_everything_of_a_drained_broker_comes_back_without_its_disk(world: World
     with world.serving():
         world.fill()
         found = left_by(world, "b1")
-        assert found["left"] == ["not consumed: 1 messages of orders by audit"]
+        assert found["left"] == ["not consumed: 5 messages of orders by audit"]  # Four of a queue without an offset.
         assert found["notUploaded"] == {"queues": 0, "messages": 0, "stopped": 0}
         shown = world.run("broker", "drain", "b1", "--timeout", "0", code=1)
-        assert shown.stdout == "b1: not drained:\n  not consumed: 1 messages of orders by audit\n"
+        assert shown.stdout == "b1: not drained:\n  not consumed: 5 messages of orders by audit\n"
         refused = world.run("produce", "orders", "late", code=1)
         assert "found only queues to read" in refused.output
         assert world.bodies(1, "orders", "--group", "audit", "--queue", "0") == ["zero-3"]
+        assert world.bodies(4, "orders", "--group", "audit", "--queue", "1", "--from", "first") == [
+            f"one-{number}" for number in range(4)
+        ]
         shown = world.run("broker", "drain", "b1")
         assert shown.stdout == (f"b1: drained: {world.tier} has every message, compared byte for byte; stop it now\n")
     world.lose_disk()
@@ -75,6 +79,18 @@ def test_name_servers_show_a_drained_broker_as_readable_only_and_a_cancel_opens_
         until(writable)
         world.run("produce", "orders", "again", "--queue", "2")
         assert world.bodies(1, "orders", "--group", "again", "--queue", "2", "--from", "first") == ["again"]
+
+
+def test_a_drain_waits_for_a_connected_group_that_has_committed_nothing(tmp_path: Path) -> None:
+    """But for members of a broadcasting group, which keep their offsets themselves: the broker does not know them."""
+    with shell(tmp_path, tier=(tmp_path / "tier").as_uri()) as at:
+        at.broker.send("orders", b"unread")
+        with Peer(at.broker.broker) as member:
+            member.join("audit", topic="orders")
+            assert left_by(at, "broker-a")["left"] == ["not consumed: 1 messages of orders by audit"]
+        with Peer(at.broker.broker) as member:
+            member.join("audit", topic="orders", model="BROADCASTING")
+            assert drained(at, "broker-a")["left"] == []
 
 
 def test_a_drain_waits_for_what_the_broker_delivers_later_and_takes_it_along(tmp_path: Path) -> None:

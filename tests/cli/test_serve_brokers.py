@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -77,6 +80,53 @@ def test_topics_spread_over_brokers_that_are_started_again_when_they_die(tmp_pat
         served.start()
         served.kill()  # The kernel ends what it has started.
         until(lambda: all(map(is_free, stores)))
+
+
+def test_brokers_serve_while_one_cannot_start_and_it_joins_them_when_it_can(tmp_path: Path) -> None:
+    """Its disk may be full, or its store damaged: the messages of the others are there."""
+    (store := tmp_path / "stores" / "1").mkdir(parents=True)
+    lock = StoreLock(str(store / "lock"))
+    words = ["--brokers", "2", *FREE, "--console", "--console-port", "0"]
+    with ServerProcess("serve", tmp_path / "stores", {"broker_name": "b"}, words) as served:
+        assert [each["name"] for each in served.ready["brokers"]] == ["b-0"]
+        home = served.ready["nameServer"]
+        run(home, "topic", "create", "T", "--queues", "1")
+        run(home, "produce", "T", "kept")
+        browser = Browser(int(served.ready["console"].rsplit(":", 1)[1].rstrip("/")))
+        until(lambda: [row["messages"] for row in browser.api("topic.list")["topics"]] == [1])
+        assert served.event() == {"event": "lost", "name": "b-1", "exitCode": 2}
+        lock.release()
+        while (event := served.event())["event"] == "lost":
+            pass
+        assert event == {"event": "restarted", "name": "b-1"}
+        assert run(home, "topic", "create", "U")[0].endswith(" at b-0, b-1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a process namespace")
+def test_process_1_of_a_container_runs_brokers_until_it_gets_a_signal(tmp_path: Path) -> None:
+    words = ["serve", str(tmp_path), "--brokers", "2", "--name", "b", *FREE, "--json"]
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "tiermq.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as container:
+        assert container.stdout is not None
+        assert json.loads(container.stdout.readline())["event"] == "ready"
+        [inside] = Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()
+        for number, events in ((signal.SIGHUP, ["reloaded"]), (signal.SIGTERM, ["ending", "ended"])):
+            os.kill(int(inside), number)
+            assert [json.loads(container.stdout.readline())["event"] for _ in events] == events
+    assert container.returncode == 0
+
+
+def test_brokers_that_get_the_signal_of_their_whole_group_are_not_taken_for_lost(tmp_path: Path) -> None:
+    words = ["--brokers", "2", *FREE, "--console", "--console-port", "0"]
+    with ServerProcess("serve", tmp_path / "stores", {"broker_name": "b"}, words) as served:
+        assert served.process is not None
+        served.process.terminate()
+        assert served.event() == {"event": "ending"}
+        for each in served.ready["brokers"]:
+            with contextlib.suppress(ProcessLookupError):  # The supervisor's signal has ended it.
+                os.kill(each["processId"], signal.SIGTERM)
+        assert served.event()["event"] == "ended"
+        assert served.process.wait() == 0
 
 
 def test_one_console_shows_all_brokers_their_stores_and_their_tier(tmp_path: Path) -> None:

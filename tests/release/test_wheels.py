@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from release.wheels import SMOKE, SUPPORTED, bill_of_materials, build_sdist, build_wheel, installed, pythons, repaired
+from release.wheels import (
+    SMOKE,
+    SUPPORTED,
+    bill_of_materials,
+    build_sdist,
+    build_wheel,
+    installed,
+    pythons,
+    repaired,
+    tracked,
+)
 from tiermq import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels"), pytest.mark.timeout(0)]  # Wheels are compiled.
@@ -38,6 +48,14 @@ def test_the_sdist_has_what_builds_tests_and_documents_it(sdist: Path) -> None:
     assert {"LICENSE", "NOTICE", "dev.py", "constraints.txt", "setup.py", "mkdocs.yml", "docs/README.md"} <= names
     assert {"native/compiled.pyx", "tests/conftest.py", "campaign/__main__.py", "benchmarks/__main__.py"} <= names
     assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
+
+
+def test_what_git_does_not_have_is_not_released(tmp_path: Path) -> None:
+    for name in ("compose.yaml", ".env"):
+        (tmp_path / name).write_text("x")
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    subprocess.run(["git", "-C", tmp_path, "add", "compose.yaml"], check=True)
+    assert tracked(tmp_path) == ["compose.yaml"]
 
 
 @COMPILER

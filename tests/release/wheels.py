@@ -31,13 +31,17 @@ def build_sdist(into: Path) -> Path:
     # In a copy, so that neither build/ nor what an earlier build left in *.egg-info gets into it.
     with tempfile.TemporaryDirectory(prefix="tiermq-sdist-") as folder:
         copy = Path(folder) / "checkout"
-        listed = run("git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-        for name in filter(None, listed):
+        for name in tracked(ROOT):
             if (source := ROOT / name).is_file():
                 (target := copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, target)
         run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", into, copy)
     return newest(into, "tiermq-*.tar.gz")
+
+
+def tracked(checkout: Path) -> list[str]:
+    """What git has of a checkout: whatever else lies there (credentials beside a compose file) is not released."""
+    return [name for name in run("git", "-C", checkout, "ls-files", "-z").split("\0") if name]
 
 
 def build_wheel(sdist: Path, into: Path, python: Path | str = sys.executable) -> Path:

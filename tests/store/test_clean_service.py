@@ -12,8 +12,8 @@ from simulation.simulated_files import SimulatedFileAccess
 from small_store import ROOT, bodies, numbered, on_simulation, put_all
 from tiermq import GetStatus, Message, PutStatus
 from tiermq.config import StoreConfig
-from tiermq.errors import StoreClosed
-from tiermq.store.clean_service import MANUAL_RUNS, Urgency, urgency_of
+from tiermq.errors import DiskFull, StoreClosed
+from tiermq.store.clean_service import FULL_LOG_REST_MS, MANUAL_RUNS, Urgency, urgency_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.running_flags import Flag
 
@@ -388,3 +388,16 @@ def test_a_flag_that_others_set_stays_when_the_disk_has_room_again(disk: DiskOf,
         clean(store)
         assert store.status()["flags"] == ["NOT_WRITEABLE"]
         assert not store.put(Message("T", b"x")).ok
+
+
+def test_a_full_disk_is_logged_once_a_minute_however_many_puts_find_it(
+    disk: DiskOf, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with filled(disk, clock, 1) as store:
+        for _ in range(3):
+            for _ in range(100):
+                store._parts.log.on_disk_full(DiskFull("no room"))
+            clock.advance_ms(FULL_LOG_REST_MS)
+    assert [record.message for record in caplog.records if "no room" in record.message] == [
+        "a put found the disk full: no room"
+    ] * 3

@@ -5,7 +5,8 @@
        └── tiermq serve DIR/1 --name NAME-1 --port P+10
 
 A broker uses little more than one core; N of them use N. Topics spread over them as over machines. A broker that ends
-by itself is started again. Brokers get SIGTERM when the supervisor dies, however it dies.
+by itself, or that cannot start while another one can, is started again. Brokers get SIGTERM when the supervisor dies,
+however it dies.
 
 Threads: one per broker starts its process, reads its events and starts it again; the supervisor's lock guards what
 they share.
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,41 +120,52 @@ class BrokerSupervisor:
         self.messages_left = self.queues_left = 0
 
     def start(self) -> list[dict[str, Any]]:
-        """Start all, and return the values of their ready lines. Raises BadConfig when one cannot start."""
+        """Start all, and return the ready lines' values of those that run. Raises BadConfig when none can start."""
         for each in self._brokers:
             each.start()
         with self.changed:
             self.changed.wait_for(lambda: all(each.ready or each.exit_code is not None for each in self._brokers))
-            failed = [each for each in self._brokers if not each.ready]
-            self.has_started = not failed
-        if failed:
+            ready = [each.ready for each in self._brokers if each.ready]
+        if not ready:
             self.stop()
-            raise BadConfig(f"{' and '.join(each.name for each in failed)}: expected to start, found the error above")
-        return [each.ready for each in self._brokers]
+            names = " and ".join(each.name for each in self._brokers)
+            raise BadConfig(f"{names}: expected to start, found the error above")
+        return ready
+
+    def keep_running(self) -> None:
+        """Called when the start was announced: from now on brokers that have ended are started again."""
+        with self.changed:
+            self.has_started = True
+            self.changed.notify_all()
 
     def hang_up(self) -> None:
         """Let every broker read accounts and certificates again."""
-        self._signal(signal.SIGHUP)
+        with self._lock:
+            for each in self._brokers:
+                each.signal(signal.SIGHUP)
+
+    def ask_to_stop(self) -> None:
+        """Let all brokers end cleanly. Once: a second SIGTERM would end them at once."""
+        with self.changed:
+            if self.is_ending:
+                return
+            self.is_ending = True
+            self.changed.notify_all()
+            for each in self._brokers:
+                each.signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """End all brokers cleanly, at the same time."""
-        with self.changed:
-            self.is_ending = True
-        self._signal(signal.SIGTERM)
+        self.ask_to_stop()
         for each in self._brokers:
             each.stop()
-
-    def _signal(self, number: int) -> None:
-        with self._lock:
-            for each in self._brokers:
-                each.signal(number)
 
     def on_event(self, broker: _BrokerProcess, event: dict[str, Any]) -> None:
         """On a broker's thread."""
         kind = event.get("event")
         with self.changed:
             if kind == "ready":
-                is_again, broker.ready = bool(broker.ready), {**event, "processId": broker.process_id}
+                is_again, broker.ready = self.has_started, {**event, "processId": broker.process_id}
                 self.changed.notify_all()
             elif kind == "ended":
                 left = event.get("notUploaded", {})
@@ -165,7 +178,8 @@ class BrokerSupervisor:
         """On a broker's thread: its process has ended. Whether to start another."""
         with self.changed:
             self.changed.notify_all()
-            goes_on = self.has_started and not self.is_ending
+            self.changed.wait_for(lambda: self.has_started or self.is_ending)
+            goes_on = not self.is_ending
         if goes_on:
             words = f"{broker.name} ended by itself, exit code {broker.exit_code}; starting it again"
             self._announce(words, {"event": "lost", "name": broker.name, "exitCode": broker.exit_code})
@@ -187,6 +201,7 @@ class _BrokerProcess(Service):
 
     def run_once(self) -> float:
         """Run the process until it ends. Seconds until it is started again."""
+        end_with_this = partial(_end_with, os.getpid(), ctypes.CDLL(None).prctl)  # Found here: a fork cannot load.
         with self._owner.changed:
             if self._owner.is_ending:
                 return 0.0
@@ -198,7 +213,7 @@ class _BrokerProcess(Service):
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with_this,
                 env=environment,
             )
         assert process.stdout is not None
@@ -233,8 +248,10 @@ class _BrokerProcess(Service):
             self._process.send_signal(number)
 
 
-def _die_with_parent() -> None:
+def _end_with(supervisor: int, prctl: Callable[[int, int], int]) -> None:
     """Between fork and exec: the kernel sends SIGTERM when the thread that started this process ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == 1:  # It died before.
-        os.kill(os.getpid(), signal.SIGTERM)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # The supervisor ended before. In a container it may be process 1. No signal: until exec they are the supervisor's,
+    # whose handler writes to a socket that both have.
+    if os.getppid() != supervisor:
+        os._exit(128 + signal.SIGTERM)

@@ -304,14 +304,15 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     supervisor = BrokerSupervisor(commands, lambda words, values: say_event(as_json, words, **values))
     running.callback(supervisor.stop)
     brokers = supervisor.start()
-    tier = brokers[0]["tier"]
+    tier, count = brokers[0]["tier"], options["brokers"]
     stores = [StorePlace(each["store"], config.broker_cluster_name, each["name"]) for each in brokers]
     console = _console(options, security, acl, named_by, tier, stores, running)
     words = ", ".join(f"{each['name']} at {each['address']}" for each in brokers)
     is_open = security.is_open(config.bind_address)
     say_event(
         as_json,
-        f"{len(brokers)} brokers ready: {words}, name server {named_by}, stores {directory}/0 to {len(brokers) - 1}, "
+        f"{len(brokers) if len(brokers) == count else f'{len(brokers)} of {count}'} brokers ready: {words}, "
+        f"name server {named_by}, stores {directory}/0 to {count - 1}, "
         f"tier {tier or 'none'}"
         + (f", console {console['console']}" if console else "")
         + (f", {OPEN}" if is_open else ""),
@@ -322,12 +323,14 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
         open=is_open,
         **console,
     )
+    supervisor.keep_running()
 
     def reload() -> None:
         supervisor.hang_up()
         reload_security(servers, acl, as_json)
 
     ending.wait(on_hangup=reload, acl=acl, servers=lambda: servers)
+    supervisor.ask_to_stop()  # Before the console ends: who signals the whole group has signalled the brokers, too.
     say_event(as_json, "brokers ending", event="ending")
     running.close()
     left = {"messages": supervisor.messages_left, "queues": supervisor.queues_left}

@@ -37,6 +37,8 @@ from tiermq.store.running_flags import Flag, RunningFlags
 _log = logging.getLogger(__name__)
 
 MANUAL_RUNS = 20
+FULL_LOG_REST_MS = 60_000
+"""A full disk is logged so often, not for each put: the log may be on that disk."""
 
 RetentionGuard = Callable[[int, int], bool]
 """(first physical offset, end) of a commit-log file -> True when it must stay."""
@@ -104,6 +106,7 @@ class CleanService:
         self._run_lock = threading.Lock()
         self._last_min_offset = -1
         self._last_redelete_ms = 0
+        self._full_logged_ms = 0
         self._vetoed = False
         self._held_from = -1  # First offset of the file that a veto held back in the last round.
         self._queues_flushed = False
@@ -209,5 +212,8 @@ class CleanService:
 
     def note_disk_full(self, error: DiskFull) -> None:
         """A put found the disk full. Later puts are not refused in advance: each tries again, to use freed space."""
-        _log.error("a put found the disk full: %s", error)
+        now_ms = self._clock.now_ms()
+        if now_ms - self._full_logged_ms >= FULL_LOG_REST_MS:
+            self._full_logged_ms = now_ms
+            _log.error("a put found the disk full: %s", error)
         self.request()

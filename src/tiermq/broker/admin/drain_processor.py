@@ -18,6 +18,7 @@ import dataclasses
 import threading
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.subscription import MessageModel
 from tiermq.errors import RequestRefused, TierError
 from tiermq.message.topic_name import is_broker_group, is_broker_topic
 from tiermq.remoting.access import ADMINISTRATOR, serves
@@ -85,13 +86,24 @@ class DrainProcessor:
         }
 
     def _behind(self) -> list[dict[str, object]]:
-        """Groups that have not consumed what is here."""
+        """Groups that have not consumed what is here. Queues without an offset count from their first message."""
         parts, found = self._parts, []
-        for key, queues in sorted(parts.offsets.snapshot().items()):
-            topic, _, group = key.partition("@")
-            if is_broker_group(group) or is_broker_topic(topic) or parts.topics.get(topic) is None:
+        offsets = {
+            (key.partition("@")[2], key.partition("@")[0]): each for key, each in parts.offsets.snapshot().items()
+        }
+        for group in parts.clients.consumer_groups:  # One that has consumed nothing has no offset.
+            members = parts.clients.consumers(group)
+            if members is not None and members.message_model is MessageModel.CLUSTERING:
+                for topic in members.subscriptions:
+                    offsets.setdefault((group, topic), {})
+        for (group, topic), committed in sorted(offsets.items()):
+            config = parts.topics.get(topic)
+            if is_broker_group(group) or is_broker_topic(topic) or config is None:
                 continue
-            left = sum(max(0, parts.store.max_offset(topic, each) - offset) for each, offset in queues.items())
+            left = 0
+            for queue_id in committed.keys() | range(config.read_queues):
+                start = max(committed.get(queue_id, 0), parts.store.min_offset(topic, queue_id))
+                left += max(0, parts.store.max_offset(topic, queue_id) - start)
             if left:
                 found.append({"group": group, "topic": topic, "messages": left})
         return found
