@@ -10,7 +10,6 @@ import pytest
 from pipeline.job_world import INDEX, JobWorld
 from tier.tier_world import BROKER, CLUSTER
 from tiermq.pipeline.index_files import (
-    UNREGISTERED,
     encoded_companion,
     queue_tails_of,
     read_index_files,
@@ -18,7 +17,7 @@ from tiermq.pipeline.index_files import (
     write_index_manifest,
 )
 from tiermq.pipeline.leased_broker import LeasedBroker, homes_of, lease_broker
-from tiermq.tier.index.compacted_index import companion_name
+from tiermq.tier.index.compacted_index import UNREGISTERED, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueCoverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.names import SegmentType

@@ -251,8 +251,8 @@ class ClusterClient:
             self._silent[address] = time.monotonic() + min(rest_s, REFUSED_REST_S), error
             return False
         except TimeoutError:
-            error = RequestTimedOut(f"{address}: expected an answer within {within_s:g} s, found none")
-            self._silent[address] = time.monotonic() + rest_s, error
+            silent = RequestTimedOut(f"{address}: expected an answer within {within_s:g} s, found none")
+            self._silent[address] = time.monotonic() + rest_s, silent
             if (client := self.connected(address)) is not None:
                 self.retire(address, client)
             return False

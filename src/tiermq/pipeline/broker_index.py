@@ -32,7 +32,6 @@ from tiermq.files.os_file_access import OsFileAccess
 from tiermq.pipeline.compact.merge import MadeIndex, MergeTask
 from tiermq.pipeline.index_build import BuildTask, BuiltIndex, StagedKeys, grouped, unstage
 from tiermq.pipeline.index_files import (
-    FEW_SLOTS,
     IndexFile,
     IndexFiles,
     queue_tails_of,
@@ -44,7 +43,7 @@ from tiermq.pipeline.index_files import (
 from tiermq.pipeline.leased_broker import LeasedBroker
 from tiermq.pipeline.reindex.task import KeyWork, LogChunk, log_chunks
 from tiermq.tier.driver.contract import SegmentInfo
-from tiermq.tier.index.compacted_index import read_companion
+from tiermq.tier.index.compacted_index import FEW_SLOTS, read_companion
 from tiermq.tier.index.index_coverage import (
     CoverageRecord,
     LogRange,

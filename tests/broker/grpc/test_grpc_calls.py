@@ -643,7 +643,11 @@ def test_a_pull_by_tag_gets_no_message_whose_tag_has_the_same_hash(broker: Broke
     peer.send(*(peer.message("T", tag.encode(), tag=tag) for tag in ("Aa", "BB", "Aa")))
     broker.parts.local.dispatch_now()
     broker.parts.groups.find_or_make("P")
-    fields = {"group": {"name": "P"}, "message_queue": {"topic": {"name": "T"}}, "batch_size": 32}
+    fields: dict[str, Any] = {
+        "group": {"name": "P"},
+        "message_queue": {"topic": {"name": "T"}},
+        "batch_size": 32,
+    }
     answers = peer.call("PullMessage", **fields, filter_expression={"type": 1, "expression": "BB"})
     assert [each.message.body for each in answers if each.HasField("message")] == [b"BB"]
     answers = peer.call("PullMessage", **fields, offset=2, filter_expression={"type": 1, "expression": "BB"})

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -139,13 +140,14 @@ def _shows_nothing(of: Member, tail: int) -> None:
     answer = pull(of.broker)
     assert (answer.code, answer.body) == (ResponseCode.PULL_RETRY_IMMEDIATELY, b"")
     assert "may have messages that its master lacks" in (answer.remark or "")
-    for code, fields in (
+    requests: tuple[tuple[RequestCode, dict[str, Any]], ...] = (
         (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(tail)}),
         (
             RequestCode.QUERY_MESSAGE,
             {"topic": "T", "key": "K", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"},
         ),
-    ):
+    )
+    for code, fields in requests:
         answer = ask(of.broker, code, **fields)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer
 

@@ -15,13 +15,14 @@ from tiermq import Message
 from tiermq.errors import TierUnavailable
 from tiermq.pipeline.broker_index import FILES_PER_LEVEL
 from tiermq.pipeline.index_build import run_build_task
-from tiermq.pipeline.index_files import read_companion, read_index_file
+from tiermq.pipeline.index_files import read_index_file
 from tiermq.pipeline.job_report import JobReport
 from tiermq.pipeline.offload.plan import OffloadSettings
 from tiermq.pipeline.task_runner import LocalRunner
 from tiermq.spark.source.builder import explain_scan
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.index.compacted_index import read_companion
 from tiermq.tier.index.index_coverage import Coverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.metadata.metadata_store import MetadataStore

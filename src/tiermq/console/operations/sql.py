@@ -127,7 +127,8 @@ def _run(
                 connection.register(topic, reader.read_all() if is_whole else reader)
             result = connection.execute(query)
             names = [each[0] for each in result.description or []]
-            rows, room = [], RESULT_BYTES_MAX
+            rows: list[Any] = []
+            room = RESULT_BYTES_MAX
             while room > 0 and len(rows) <= limit and (row := result.fetchone()) is not None:
                 rows.append(row)
                 room -= sum(len(value) if isinstance(value, str | bytes) else len(str(value)) for value in row)
