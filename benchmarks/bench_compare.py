@@ -47,7 +47,7 @@ examples:
   dev.py bench compare --list                           names, groups and goals
   dev.py bench compare --quick --only put_1_1024_async  a look at one work, written to build/benchmarks
   dev.py bench compare --resume                         go on after an interruption, or measure what is missing
-  dev.py bench compare --resume --again --only tier     measure a group anew, keep the rest of the report
+  dev.py bench compare --resume --again --only tier     measure a group again, keep the rest of the report
   dev.py bench compare --resume --growth-only           add the curves of growth (about 40 minutes)
   dev.py bench compare --report-only                    write the report again, such as after an edit of why.md
   dev.py bench compare --out /tmp/now --against docs/benchmarks/compare.json   what got worse?
@@ -73,7 +73,11 @@ def parser() -> argparse.ArgumentParser:
         help="works or groups of works; put_16_* takes many",
     )
     add("--quick", action="store_true", help="little data and 3 rounds: a look, not a verdict")
-    add("--rounds", type=_positive, help="measured rounds (9; quick 3; growth 2 to 5); long works may do fewer")
+    add(
+        "--rounds",
+        type=_positive,
+        help="measured rounds (9; quick 3), and the most of growth's 2 to 5; long works may do fewer",
+    )
     growing = made.add_mutually_exclusive_group()
     growing.add_argument("--no-growth", action="store_true", help="each work at its own size alone")
     growing.add_argument(
@@ -83,7 +87,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--out", type=Path, help="where the report goes (docs/benchmarks; with --quick or --only build/benchmarks)")
     add("--resume", action="store_true", help="go on with what lies in --out: measure only what is missing or failed")
-    add("--again", action="store_true", help="with --resume: also measure anew what is there")
+    add("--again", action="store_true", help="with --resume: also measure again what is there")
+    add("--mixed", action="store_true", help="with --resume: also at another commit than the rest of the report")
     add("--report-only", action="store_true", help="measure nothing, write the report of what lies in --out")
     add("--no-pictures", action="store_true", help="a report without pictures, which needs no matplotlib")
     add("--against", type=Path, metavar="FILE", help="a kept compare.json: say what changed by more than its spread")
@@ -131,8 +136,9 @@ def run(argv: list[str]) -> Result:
         made.error(str(error))
     if arguments.list:
         return Result(works=chosen)
-    if arguments.again and not arguments.resume:
-        made.error("--again goes with --resume; without it everything is measured anyway")
+    for name in ("again", "mixed"):
+        if getattr(arguments, name) and not arguments.resume:
+            made.error(f"--{name} goes with --resume; without it everything is measured anyway")
     if not arguments.no_pictures and importlib.util.find_spec("matplotlib") is None:
         made.error("pictures need matplotlib: pip install 'tiermq[bench]', or take --no-pictures")
     console = Console(stderr=True, highlight=False)
@@ -177,6 +183,16 @@ def _known(arguments: argparse.Namespace, out: Path, console: Console) -> Compar
     return Comparison()
 
 
+def _require_one_commit(known: Comparison, described: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """A report is of one commit, unless its reader is to see which row is of which."""
+    found, ours = {point.version for point in known.points() if point.is_measured}, described["tiermq"]
+    if not arguments.mixed and found - {ours}:
+        raise SystemExit(
+            f"expected a report of {ours}, found one of {' and '.join(sorted(found))}: figures of different code do "
+            "not belong into one report. Start a new one (without --resume, or another --out), or take --mixed"
+        )
+
+
 def _measure(
     known: Comparison, works: list[Work], arguments: argparse.Namespace, argv: list[str], out: Path, console: Console
 ) -> bool:
@@ -197,7 +213,9 @@ def _measure(
         grow=not arguments.no_growth,
         again=arguments.again,
     )
-    known.environment = environment.describe(grounds, jars.version)
+    described = environment.describe(grounds, jars.version)
+    _require_one_commit(known, described, arguments)
+    known.environment = described
     known.commands.append(shlex.join(["python3", "dev.py", "bench", "compare", *_without_places(argv)]))
     state = out / report_files.PARTIAL
     try:

@@ -13,7 +13,6 @@ from there: a broker that stands still for a second is charged for all that was 
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import statistics
 import time
@@ -37,7 +36,8 @@ WARMUP_MESSAGES = 204_800
 WARMUP_RATE = 10_000
 QUANTILES = ("p50", "p99", "p999", "max")
 LOOK_S = 0.05
-GROWING_S = 3.0
+GROWING_S, BEGINS_S = 3.0, 90.0
+"""Within these an upload stores more, and begins after a start: RocketMQ's 20 s after it."""
 """An upload that goes on shows within this: both brokers write some chunks a second."""
 ROCKETMQ_TIER = {
     "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
@@ -190,7 +190,7 @@ def tiering(jars: Any, place: Path, rates: Sequence[int], amounts: Amounts) -> I
             yield middle(rounds)
     with rocketmq_uploading(jars, place, amounts) as (side, tier):
         warm(side, amounts)
-        is_growing(tier, math.inf)
+        require_growing(tier)
         for rate in rates:
             yield middle([beside_upload(side, rate, amounts, tier) for _ in range(amounts.rounds)])
 
@@ -220,6 +220,17 @@ def beside_upload(side: Loaded, rate: int, amounts: Amounts, tier: Path) -> Row:
     """A round while a backlog goes into that directory."""
     row = measure_round(side, rate, amounts.seconds, "tier", lambda: stored_mb(tier))
     return replace(row, beside_ended=not is_growing(tier, GROWING_S))
+
+
+def require_growing(tier: Path) -> None:
+    """Wait until more comes into the tier. Raises RuntimeError where nothing does: a round that begins then is not one
+    beside an upload.
+    """
+    if not is_growing(tier, BEGINS_S):
+        raise RuntimeError(
+            f"expected a broker that uploads its backlog, found {stored_mb(tier):.0f} MB in its tier and nothing more "
+            f"in {BEGINS_S} s: the backlog was uploaded before this round; make it larger"
+        )
 
 
 def is_growing(tier: Path, within_s: float) -> bool:

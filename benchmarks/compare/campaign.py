@@ -80,9 +80,11 @@ def _is_done(job: Job, options: Options, known: Comparison) -> bool:
 
 def effort_of(job: Job, options: Options) -> Effort:
     """How much is measured: growth gets few rounds, more where they are short, and works may ask for few."""
-    rounds = options.rounds or (GROWTH_ROUNDS if job.grown else QUICK_ROUNDS if options.quick else ROUNDS)
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    if job.grown:
+        rounds = min(rounds, GROWTH_ROUNDS)
     least, most = (1.0, 5.0) if options.quick else (3.0, 8.0) if job.grown else (3.0, 30.0)
-    rounds_most = GROWTH_ROUNDS_MOST if job.grown and options.rounds is None else rounds
+    rounds_most = min(options.rounds or GROWTH_ROUNDS_MOST, GROWTH_ROUNDS_MOST) if job.grown else rounds
     fewest = job.work.rounds_max
     return Effort(min(rounds, fewest), least, most, min(rounds_most, fewest), GROWTH_CHEAP_SECONDS)
 

@@ -7,7 +7,6 @@ uploads is stopped (SIGSTOP), since its upload would go on beside; before its ow
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from collections.abc import Callable
@@ -162,7 +161,7 @@ def open_tier(rate: int, place: Place, stack: ExitStack) -> Sides:
     def their_round() -> Round:
         os.kill(theirs.pid, signal.SIGCONT)
         try:
-            latency_side.is_growing(tier, math.inf)
+            latency_side.require_growing(tier)
             return noted(ROCKETMQ, latency_side.beside_upload(theirs, rate, amounts, tier))
         finally:
             os.kill(theirs.pid, signal.SIGSTOP)

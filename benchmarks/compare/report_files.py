@@ -94,7 +94,9 @@ def _opening(found: Comparison, out: Path) -> str:
     lines = ["# TierMQ beside RocketMQ", "", summary]
     if any(point.quick for point in found.points()):
         lines += ["", "**Some of this is a quick look (`--quick`): little data, few rounds. No verdict.**"]
+    lines += _versions(found)
     lines += _busy(found)
+    lines += ["", _settings(found)]
     guide = f"[{README}]({README})" if (out / README).exists() else "`docs/benchmarks/README.md`"
     return "\n".join([*lines, "", f"How to read and repeat it: {guide}. Every round: `{JSON}`."])
 
@@ -114,6 +116,25 @@ def _busy(found: Comparison) -> list[str]:
     if unknown:
         lines += ["", f"**What else the machine did is not known of {unknown} of {len(measured)} points.**"]
     return lines
+
+
+def _versions(found: Comparison) -> list[str]:
+    measured = [point for point in found.points() if point.is_measured]
+    counts = [
+        f"{version or 'an unknown version'}: {sum(point.version == version for point in measured)}"
+        for version in sorted({point.version for point in measured})
+    ]
+    if len(counts) < 2:
+        return []
+    return ["", f"**These figures are of more than one version, of {len(measured)} points: {'; '.join(counts)}.**"]
+
+
+def _settings(found: Comparison) -> str:
+    processors, java, heap = (found.environment.get(name, NOTHING) for name in ("processors", "java", "java_heap"))
+    return (
+        f"Client, broker and load of both sides share {processors} processors, unpinned. Settings are RocketMQ's "
+        f"defaults on both sides unless a work's line says otherwise; RocketMQ runs on {java}, {heap}."
+    )
 
 
 def _runs(found: Comparison) -> str:
@@ -330,14 +351,7 @@ def _environment(found: Comparison) -> list[str]:
         others = [point.others for point in measured if point.others is not None]
         if others:
             rows.append(["processors used by others while measured", f"{min(others):.2f} to {max(others):.2f}"])
-        rows.append(["shared processors", "broker and load of both sides run on the same ones, unpinned"])
         rows.append(["measured", _when(measured)])
-        versions = sorted({point.version for point in measured})
-        if len(versions) > 1:
-            counts = [
-                f"{version}: {sum(p.version == version for p in measured)} of {len(measured)}" for version in versions
-            ]
-            rows.append(["tiermq, since it was resumed", "; ".join(counts)])
         rows.append(["time spent measuring", wording.duration(sum(point.seconds for point in measured))])
     lines = [f"| {' | '.join(row)} |" for row in [["environment", ""], ["---", "---"], *rows]]
     commands = "\n".join(["```", *found.commands, "```"])

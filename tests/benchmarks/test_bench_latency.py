@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -60,13 +61,16 @@ def test_a_row_of_the_table_has_as_many_cells_as_its_head() -> None:
 def test_a_backlog_that_was_uploaded_before_the_round_ended_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = iter([1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+    sizes = itertools.chain([1.0, 1.0], itertools.repeat(2.0))
     now_s = iter(range(100))
     monkeypatch.setattr(latency_side, "stored_mb", lambda _: next(sizes))
     monkeypatch.setattr("benchmarks.latency_side.time.monotonic", lambda: float(next(now_s)))
     monkeypatch.setattr("benchmarks.latency_side.time.sleep", lambda _: None)
     assert latency_side.is_growing(tmp_path, 3.0)
     assert not latency_side.is_growing(tmp_path, 1.0)
+    monkeypatch.setattr(latency_side, "BEGINS_S", 0.1)
+    with pytest.raises(RuntimeError, match="the backlog was uploaded before this round"):
+        latency_side.require_growing(tmp_path)
     assert latency_side.middle([ROW, replace(ROW, beside_ended=True)]).beside_ended
 
 

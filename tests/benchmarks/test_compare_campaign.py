@@ -125,10 +125,12 @@ def test_an_interrupted_work_leaves_the_works_before_it_and_no_files(tmp_path: P
         (True, Options(), 2, 5),
         (True, Options(quick=True), 2, 5),
         (False, Options(rounds=5), 5, 5),
-        (True, Options(rounds=3), 3, 3),
+        (True, Options(rounds=3), 2, 3),
+        (True, Options(rounds=9), 2, 5),
+        (True, Options(rounds=1), 1, 1),
     ],
 )
-def test_growth_gets_few_rounds_and_flags_win(grown: bool, options: Options, rounds: int, most: int) -> None:
+def test_growth_gets_few_rounds_and_a_flag_bounds_them(grown: bool, options: Options, rounds: int, most: int) -> None:
     effort = campaign.effort_of(Job(quick_work("a"), grown=grown), options)
     assert (effort.rounds, effort.rounds_most) == (rounds, most)
     effort = campaign.effort_of(Job(quick_work("a", rounds_max=1), grown=grown), options)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from benchmarks import bench_compare
 from benchmarks.__main__ import bench
-from benchmarks.compare import plan, report_files, results
+from benchmarks.compare import environment, plan, report_files, results
 from compare_fakes import broken_work, fake_work, whole_run
 from interop.rocketmq import Unavailable, fetch
 
@@ -112,6 +112,22 @@ def test_a_resumed_run_keeps_the_rest_and_measures_what_is_asked_for_again(fakes
     reported = results.load(tmp_path / "out" / "compare.json")
     assert list(reported.outcomes) == ["alpha", "beta"]
     assert reported.commands[-1] == "python3 dev.py bench compare --rounds 1 --no-growth --resume --again --only beta"
+
+
+def test_figures_of_another_commit_are_not_added_to_a_report_unless_asked_for(
+    fakes: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ("--no-pictures", "--out", tmp_path, "--rounds", 1, "--no-growth")
+    compare(*words, "--only", "alpha")
+    done = len(fakes)
+    monkeypatch.setattr(environment, "_commit", lambda: "(commit of later)")
+    refused = compare(*words, "--resume")
+    assert refused.exit_code == 1
+    assert "figures of different code do not belong into one report" in str(refused.exception) + refused.output
+    assert len(fakes) == done
+    assert compare(*words, "--mixed").exit_code == 2
+    assert compare(*words, "--resume", "--mixed").exit_code == 0
+    assert "These figures are of more than one version" in (tmp_path / "compare.md").read_text()
 
 
 def test_a_failed_work_is_in_the_report_and_in_the_exit_code(

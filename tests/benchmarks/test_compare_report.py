@@ -89,7 +89,7 @@ def test_a_report_of_several_runs_reports_so_and_which_program_did_how_much(tmp_
     found.outcomes["start"].points[1].version = "0.1.0 (commit b)"
     text = written(tmp_path, found)
     assert "on one machine, in 2 runs:" in text
-    assert "| tiermq, since it was resumed | 0.1.0 (commit a): 5 of 6; 0.1.0 (commit b): 1 of 6 |" in text
+    assert "of more than one version, of 6 points: 0.1.0 (commit a): 5; 0.1.0 (commit b): 1.**" in text.split("##")[0]
     assert "| measured | 1970-01-01 00:16 to 1970-01-01 00:16 UTC |" in text
 
 
