@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ CONSUMER_THREADS = 20
 BATCH = 16
 ROUTE_LOOK_S = 0.05
 HISTORY_BODY_BYTES = 1024
+TUNED = ("-Xms2g", "-XX:+AlwaysPreTouch")
+"""A heap that does not grow while it is measured: -Xmx has its size, too."""
+TUNED_PLACE = "tuned"
+EPOLL = {"useEpollNativeSelector": True}
 SLOW_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """What suits a test that starts many short-lived JVMs, and no benchmark."""
 
@@ -40,10 +44,19 @@ SLOW_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class Served(Distribution):
     """RocketMQ's jars, run as a server is run."""
 
+    broker_options: tuple[str, ...] = ()
+
     def java(self, home: Path, main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
-        heap = "2g" if main_class.endswith("BrokerStartup") else heap
-        command = super().java(home, main_class, *arguments, heap=heap)
-        return [word for word in command if word not in SLOW_JAVA]
+        is_broker = main_class.endswith("BrokerStartup")
+        command = super().java(home, main_class, *arguments, heap="2g" if is_broker else heap)
+        first, *words = (word for word in command if word not in SLOW_JAVA)
+        return [first, *(self.broker_options if is_broker else ()), *words]
+
+
+class Tuned(Served):
+    """The same with a fixed heap."""
+
+    broker_options = TUNED
 
 
 def distribution() -> Distribution:
@@ -114,6 +127,24 @@ def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]
     ):
         _await_route(cluster.name_server, TOPIC)
         yield Loaded("rocketmq", load, cluster.pid, cluster.name_server, cluster.port)
+
+
+@contextlib.contextmanager
+def rocketmq_tuned(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]:
+    """The same, as its operators set it up for speed: a fixed heap whose pages are there, and Netty's epoll."""
+    fixed = Tuned(jars.version, jars.lib, jars.classes, jars.more)
+    place = directory / TUNED_PLACE
+    place.mkdir(exist_ok=True)
+    with rocketmq(fixed, place, **EPOLL, **settings) as side:
+        require_epoll(side.pid)
+        yield replace(side, name="rocketmq_tuned")
+
+
+def require_epoll(pid: int) -> None:
+    """RocketMQ's broker goes on without epoll where Netty's library for it is missing; its threads have the name."""
+    names = {path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")}
+    if not any("EPOLL" in name for name in names):
+        raise SystemExit(f"expected a broker that uses epoll, found threads {', '.join(sorted(names))}")
 
 
 @contextlib.contextmanager

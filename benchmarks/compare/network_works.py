@@ -29,7 +29,7 @@ from benchmarks.compare import peer_process
 from benchmarks.compare.broker_process import HOST, ask, topic_end
 from benchmarks.compare.echo_limit import Exchange
 from benchmarks.compare.peer_process import PeerFailed
-from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Kind, Place, Sides, Work
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, TUNED, Goal, Kind, Place, Sides, Work
 from benchmarks.harness import Side
 from benchmarks.report import Round
 from tiermq.message.client_batch import BatchElement, encode_client_batch
@@ -97,13 +97,18 @@ class Load:
 # Sides
 
 
-def open_brokers(directory: Path, stack: ExitStack, jars: Any, flush: str = ASYNC_FLUSH) -> dict[str, Loaded]:
-    """Both brokers, each with its load and its store in the directory; they end with the stack."""
+def open_brokers(
+    directory: Path, stack: ExitStack, jars: Any, flush: str = ASYNC_FLUSH, *, with_tuned: bool = True
+) -> dict[str, Loaded]:
+    """The brokers, each with its load and its store in the directory; they end with the stack."""
     theirs = {**PATIENT, "flushDiskType": flush, "timerWheelEnable": True}
-    return {
+    found = {
         TIERMQ: stack.enter_context(broker_side.tiermq(jars, directory, flush_disk_type=flush)),
         ROCKETMQ: stack.enter_context(broker_side.rocketmq(jars, directory, **theirs)),
     }
+    if with_tuned:
+        found[TUNED] = stack.enter_context(broker_side.rocketmq_tuned(jars, directory, **theirs))
+    return found
 
 
 def count_of(place: Place, factor: int = 1) -> int:
@@ -114,7 +119,7 @@ def count_of(place: Place, factor: int = 1) -> int:
 def _open(place: Place, stack: ExitStack, load: Load) -> Sides:
     jars = peer_process.distribution()
     directory = place.disk if load.waits_for_disk else place.directory
-    brokers = open_brokers(directory, stack, jars, load.flush)
+    brokers = open_brokers(directory, stack, jars, load.flush, with_tuned=place.is_whole)
     errors = directory / "official.errors"
     rounds = {name: telling(load.making(side), errors) for name, side in brokers.items()}
     notes = {
@@ -352,7 +357,7 @@ def _delay_lag(place: Place, stack: ExitStack) -> Sides:
         return lambda: side.round(**job, group=f"lag-{side.name}-{next(rounds)}")
 
     jars = peer_process.distribution()
-    brokers = open_brokers(place.directory, stack, jars)
+    brokers = open_brokers(place.directory, stack, jars, with_tuned=place.is_whole)
     errors = place.directory / "client.errors"
     rounds = {name: telling(making(side), errors) for name, side in brokers.items()}
     notes = {
@@ -369,7 +374,7 @@ def _topic_creation(place: Place, stack: ExitStack) -> Sides:
     """
     topics = place.amount(TOPICS)
     jars = peer_process.distribution()
-    brokers = open_brokers(place.directory, stack, jars)
+    brokers = open_brokers(place.directory, stack, jars, with_tuned=place.is_whole)
     rounds = {name: _creator(side, topics, stack) for name, side in brokers.items()}
     notes = {
         "messages": topics,

@@ -17,7 +17,7 @@ from benchmarks import broker_side, latency_side
 from benchmarks.broker_side import THREADS, TOPIC, Loaded
 from benchmarks.compare import peer_process
 from benchmarks.compare.network_works import PATIENCE_MS, PATIENT, telling
-from benchmarks.compare.work import ROCKETMQ, TIERMQ, Goal, Kind, Place, Sides, Work
+from benchmarks.compare.work import ROCKETMQ, TIERMQ, TUNED, Goal, Kind, Place, Sides, Work
 from benchmarks.harness import GIB, Side
 from benchmarks.latency_side import BODY_BYTES, TOPIC_QUEUES, WARMUP_MESSAGES, Amounts, Row
 from benchmarks.report import Round
@@ -65,6 +65,7 @@ def _brokers(place: Place, stack: ExitStack) -> dict[str, Loaded]:
     return {
         TIERMQ: stack.enter_context(broker_side.tiermq(jars, place.directory)),
         ROCKETMQ: stack.enter_context(broker_side.rocketmq(jars, place.directory, **PATIENT)),
+        TUNED: stack.enter_context(broker_side.rocketmq_tuned(jars, place.directory, **PATIENT)),
     }
 
 
@@ -93,8 +94,8 @@ def open_plain(rate: int, place: Place, stack: ExitStack) -> Sides:
 
 def _with_topics(place: Place, amounts: Amounts) -> None:
     topics = {f"{TOPIC}-{number}": TOPIC_QUEUES for number in range(amounts.topics)}
-    for name in (TIERMQ, ROCKETMQ):
-        broker_side.make_topics(place.directory / f"{name}-store", topics)
+    for store in ("tiermq-store", "rocketmq-store", f"{broker_side.TUNED_PLACE}/rocketmq-store"):
+        broker_side.make_topics(place.directory / store, topics)
 
 
 def open_topics(rate: int, quantile: str, place: Place, stack: ExitStack) -> Sides:

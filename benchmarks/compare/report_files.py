@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.compare import picture_files, ratios, results, wording
 from benchmarks.compare.results import Comparison, Outcome, Point, Status
 from benchmarks.compare.wording import NOTHING
-from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, TUNED, Kind
 
 MARKDOWN, JSON, PARTIAL = "compare.md", "compare.json", "compare.partial.json"
 README = "README.md"
@@ -56,7 +56,7 @@ def with_ratios(found: Comparison) -> dict[str, Any]:
 
 def _ratios(outcome: Outcome, point: Point) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for name, other in (("rocketmq", ROCKETMQ), ("limit", LIMIT)):
+    for name, other in (("rocketmq", ROCKETMQ), ("rocketmq_tuned", TUNED), ("limit", LIMIT)):
         if found := ratios.ratio(point, outcome.kind, other):
             made[name] = {"median": found.median, "low": found.low, "high": found.high}
     made["processor_time"] = ratios.cpu_ratio(point, outcome.kind)
@@ -195,6 +195,7 @@ def _group(group: str, outcomes: Sequence[Outcome], drawn: Sequence[str]) -> lis
     if not measured:
         return ["Nothing of this group was measured at its own size."]
     figures, memory, about = [], [], []
+    has_tuned = any(TUNED in base.samples for _, base in measured)
     for outcome, base in measured:
         kind = outcome.kind
         against = ratios.ratio(base, kind)
@@ -206,6 +207,7 @@ def _group(group: str, outcomes: Sequence[Outcome], drawn: Sequence[str]) -> lis
                 wording.ratio_range(against),
                 wording.plain(ratios.cpu_ratio(base, kind)),
                 wording.ratio(ratios.limit_ratio(base, kind)),
+                *([_tuned(base, kind)] if has_tuned else []),
             ]
         )
         if base.memory:
@@ -221,6 +223,7 @@ def _group(group: str, outcomes: Sequence[Outcome], drawn: Sequence[str]) -> lis
         "range",
         "by processor time",
         "TierMQ : limit",
+        *(["TierMQ : RocketMQ with a fixed heap and epoll"] if has_tuned else []),
     ]
     parts = [table(columns, figures)]
     if memory:
@@ -229,6 +232,14 @@ def _group(group: str, outcomes: Sequence[Outcome], drawn: Sequence[str]) -> lis
         _picture(name, f"Rounds of {group} over time", drawn) for name in picture_files.names_of("time", group, drawn)
     ]
     return [*parts, "\n".join(about)]
+
+
+def _tuned(base: Point, kind: Kind) -> str:
+    against = ratios.ratio(base, kind, TUNED)
+    if against is None:
+        return NOTHING
+    theirs = wording.figure(ratios.figure(base, kind, TUNED), kind)
+    return f"{wording.ratio(against)} ({wording.ratio_range(against)}), {theirs}"
 
 
 def _about(outcome: Outcome, base: Point) -> str:

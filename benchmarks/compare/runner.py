@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from benchmarks.compare import environment, places
 from benchmarks.compare.memory_watch import MemoryWatch
 from benchmarks.compare.results import Point, Sample, Status, without_paths
-from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind, Place, Sides, Work
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, TUNED, Kind, Place, Sides, Work
 from benchmarks.harness import Side
 
-ORDER = (TIERMQ, ROCKETMQ, LIMIT)
+ORDER = (TIERMQ, ROCKETMQ, TUNED, LIMIT)
 UNEQUAL_SHARE = 0.01
 FASTER = 1.03
 ROUNDS_PER_LOOK = 3
@@ -96,7 +96,7 @@ def _warm_all(work: Work, sides: Sides, names: list[str], effort: Effort, tell: 
     for name in reversed(names):
         tell(f"warms {name}")
         least, most = effort.warmup_least_seconds, effort.warmup_most_seconds
-        if name != ROCKETMQ and not (name == TIERMQ and work.warms_alike):
+        if name not in (ROCKETMQ, TUNED) and not (name == TIERMQ and work.warms_alike):
             least, most = 0.0, 1e-9  # One round: its files are touched, its code needs no warming.
         counts[name] = warm_up(sides.rounds[name], least, most)
     return counts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from benchmarks.compare import ratios
 from benchmarks.compare.ratios import Figure, Ratio
 from benchmarks.compare.results import Outcome, Point
-from benchmarks.compare.work import ROCKETMQ, TIERMQ, Goal, Kind
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, TUNED, Goal, Kind
 
 NOTHING = "–"
-NAMES = {TIERMQ: "TierMQ", ROCKETMQ: "RocketMQ", "limit": "limit"}
+NAMES = {TIERMQ: "TierMQ", ROCKETMQ: "RocketMQ", TUNED: "RocketMQ, tuned", LIMIT: "limit"}
 UNITS = {
     Kind.RATE: "messages/s",
     Kind.SECONDS: "s",

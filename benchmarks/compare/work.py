@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.harness import Side
 from benchmarks.report import Round
 
-TIERMQ, ROCKETMQ, LIMIT = "tiermq", "rocketmq", "limit"
+TIERMQ, ROCKETMQ, TUNED, LIMIT = "tiermq", "rocketmq", "rocketmq_tuned", "limit"
+"""TUNED: RocketMQ's broker with a fixed heap and epoll, a second column where the network is measured."""
 
 
 class Kind(Enum):
@@ -87,6 +88,11 @@ class Place:
     part: int = 1
     """Growth begins with this part of the work's own amount of data: 4 is a quarter."""
 
+    @property
+    def is_whole(self) -> bool:
+        """The work's own size, not one of its growth."""
+        return self.scale == 1 and self.part == 1
+
     def amount(self, own: int, quick_part: int = 10) -> int:
         """How much of something there is to be here, of which the work's own size has `own`."""
         return own * self.scale // self.part // (quick_part if self.quick else 1)
@@ -97,7 +103,7 @@ class Sides:
     """A work that is ready: a function per side that does one round, and the process whose memory counts."""
 
     rounds: dict[str, Side]
-    """By TIERMQ, ROCKETMQ and LIMIT; rounds of all sides do the same number of messages of the same bytes."""
+    """By TIERMQ, ROCKETMQ, TUNED and LIMIT; rounds of all sides do the same number of messages of the same bytes."""
     pids: dict[str, int] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
     """What a reader should know: settings, sizes, counts."""

@@ -28,7 +28,7 @@ from benchmarks.compare.network_works import (
     stored_bytes,
     telling,
 )
-from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, by_name
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, TUNED, Place, by_name
 from benchmarks.report import Round
 from interop.rocketmq import Unavailable, fetch
 from tiermq.remoting.frame import encode_frame
@@ -167,13 +167,14 @@ def test_both_brokers_do_a_round_of_each_network_work(
         pytest.skip(f"no real RocketMQ here: {reason}")
     monkeypatch.setattr(network_works, "MESSAGES", 4096)
     monkeypatch.setattr(network_works, "SYNC_MESSAGES", 4096)
-    expected = {TIERMQ, ROCKETMQ, LIMIT} if by_name(WORKS)[name].limit else {TIERMQ, ROCKETMQ}
+    brokers = {TIERMQ, ROCKETMQ, TUNED}
+    expected = brokers | {LIMIT} if by_name(WORKS)[name].limit else brokers
     with ExitStack() as stack:
         sides = by_name(WORKS)[name].opener(Place(tmp_path, tmp_path, quick=True), stack)
         done = {side: run() for side, run in sides.rounds.items()}
         assert set(done) == expected
         assert {each.messages for each in done.values()} == {sides.notes["messages"]}
-        assert set(sides.pids) == {TIERMQ, ROCKETMQ}
+        assert set(sides.pids) == brokers
         assert done[TIERMQ].bytes == done[ROCKETMQ].bytes
         assert (done[TIERMQ].bytes > 0) is (name != "topic_creation")
 

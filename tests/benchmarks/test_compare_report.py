@@ -14,7 +14,8 @@ from benchmarks import process_tree
 from benchmarks.compare import environment, picture_files, pictures, plan, reasons, report_files, results
 from benchmarks.compare.places import Grounds
 from benchmarks.compare.results import Comparison
-from compare_fakes import outcome, point, whole_run
+from benchmarks.compare.work import TUNED
+from compare_fakes import outcome, point, samples, whole_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -50,6 +51,23 @@ def test_groups_show_rates_spreads_and_memory_of_both_sides(tmp_path: Path) -> N
     assert "- `put_fast`: what put_fast does; 3 rounds of 1,000 messages, 0.10 MB. Limit: memcpy." in text
     assert "settings: flush async, files 1,073,741,824." in text
     assert cells(text, "start", "### process")[1] == "0.30 s ± 17%"
+
+
+def test_a_second_column_is_beside_rocketmq_with_a_fixed_heap_and_epoll(tmp_path: Path) -> None:
+    found = whole_run()
+    column = "TierMQ : RocketMQ with a fixed heap and epoll"
+    assert column not in written(tmp_path, found)
+    base = found.outcomes["put_fast"].base
+    assert base is not None
+    base.samples[TUNED] = samples([0.4, 0.5, 0.5])
+    text = written(tmp_path, found)
+    assert column in text
+    assert cells(text, "put_fast", "### store")[-1] == "1.00 (0.80 to 1.25), 2,000/s ± 12%"
+    assert cells(text, "put_slow", "### store")[-1] == "–"
+    [reported] = [
+        each for each in json.loads((tmp_path / "compare.json").read_text())["works"] if each["name"] == "put_fast"
+    ]
+    assert reported["points"][0]["ratios"]["rocketmq_tuned"]["median"] == pytest.approx(1.0)
 
 
 def test_growth_has_a_row_for_each_size_and_reports_what_was_left_out(tmp_path: Path) -> None:
