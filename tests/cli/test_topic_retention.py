@@ -19,6 +19,9 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.status import GetStatus
 from tiermq.testing import LocalBroker
+from tiermq.tier.names import state_object
+from tiermq.tier.retention.retention_plan import KEPT_FOR_EVER, Kept
+from tiermq.tier.tier_config import kept_by_settings
 
 TIER: dict[str, Any] = {"tiered_store_index_file_max_hash_slot_num": 64, "tiered_store_index_file_max_index_num": 500}
 
@@ -86,6 +89,44 @@ def test_a_change_applies_at_once_and_after_a_restart_and_is_shown(tmp_path: Pat
     reported = json.loads(at.run("tier", "stat", tier, "--json").stdout)
     assert [(row["topic"], row["hours"]) for row in reported["retention"]] == [("orders", 720)]
     assert "    orders     30 d" in at.lines("tier", "stat", tier)
+    assert "  retention  own: 1 of 1 topic; others: 3 d" in at.lines("tier", "stat", tier)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hours", "max_bytes", "words"),
+    [
+        ({}, None, None, "for ever"),
+        ({"tiered_store_file_reserved_time": 2}, 2, None, "2 h"),
+        ({"tier_max_bytes_per_topic": 1 << 30}, None, 1 << 30, "for ever, at most 1,073,741,824 bytes of a topic"),
+        ({"tiered_store_file_reserved_time": 2, "tiered_store_delete_file_enable": False}, None, None, "for ever"),
+    ],
+)
+def test_the_tier_shows_what_its_broker_keeps(
+    tmp_path: Path, settings: dict[str, Any], hours: int | None, max_bytes: int | None, words: str
+) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    with shell(tmp_path, tier=tier, **settings, **TIER) as at:
+        at.broker.send("orders", b"x")
+        assert tiered(at).flush_to_tier()
+    assert f"  retention  own: 0 of 1 topic; others: {words}" in at.lines("tier", "stat", tier)
+    [row] = json.loads(at.run("tier", "stat", tier, "--json").stdout)["brokerRetention"]
+    assert (row["hours"], row["maxBytes"], row["problem"]) == (hours, max_bytes, None)
+    table = tmp_path / "tier" / state_object("DefaultCluster", "broker-a", "settings")
+    table.write_bytes(table.read_bytes().replace(b"properties", b"propertied"))
+    shown = next(line for line in at.lines("tier", "stat", tier) if "retention" in line)
+    assert "others: not known (" in shown
+    assert table.name in shown
+    table.unlink()
+    assert "  retention  own: 0 of 1 topic; others: not known (no settings in the tier)" in at.lines(
+        "tier", "stat", tier
+    )
+
+
+def test_a_tier_that_a_job_copies_from_rocketmq_keeps_for_ever() -> None:
+    """RocketMQ's settings are in the tier, and are about a tier of RocketMQ."""
+    settings = {"rocketmqHome": "/opt/rocketmq", "tieredStoreFileReservedTime": "72"}
+    assert kept_by_settings(settings) == KEPT_FOR_EVER
+    assert kept_by_settings({"tieredStoreFileReservedTime": "72"}) == Kept(72)
 
 
 def test_mqadmin_gives_and_takes_a_topic_s_own_time(tmp_path: Path) -> None:

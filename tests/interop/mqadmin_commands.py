@@ -20,11 +20,16 @@ CLUSTER, BROKER = "DefaultCluster", "broker-a"
 AT_CLUSTER, AT_BROKER = ("-c", CLUSTER), ("-b", "{address}")
 ABSENT = "127.0.0.1:1"
 
+LITE_TOPIC = (
+    ("updateTopic", *AT_CLUSTER, "-t", "light", "-r", "1", "-w", "1", "-a", "+message.type=LITE"),
+    ("updateSubGroup", *AT_CLUSTER, "-g", "LG", "--attributes", "+lite.bind.topic=light"),
+)
+"""Only a RocketMQ that has lite topics takes them; another one would have a topic less than our broker."""
+
 # In this order: what is asked about is made first and deleted last. A command may stand twice, the last one counts.
 # Those that send come after those that print messages: one that timed out is run again, and then stored twice.
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("updateTopic", *AT_CLUSTER, "-t", "light", "-r", "1", "-w", "1", "-a", "+message.type=LITE"),
-    ("updateSubGroup", *AT_CLUSTER, "-g", "LG", "--attributes", "+lite.bind.topic=light"),
+    *LITE_TOPIC,
     ("updateTopic", *AT_CLUSTER, "-t", "orders", "-r", "2", "-w", "2"),
     ("updateTopicList", *AT_BROKER, "-f", "{home}/topics.json"),
     ("updateSubGroup", *AT_CLUSTER, "-g", "CG", "-r", "3"),

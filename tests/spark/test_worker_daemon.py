@@ -184,3 +184,27 @@ def test_a_good_run_prints_no_warning_and_no_traceback(tmp_path: Path) -> None:
     world.bury()
     done = subprocess.run([sys.executable, "-c", QUIET, world.url], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+OWN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from tiermq.spark import TierMQDataSource
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+spark.dataSource.register(TierMQDataSource)
+whole = spark.read.format("tiermq").option("tier", sys.argv[1]).load()
+assert whole.where("topic = 'rare'").count() == 3
+spark.stop()
+"""
+
+
+def test_a_session_without_the_rule_that_reads_everything_prints_what_to_call(tmp_path: Path) -> None:
+    world = SourceWorld(tmp_path)
+    world.put(20, "orders", 0)
+    world.put(3, "rare", 0)
+    world.flush_to_tier()
+    world.bury()
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    words = [sys.executable, "-c", OWN_SESSION, world.url]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.count("Call tiermq.spark.prune_queries(spark) once") == 1

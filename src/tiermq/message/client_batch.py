@@ -27,7 +27,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import INNER_BATCH, NEED_UNWRAP, is_inner_batch, without_compression
 from tiermq.settings import LONG_MAX
 
-BATCH_ELEMENTS_MAX = 16_384
+BATCH_ELEMENTS_MAX = 8_192
 """Messages of a batch that a broker takes: it stores all of them before it serves another request."""
 ELEMENT_HEAD = struct.Struct(
     ">"

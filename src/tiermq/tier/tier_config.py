@@ -16,6 +16,7 @@ import dataclasses
 import enum
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
@@ -196,6 +197,22 @@ class TierConfig(Configuration):
 
 
 SETTINGS = settings_of(TierConfig)
+
+
+def kept_by_settings(properties: Mapping[str, str]) -> Kept:
+    """Retention of topics without their own, by a broker's settings as the tier has them (`broker_state`).
+
+    A TierMQ broker stores those that are not the defaults, a job all of them. RocketMQ's do not count: it deletes after
+    72 hours by default, and its tier is another one. They always name its home, which TierMQ has not.
+    """
+    if "rocketmqHome" in properties or properties.get("tieredStoreDeleteFileEnable") == "false":
+        return KEPT_FOR_EVER
+    names = ("tiered_store_file_reserved_time", "tier_max_bytes_per_topic")
+    texts = [properties.get(SETTINGS[name].property_name, "") for name in names]
+    hours, max_bytes = (int(text) if text.isdigit() else -1 for text in texts)
+    return Kept.by(-1, -1, hours, max_bytes)
+
+
 # Settings that are read and checked, so that a `broker.conf` works, but that change nothing. A test keeps this true.
 WITHOUT_EFFECT = {
     "message_store_plug_in": "a store that is given a tier is tiered; without one, `tiermq serve` refuses the setting",

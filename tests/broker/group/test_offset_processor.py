@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def test_no_request_of_a_client_changes_offsets_of_a_broker_s_own_group(tmp_path
         place: dict[str, Any] = {"consumerGroup": group, "topic": "T", "queueId": 0}
         pop: dict[str, Any] = {"maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0, "initMode": 0}
         reset: dict[str, Any] = {"group": group, "topic": "T", "timestamp": 0, "isForce": "true"}
+        shown = {**place, "extraInfo": f"1 {broker.parts.clock.now_ms()} 60000 0 0 b 0 1", "offset": 1}
+        many = {"c": group, "t": "T", "r": "0", "q": 0, "so": 1, "pt": 1, "it": 60_000, "rq": 0, "b": "AQ=="}
+        size = broker.parts.local.max_physical_offset
         answers = [
             peer.ask(UPDATE, **place, commitOffset=2),
             peer.pull(0, sysFlag=1, commitOffset=2, consumerGroup=group),
@@ -114,9 +118,13 @@ def test_no_request_of_a_client_changes_offsets_of_a_broker_s_own_group(tmp_path
             peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset, queueId=0, offset=2),
             peer.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup=group, topic="T"),
             peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, cleanOffset="true"),
+            peer.ask(RequestCode.ACK_MESSAGE, **shown),
+            peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **shown, invisibleTime=1_000),
+            peer.ask(RequestCode.BATCH_ACK_MESSAGE, json.dumps({"acks": [many]}).encode()),
         ]
         assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * len(answers)
         assert broker.parts.offsets.snapshot() == before
+        assert broker.parts.local.max_physical_offset == size
 
 
 def test_a_commit_in_ignorance_of_a_reset_does_not_undo_it(tmp_path: Path) -> None:

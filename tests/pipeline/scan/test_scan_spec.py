@@ -14,6 +14,7 @@ import pytest
 from spark.source_world import SourceWorld
 from tiermq.errors import BadHistory, BadOption
 from tiermq.history.open_history import open_history
+from tiermq.history.scan_pruning import ScanPruning
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 from tiermq.pipeline.scan.queue_offsets import EveryQueue, QueueNumber
 from tiermq.pipeline.scan.scan_request import base_request, open_catalog, require_queues
@@ -107,3 +108,20 @@ def test_only_a_tier_alone_must_have_something(tmp_path: Path) -> None:
     world.flush_to_tier()
     require_some(tier=world.url)
     world.bury()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"topic": "orders"}, {"topic": re.compile("o.*")}, {"keys": "k"}, {"tags": "t"}, {"queues": 0},
+        {"since": 1}, {"until": 1}, {"broker": "b"}, {"offsets": {"orders": {0: (1, 2)}}},
+    ],
+)  # fmt: skip
+def test_a_scan_with_a_restriction_is_not_of_everything(given: dict[str, Any]) -> None:
+    assert not scan_spec(tier="file:///t", **given).is_of_everything
+
+
+def test_a_scan_with_only_a_place_is_of_everything() -> None:
+    assert scan_spec(tier="file:///t").is_of_everything
+    pruned = ScanSpec(pruning=ScanPruning(topics=frozenset({"orders"})))
+    assert not pruned.is_of_everything

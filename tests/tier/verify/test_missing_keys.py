@@ -113,6 +113,10 @@ def test_a_reindex_that_checks_what_is_covered_finds_them_and_one_that_does_not_
     assert reindex(None, tier=tier, store=store).done.get("keys", 0) == 0
     look = reindex(None, tier=tier, store=store, check=True, dry_run=True)
     assert sorted(row["queue"] for row in look.details["missing"]) == [0, 1]
+    words = [tier, "--store", store, "--check", "--dry-run", "--master", "here"]
+    shown = CliRunner().invoke(cli, ["pipeline", "reindex", *words]).output
+    assert "20 unindexed messages" in shown
+    assert shown.count("10 messages without items") == 2
     report = reindex(None, tier=tier, store=store, check=True)
     assert (report.is_clean, report.done["keys"]) == (True, 40)
     assert verified(damaged).is_clean

@@ -14,7 +14,7 @@ What a client may commit: of a group that is not the broker's own, for an existi
     below -1         refused; -1 changes nothing, since some clients commit it before they have consumed anything
 
 Every request that changes offsets for a client goes through here (15, and what a pull commits), or asks
-`require_client_group` (pops, resets, clones, deletes).
+`require_client_group` (pops, acknowledgements, resets, clones, deletes).
 """
 
 from __future__ import annotations

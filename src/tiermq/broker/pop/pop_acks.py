@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.offset_processor import require_client_group
 from tiermq.broker.pop.order_infos import OrderInfos
 from tiermq.broker.pop.pop_checkpoints import PoppedMessage
 from tiermq.broker.pop.pop_log import PopLog
@@ -168,6 +169,7 @@ class PopAcks:
             name = text_in(table.get("t"), "t")
             require_group(command, group)
             require_topic(command, name, Permission.SUB)
+            require_client_group(group)
             topic = real_topic(group, name, mark)
             queue_id, start = int32_in(table, "q"), int64_in(table, "so")
             popped = PoppedMessage(group, topic, queue_id, start, int64_in(table, "pt"))
@@ -264,6 +266,7 @@ class PopAcks:
 
     def _stored_in(self, group: str, name: str, receipt: Receipt, queue_id: int, first: int, last: int) -> str:
         """The topic of messages from `first` to `last`. Raises RequestRefused."""
+        require_client_group(group)
         topic = self._parts.topics.get(name)
         if topic is None:
             raise RequestRefused(f"topic[{name}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)

@@ -93,6 +93,8 @@ def reindex(
 def _lines(report: JobReport) -> Iterator[str]:
     for row in report.details.get("missing", ()) if report.dry_run else ():
         size = sum(stop - start for start, stop in row["ranges"])
-        yield f"{row['topic']}-{row['queue']}: {size:,} bytes in {counted_noun(len(row['ranges']), 'range')}"
+        count = row.get("unindexed", 0)
+        found = f", {counted_noun(count, 'message')} without items" if count else ""
+        yield f"{row['topic']}-{row['queue']}: {size:,} bytes in {counted_noun(len(row['ranges']), 'range')}{found}"
     for row in report.details.get("files", ()):
         yield f"{row['path']}: {counted_noun(row['items'], 'key')}, {row['bytes']:,} bytes"

@@ -53,7 +53,7 @@ from tiermq.store.readonly.directory import is_store
 from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseRole, broker_of_lease
-from tiermq.tier.metadata.broker_state import load_broker_state
+from tiermq.tier.metadata.broker_state import SETTINGS, load_broker_state
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET
@@ -138,7 +138,7 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
 def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> None:
     """Show the totals of the tier at URL.
 
-    Totals are brokers, topics, messages, bytes, times, gaps and timers.
+    Totals are brokers, topics, messages, bytes, times, gaps, retention and timers.
 
     Exit code: 0, 1 if there is no history at all, 2 if the tier cannot be read.
 
@@ -150,10 +150,11 @@ def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> No
     with opened(url) as driver:
         view = _viewed(driver, TierScope(cluster, broker), quiet=as_json)
         timers = discover_timers(driver, TierScope(cluster, broker))
+        states = {home: load_broker_state(driver, *home, [SETTINGS]) for home in view.brokers}
     if as_json:
-        print_json({**total_values(view), "timers": timer_values(timers, with_objects=False)})
+        print_json({**total_values(view, states), "timers": timer_values(timers, with_objects=False)})
     elif view.brokers or timers:
-        show_totals(view)
+        show_totals(view, states)
         show_timers(timers)
     if not view.brokers and not timers:
         no_history(view.url, cluster, broker)

@@ -15,11 +15,12 @@ from tiermq.delivery.tiered_timers.timer_discovery import TimerListing
 from tiermq.delivery.tiered_timers.timer_name import TimerName
 from tiermq.errors import TierError
 from tiermq.pipeline.job_report import counted_noun
-from tiermq.tier.metadata.broker_state import StoredTable
+from tiermq.tier.metadata.broker_state import SETTINGS, StoredTable
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
 from tiermq.tier.names import SegmentType
 from tiermq.tier.restore.restore_report import Remark, RestoredTable, RestoreReport
-from tiermq.tier.retention.retention_plan import Kept
+from tiermq.tier.retention.retention_plan import KEPT_FOR_EVER, Kept
+from tiermq.tier.tier_config import kept_by_settings
 from tiermq.tier.tier_view import QueueView, TierView
 from tiermq.tier.verify.verify_report import VerifyReport
 
@@ -193,7 +194,7 @@ def show_remarks(remarks: Sequence[Remark]) -> None:
 # Totals
 
 
-def total_values(view: TierView) -> dict[str, Any]:
+def total_values(view: TierView, states: States) -> dict[str, Any]:
     segments = [segment for queue in view.queues for segment in queue.segments()] + view.index
     sizes: Counter[SegmentType] = Counter()
     for segment in segments:
@@ -215,6 +216,7 @@ def total_values(view: TierView) -> dict[str, Any]:
         "end_ms": max((queue.end_ms for queue in view.queues if queue.end_ms >= 0), default=None),
         "without_manifest": sum(queue.manifest is None for queue in view.queues),
         "retention": retention_values(view),
+        "broker_retention": broker_retention_values(states),
         "remarks": [remark_values(remark) for remark in view.remarks],
     }
 
@@ -241,12 +243,39 @@ def retention_values(view: TierView) -> list[dict[str, Any]]:
     ]
 
 
+def broker_retention_values(states: States) -> list[dict[str, Any]]:
+    """What applies to topics without retention of their own, by the settings of their brokers in the tier.
+
+    `problem`: why it is not known; None where it is.
+    """
+    rows: list[dict[str, Any]] = []
+    for (cluster, broker), (tables, errors) in states.items():
+        table = tables.get(SETTINGS.name)
+        kept = KEPT_FOR_EVER if table is None else kept_by_settings(table.document[SETTINGS.table])
+        problem = None if table is not None else "; ".join(map(str, errors.values())) or "no settings in the tier"
+        limits = {"hours": kept.hours, "max_bytes": kept.max_bytes, "problem": problem}
+        rows.append({"cluster": cluster, "broker": broker, **limits})
+    return rows
+
+
+def _others_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """For each retention the brokers that have it, where they differ."""
+    homes: dict[str, list[str]] = {}
+    for row in rows:
+        problem = row["problem"]
+        words = str(Kept(row["hours"], row["max_bytes"])) if problem is None else f"not known ({problem})"
+        homes.setdefault(words, []).append(row["broker"])
+    if len(homes) == 1:
+        return next(iter(homes))
+    return "; ".join(f"{words} ({', '.join(brokers)})" for words, brokers in homes.items())
+
+
 def _show_retention(values: dict[str, Any]) -> None:
     own = values["retention"]
     count = len({(row["cluster"], row["topic"]) for row in own})
-    click.echo(
-        f"  retention  own: {count:,} of {counted_noun(values['topics'], 'topic')}; others: the broker's setting"
-    )
+    others = _others_words(values["broker_retention"])
+    words = f"own: {count:,} of {counted_noun(values['topics'], 'topic')}"
+    click.echo(f"  retention  {words}" + (f"; others: {others}" if others else ""))
     for row in own[:FINDINGS_SHOWN_MAX]:
         click.echo(f"    {row['topic']:9}  {_own_words(row['hours'], row['max_bytes'])}")
     if len(own) > FINDINGS_SHOWN_MAX:
@@ -260,8 +289,8 @@ def _own_words(hours: int | None, max_bytes: int | None) -> str:
     return ", ".join(filter(None, (time, limit)))
 
 
-def show_totals(view: TierView) -> None:
-    values = total_values(view)
+def show_totals(view: TierView, states: States) -> None:
+    values = total_values(view, states)
     brokers = ", ".join(f"{row['broker']} of {row['cluster']}" for row in values["brokers"]) or "none"
     click.echo(view.url)
     click.echo(f"  brokers    {brokers}")

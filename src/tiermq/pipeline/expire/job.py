@@ -38,7 +38,8 @@ from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
 from tiermq.tier.retention.orphans import GRACE_MS, clean, find_orphans
 from tiermq.tier.retention.retention import Retention
-from tiermq.tier.tier_config import SETTINGS, TierConfig
+from tiermq.tier.retention.retention_plan import KEPT_FOR_EVER, Kept
+from tiermq.tier.tier_config import SETTINGS, TierConfig, kept_by_settings
 
 
 def expire(
@@ -169,11 +170,13 @@ class _Expiry:
     def _with_broker_settings(self, notes: list[str]) -> TierConfig:
         """Where the caller set no limit, that of a broker that leaves its tier to jobs. Raises TierError."""
         limits: dict[str, int] = {}
-        settings = _follower_settings(self.held)
-        for name in ("tiered_store_file_reserved_time", "tier_max_bytes_per_topic"):
-            setting = SETTINGS[name].property_name
-            if getattr(self.config, name) < 0 and (value := settings.get(setting, "")).isdigit() and int(value):
-                limits[name] = int(value)
+        kept = _follower_kept(self.held)
+        for name, value in (
+            ("tiered_store_file_reserved_time", kept.hours), ("tier_max_bytes_per_topic", kept.max_bytes),
+        ):  # fmt: skip
+            if value is not None and getattr(self.config, name) < 0:
+                limits[name] = value
+                setting = SETTINGS[name].property_name
                 notes.append(f"{self.held.home}: topics without a limit of their own: the broker's {setting}={value}")
         return self.config.with_settings(**limits)
 
@@ -213,19 +216,17 @@ class _Expiry:
             report.add(orphans=len(gone), bytes=sum(o.size for o in found.orphans if o.path in gone))
 
 
-def _follower_settings(held: LeasedBroker) -> dict[str, str]:
-    """The settings of a broker that leaves its tier to jobs, as far as the tier has them; of others none.
+def _follower_kept(held: LeasedBroker) -> Kept:
+    """The retention of a broker that leaves its tier to jobs, as far as the tier has its settings.
 
-    RocketMQ's do not count: it deletes 72 hours by default, and its tier is another one. Raises TierError for a table
-    that is damaged: nothing expires before it was written again.
+    Raises TierError for a table that is damaged: nothing expires before it was written again.
     """
     tables, problems = load_broker_state(held.driver, held.home.cluster, held.home.broker, [STATE_OF_SETTINGS])
     for error in problems.values():
         raise error
     table = tables.get(STATE_OF_SETTINGS.name)
-    found = {} if table is None else table.document.get(STATE_OF_SETTINGS.table) or {}
-    follows = found.get("tierDispatchEnable") == "false" and found.get("tieredStoreDeleteFileEnable") != "false"
-    return {str(name): str(value) for name, value in found.items()} if follows else {}
+    found = {} if table is None else table.document[STATE_OF_SETTINGS.table]
+    return kept_by_settings(found) if found.get("tierDispatchEnable") == "false" else KEPT_FOR_EVER
 
 
 def _own_retention(held: LeasedBroker) -> dict[str, tuple[int, int]]:

@@ -8,6 +8,7 @@ What is missing is what the uploaded files and the store's own record both lack:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,13 +132,19 @@ class _Reindex:
         except StoreDamaged as error:
             report.problems.append(f"the index of {held.home} is left as it is: {error}")
             return
-        missing = self._missing(index, self._lost() if options.check else {})
+        unindexed: Counter[QueueKey] = Counter()
+        missing = self._missing(index, self._lost(unindexed) if options.check else {})
         works = [work for queue, ranges in missing.items() for work in index.works(queue, ranges, options.chunk_bytes)]
         report.planned["queues"] += len(missing)
         report.planned["ranges"] += sum(map(len, missing.values()))
         report.planned["bytes"] += sum(work.size_bytes for work in works)
+        if options.check:
+            found = sum(unindexed[queue] for queue in missing)
+            report.planned["unindexed_messages"] = report.planned.get("unindexed_messages", 0) + found
         report.details.setdefault("missing", []).extend(
-            {"topic": queue.topic, "queue": queue.queue_id, "ranges": ranges} for queue, ranges in missing.items()
+            {"topic": queue.topic, "queue": queue.queue_id, "ranges": ranges}
+            | ({"unindexed": unindexed[queue]} if options.check else {})
+            for queue, ranges in missing.items()
         )
         if report.dry_run:
             return
@@ -150,14 +157,16 @@ class _Reindex:
 
     # What is missing
 
-    def _lost(self) -> dict[QueueKey, list[LogRange]]:
-        """Ranges of each queue with messages whose keys are covered and have no items."""
+    def _lost(self, unindexed: Counter[QueueKey]) -> dict[QueueKey, list[LogRange]]:
+        """Ranges of each queue with messages whose keys are covered and have no items; counts these in `unindexed`."""
         home, found = self.held.home, dict[QueueKey, list[LogRange]]()
         plan = plan_verify(self.held.driver, TierScope(home.cluster, home.broker), metadata=self.held.metadata)
         results = self._verified(plan.tasks)
         results += self._verified(missing_keys_tasks(plan, results))
-        for each in (lost for result in results for lost in result.lost_keys):
-            found.setdefault(each.queue, []).append((each.start, each.stop))
+        for result in results:
+            for each in result.lost_keys:
+                found.setdefault(each.queue, []).append((each.start, each.stop))
+                unindexed[each.queue] += result.counts["missing_items"]  # Such a task has one range.
         return found
 
     def _verified(self, tasks: Sequence[VerifyTask]) -> list[VerifyResult]:

@@ -73,6 +73,16 @@ class ScanSpec:
         self._check_ranges()
 
     @property
+    def is_of_everything(self) -> bool:
+        """Whether it names no topic, queue, broker, key, tag, time or condition."""
+        named = (
+            self.brokers, self.topics, self.topic_pattern, self.names_queues, self.queue_ids, self.keys, self.tags,
+            self.delays_ms,
+        )  # fmt: skip
+        is_timed = self.starting_ms is not None or self.ending_ms is not None
+        return not any(named) and not is_timed and self.pruning == PRUNES_NOTHING
+
+    @property
     def names_queues(self) -> bool:
         """Whether single queues are named, which must then be looked for."""
         edges = (self.assigned, self.starting_offsets, self.ending_offsets, self.starting_times, self.ending_times)

@@ -5,6 +5,8 @@ What becomes of damaged and lost messages: see `pipeline/scan/read_tasks`.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +25,8 @@ from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.scan_meter import reporting
 from tiermq.spark.spark_runner import freeze_once
 
+_log = logging.getLogger(__name__)
+
 KNOWN_PARTITIONS = 8
 """The approximate maximum of tasks when nothing is read: then a Spark task costs more than its work."""
 
@@ -37,11 +41,23 @@ class TierMQReader(DataSourceReader):  # type: ignore[misc] # PySpark is not fol
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises BadHistory, DataLoss, and what the tier raises."""
         spec = self.options.scan
+        if spec.snapshot is None and spec.is_of_everything:
+            warn_of_everything()
         with open_place(spec.place) as history:
             return list(partitions_of(plan_batch(history, spec, self.columns), self.columns, spec))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return metered(partition, self.options.scan_meter)
+
+
+@functools.cache
+def warn_of_everything() -> None:
+    """Of a plan that has no conditions of the rule of `query_pruning`, once in the process that plans."""
+    _log.warning(
+        "tiermq: this read takes all topics, whatever .where(…) and spark.sql ask for: the session lacks the rule of "
+        "the optimizer that brings their conditions to the source. Call tiermq.spark.prune_queries(spark) once, or "
+        "give options such as subscribe; over Spark Connect, messages(…, where=…)"
+    )
 
 
 @dataclass
