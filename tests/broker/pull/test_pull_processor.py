@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 
 import waiting
-from broker.consuming import SIZES, Peer, bodies_of, damage_unit, messages_of, on_loop, part, put, running, until
+from broker.consuming import (
+    SIZES,
+    Peer,
+    bodies_of,
+    damage_unit,
+    messages_of,
+    on_loop,
+    part,
+    put,
+    running,
+    tiered,
+    until,
+)
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -186,28 +198,6 @@ def test_every_status_of_a_store_has_its_code(status: GetStatus, offset: int, ne
 
 
 # Cold reads.
-
-
-def tiered(tmp_path: Path, **settings: object) -> Broker:
-    """A broker whose queue 0 of T has its first messages in the tier only."""
-    small: dict[str, Any] = {
-        **SIZES,
-        **settings,
-        "mapped_file_size_commit_log": 16 * 1024,
-        "file_reserved_time": 0,
-        "delete_when": "00",
-    }
-    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
-    broker = Broker.open(tmp_path / "store", tier=(tmp_path / "tier").as_uri(), config=config, **small)
-    broker.parts.topics.put(TopicConfig("T", 4, 4))
-    for number in range(60):
-        put(broker, f"{number} ".ljust(1000, "x"))
-    store = broker.store
-    assert isinstance(store, TieredStore)
-    assert store.flush_to_tier(60)
-    while store.local.min_offset("T", 0) == 0:
-        store.clean_now()
-    return broker
 
 
 def first_words(answer: RemotingCommand) -> list[str]:
