@@ -19,7 +19,7 @@ from interop.rocketmq import (
     fetch,
     python_names,
 )
-from interop.test_replication import Client, JavaSlave, ask, bodies_at, until
+from interop.test_replication import Client, JavaSlave, ask, bodies_at
 from interop.two_brokers import await_registered
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -30,6 +30,7 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.store.delay_offsets import decode_delay_offsets
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 ACTING = {"enableSlaveActingMaster": True, "enableRemoteEscape": True}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,12 +36,12 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]  # Five real brokers, one after the other.
 LOG_BYTES = int(str(SMALL_FILES["mappedFileSizeCommitLog"]))
 COUNT = 3_000
 QUEUES = 4
-LOOK_S = 0.05
 KEY = "UNIQ_KEY\x01{:032X}\x02KEYS\x01k{}\x02WAIT\x01true\x02"
 
 
@@ -52,11 +51,6 @@ def release(request: pytest.FixtureRequest) -> Distribution:
         return fetch(request.param)
     except Unavailable as reason:
         pytest.skip(f"no real RocketMQ here: {reason}")
-
-
-def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        time.sleep(LOOK_S)  # The peer is a process of its own: it reports no event that could be waited for.
 
 
 class Client:
