@@ -237,6 +237,7 @@ def test_a_pull_that_only_the_tier_may_answer_is_woken_by_the_upload_and_not_by_
         assert store.flush_to_tier(60)
         assert first_words(answer.result(60)) == ["61"]
         assert (polling.woken, polling.timed_out) == (1, 0)
+        assert "tiermq_pulls_woken_total 1\n" in broker.render_metrics()
 
 
 def test_hot_pulls_do_not_wait_for_a_tier_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,6 +345,7 @@ def test_a_consumer_at_the_end_of_a_tier_that_is_behind_waits_and_does_not_spin(
         put(broker, "another")
         assert held.result(60).code == NOT_FOUND
         assert (polling.woken, polling.timed_out) == (0, 1)
+        assert "tiermq_pulls_timed_out_total 1\n" in broker.render_metrics()
 
 
 def test_too_many_cold_pulls_are_asked_to_come_back(tmp_path: Path) -> None:
