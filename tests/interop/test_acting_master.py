@@ -15,8 +15,6 @@ from interop.rocketmq import (
     SMALL_FILES,
     Cluster,
     Distribution,
-    Unavailable,
-    fetch,
     python_names,
 )
 from interop.test_replication import Client, JavaSlave, ask, bodies_at
@@ -38,14 +36,6 @@ RETURNING = {**ACTING, "totalReplicas": 2}
 """Of a RocketMQ master: with one replica in all, its default, it asks no slave when it returns."""
 LEVEL = 3
 """Ten seconds, in RocketMQ's default levels: long enough to be killed in between."""
-
-
-@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
-def release(request: pytest.FixtureRequest) -> Distribution:
-    try:
-        return fetch(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ here: {reason}")
 
 
 def our_config(name_server: str, **settings: Any) -> BrokerConfig:

@@ -32,14 +32,6 @@ COUNT = 200
 PAGE = 2_000
 
 
-@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
-def release(request: pytest.FixtureRequest) -> Distribution:
-    try:
-        return fetch(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ here: {reason}")
-
-
 def send_until_acknowledged(peer: Peer, body: bytes) -> int:
     """Send as an application does that tries again while a master is missing; the queue offset."""
     while True:

@@ -20,8 +20,6 @@ from interop.rocketmq import (
     Cluster,
     Distribution,
     Server,
-    Unavailable,
-    fetch,
     python_names,
 )
 from interop.two_brokers import await_registered, name_server_config
@@ -43,14 +41,6 @@ LOG_BYTES = int(str(SMALL_FILES["mappedFileSizeCommitLog"]))
 COUNT = 3_000
 QUEUES = 4
 KEY = "UNIQ_KEY\x01{:032X}\x02KEYS\x01k{}\x02WAIT\x01true\x02"
-
-
-@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
-def release(request: pytest.FixtureRequest) -> Distribution:
-    try:
-        return fetch(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ here: {reason}")
 
 
 class Client:
