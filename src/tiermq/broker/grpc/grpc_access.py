@@ -23,11 +23,15 @@ def _topics_of_messages(account: Account, request: Any) -> None:
         account.require_topic(topic, Permission.PUB)
 
 
+def _in_group(account: Account, request: Any) -> None:
+    account.require_group(request.group.name)
+
+
 def _queue(request: Any) -> Any:
     return request.message_queue.topic
 
 
-_GROUP = Access("SUB of the group", lambda account, request: account.require_group(request.group.name))
+_GROUP = Access("SUB of the group", _in_group)
 _CONSUMER = _topic(Permission.SUB, "SUB of the topic") & _GROUP
 _QUEUE_CONSUMER = _topic(Permission.SUB, "SUB of the topic", _queue) & _GROUP
 _OWN = Access(
