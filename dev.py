@@ -51,7 +51,7 @@ PURE_TESTS = (
 WORKERS = 4
 MYPY = ("mypy --strict", ["-m", "mypy"])  # What it checks, and how, is in pyproject.toml.
 # Of a whole run, so many failures may be of tests that fail once, and each must pass so often alone.
-UNSTEADY_MAX = 6
+UNSTEADY_MAX = 3
 AGAIN_TURNS = 3
 
 

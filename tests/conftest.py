@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import os
+import uuid
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,14 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
         yield server
 
 
+@pytest.fixture
+def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
+    """That of an empty tier on the S3 server, whose credentials are in the environment."""
+    for name, value in seaweedfs.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://history/{uuid.uuid4().hex}"
+
+
 WAITING = (
     "tests/cli/demo/test_demo_command.py",
     "tests/cli/test_acting_master.py",
@@ -176,7 +185,7 @@ class LaneCounter:
 
 
 class FailureList:
-    """Tells dev.py which failures a second look alone may clear, and which are final at the first.
+    """Writes for dev.py which failures a second look alone may clear, and which are final at the first.
 
     Final: what proves that nothing is lost (marked crash), for a loss that was seen once is a loss; and a test whose
     process died.

@@ -277,6 +277,8 @@ DOCUMENTED_FOR_USERS = {
     "write_broker_state",
 }  # fmt: skip
 """For users who import the package: the documents name them."""
+READ_BY_USERS = {"receipts"}
+"""Attributes that the documents name."""
 DOCUMENTS_A_FORMAT = {"TOTAL_SIZE_AT", "QUEUE_ID_AT", "FLAG_AT", "BORN_TIMESTAMP_AT"}
 """A layout is complete, also where no code reads a field by its offset."""
 REGISTERING = {"command", "group", "serves", "override", "fixture", "operation"}
@@ -316,6 +318,8 @@ def names_used_in(node: ast.AST, inside: frozenset[str] = frozenset()) -> Iterat
     Nor is a use in a function of the same name (`inside`): a method that only passes a call on keeps nothing alive. A
     function that a decorator registers does.
     """
+    if is_list_of_exports(node):
+        return  # What is offered is not used by that.
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_registered(node):
         inside |= {node.name}
     yield from (name for name in _names_of(node) if name not in inside)
@@ -335,15 +339,21 @@ def _names_of(node: ast.AST) -> list[str]:
     return []
 
 
+def is_list_of_exports(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+
+
 def is_registered(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     return bool({word for each in node.decorator_list for word in re.findall(r"\w+", ast.unparse(each))} & REGISTERING)
 
 
+def words_of_the_compiled_kernel() -> set[str]:
+    sources = [path for path in (ROOT / "native").iterdir() if path.suffix in (".pyx", ".pxi", ".pxd", ".h")]
+    return {word for path in sources for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+
+
 def test_every_definition_has_a_user() -> None:
-    used = {name for path in python_files("src") for name in names_used_in(tree(path))}
-    for path in sorted((ROOT / "native").iterdir()):
-        if path.suffix in (".pyx", ".pxi", ".pxd", ".h"):
-            used.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    used = {name for path in python_files("src") for name in names_used_in(tree(path))} | words_of_the_compiled_kernel()
     unused = {
         name: f"{shown(path)}:{line}"
         for path in python_files("src")
@@ -355,10 +365,26 @@ def test_every_definition_has_a_user() -> None:
     assert excused <= unused.keys(), "these have uses, or do not exist: remove them from the lists"
 
 
+def test_every_attribute_that_is_set_is_read() -> None:
+    """A counter without a reader counts for no one: it becomes a metric, a line of the log, or goes."""
+    nodes = [(path, node) for path in python_files("src") for node in ast.walk(tree(path))]
+    read = {node.attr for _, node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    read |= {name for _, node in nodes if isinstance(node, ast.Constant) for name in _names_of(node)}
+    read |= words_of_the_compiled_kernel() | READ_BY_USERS
+    assert [
+        f"{shown(path)}:{node.lineno} {node.attr}"
+        for path, node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+        and node.attr not in read
+    ] == []
+
+
 def test_what_is_kept_for_users_is_documented() -> None:
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     words = {word for document in documents for word in re.findall(r"\w+", document.read_text(encoding="utf-8"))}
-    assert words >= DOCUMENTED_FOR_USERS
+    assert words >= DOCUMENTED_FOR_USERS | READ_BY_USERS
 
 
 # Words of a tale, for which the field has others: reported, the client, fixed, again.

@@ -20,7 +20,7 @@ from tiermq.message.client_batch import (
     unwrap_inner_batch,
 )
 from tiermq.message.compression import compress, decompress
-from tiermq.message.ids import decode_message_id, decode_unique_key, encode_message_id
+from tiermq.message.ids import decode_message_id, encode_message_id
 from tiermq.message.properties import decode_properties, delete_property, encode_properties, get_property
 from tiermq.message.record import decode_records, encode_record
 from tiermq.message.record_head import read_head
@@ -136,10 +136,9 @@ def _compressed() -> list[bytes]:
 def _try_ids(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
     one, said = documented(lambda: decode_message_id(text), CorruptRecord)
-    _, also = documented(lambda: decode_unique_key(text), CorruptRecord)
     if one is not None and str(one).upper() != text.upper():
         raise Disagreement(f"{text!r} is the id {one}")
-    return f"{said or 'an id'} / {also or 'a key'}"
+    return said or "an id"
 
 
 def record_targets() -> list[Target]:

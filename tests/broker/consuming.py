@@ -24,6 +24,7 @@ from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.permissions import AccessTable
 from tiermq.settings import INT_MAX
 from tiermq.testing.local_broker import NEVER_S
+from tiermq.tier.tiered_store import TieredStore
 
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1024 * 1024,
@@ -58,6 +59,29 @@ def running(
         broker.parts.topics.put(TopicConfig("T", 4, 4))
     with broker:
         yield broker
+
+
+def tiered(tmp_path: Path, driver: str = "", **settings: object) -> Broker:
+    """A broker whose queue 0 of T has its first messages in the tier only."""
+    small: dict[str, Any] = {
+        **SIZES,
+        **settings,
+        "mapped_file_size_commit_log": 16 * 1024,
+        "file_reserved_time": 0,
+        "delete_when": "00",
+    }
+    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
+    tier = (tmp_path / "tier").as_uri() + (f"?driver={driver}" if driver else "")
+    broker = Broker.open(tmp_path / "store", tier=tier, config=config, **small)
+    broker.parts.topics.put(TopicConfig("T", 4, 4))
+    for number in range(60):
+        put(broker, f"{number} ".ljust(1000, "x"))
+    store = broker.store
+    assert isinstance(store, TieredStore)
+    assert store.flush_to_tier(60)
+    while store.local.min_offset("T", 0) == 0:
+        store.clean_now()
+    return broker
 
 
 def part(broker: Broker, kind: type[Any]) -> Any:

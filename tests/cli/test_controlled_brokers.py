@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from broker.brokers import send_command
 from broker.consuming import messages_of, pull_fields
-from interop.controller_set import ControlledBroker, ControllerProcess, sync_state, until
+from interop.controller_set import ControlledBroker, ControllerProcess, sync_state
 from interop.rocketmq import BROKER_NAME
 from interop.two_brokers import name_server_config
 from tiermq.cli.main import cli
@@ -23,6 +23,7 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 IN_FLIGHT = 8
 ACKNOWLEDGED = 200

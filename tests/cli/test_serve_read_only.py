@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,6 @@ from waiting import until
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
 COUNT = 200
 FAST = {"tier_follow_interval": 100, "master_sync_interval": 100}
-
-
-@pytest.fixture
-def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in seaweedfs.environment.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://history/{uuid.uuid4().hex}"
 
 
 def as_reader(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from message.unique_keys import decode_unique_key
 from tiermq import Message
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.dead_letters import (
@@ -24,7 +25,7 @@ from tiermq.client.dead_letters import (
 from tiermq.client.producer import Outgoing, Producer
 from tiermq.errors import CorruptRecord, RemotingError
 from tiermq.message.compression import compress
-from tiermq.message.ids import decode_unique_key, month_start_ms
+from tiermq.message.ids import month_start_ms
 from tiermq.message.properties import decode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
 
 from history.history_world import HistoryWorld, as_sent, read_all, read_plan, sent_of
-from servers.seaweedfs import SeaweedFS
 from tiermq.history import cold_reading
 from tiermq.history.catalog import read_catalog
 from tiermq.history.key_lookup import plan_history
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanRequest, StorePlace
 from tiermq.tier.driver.tier_url import open_driver
-
-
-@pytest.fixture
-def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in seaweedfs.environment.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://history/{uuid.uuid4().hex}"
 
 
 def test_a_history_on_s3_is_read_by_offset_and_by_key(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,10 @@ from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
 
-LOOK_S = 0.05
 OPENINGS = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "java.util", "java.net", "java.math")
 )
 """What the controller's own serialisation needs on a newer Java."""
-
-
-def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        time.sleep(LOOK_S)  # The peer is a process of its own: it reports no event that could be waited for.
 
 
 class ControllerProcess:

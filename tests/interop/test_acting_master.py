@@ -15,11 +15,9 @@ from interop.rocketmq import (
     SMALL_FILES,
     Cluster,
     Distribution,
-    Unavailable,
-    fetch,
     python_names,
 )
-from interop.test_replication import Client, JavaSlave, ask, bodies_at, until
+from interop.test_replication import Client, JavaSlave, ask, bodies_at
 from interop.two_brokers import await_registered
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -30,6 +28,7 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.store.delay_offsets import decode_delay_offsets
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 ACTING = {"enableSlaveActingMaster": True, "enableRemoteEscape": True}
@@ -37,14 +36,6 @@ RETURNING = {**ACTING, "totalReplicas": 2}
 """Of a RocketMQ master: with one replica in all, its default, it asks no slave when it returns."""
 LEVEL = 3
 """Ten seconds, in RocketMQ's default levels: long enough to be killed in between."""
-
-
-@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
-def release(request: pytest.FixtureRequest) -> Distribution:
-    try:
-        return fetch(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ here: {reason}")
 
 
 def our_config(name_server: str, **settings: Any) -> BrokerConfig:

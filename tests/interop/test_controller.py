@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from interop.controller_set import (
-    LOOK_S,
     ControlledBroker,
     ControlledJavaBroker,
     ControllerProcess,
@@ -17,7 +16,6 @@ from interop.controller_set import (
     ask_controller,
     known_brokers,
     sync_state,
-    until,
 )
 from interop.mqadmin import Mqadmin
 from interop.official import Official, acknowledged, with_programs
@@ -27,18 +25,11 @@ from interop.two_brokers import name_server_config
 from tiermq.namesrv.name_server import NameServer
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import decode_object
+from waiting import LOOK_AT_MOST_S, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 COUNT = 200
 PAGE = 2_000
-
-
-@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
-def release(request: pytest.FixtureRequest) -> Distribution:
-    try:
-        return fetch(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ here: {reason}")
 
 
 def send_until_acknowledged(peer: Peer, body: bytes) -> int:
@@ -47,7 +38,7 @@ def send_until_acknowledged(peer: Peer, body: bytes) -> int:
         try:
             sent = peer.send({"topic": "T", "queue": 0, "body": body})
         except PeerError:
-            time.sleep(LOOK_S)  # The client learns of the new master by its own poll of the name server.
+            time.sleep(LOOK_AT_MOST_S)  # The client learns of the new master by its own poll of the name server.
             continue
         if sent["status"] == "SEND_OK":
             return int(sent["offset"])

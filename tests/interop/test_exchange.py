@@ -8,7 +8,7 @@ have all of it, and finish what the first one began.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode as Code
 from tiermq.remoting.command import RemotingCommand
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # A real broker compares its whole wheel each second.
 
@@ -47,12 +48,6 @@ LEFT = REVIVE_QUEUES + 4
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Look again until it is so; the test's own time limit ends what never comes."""
-    while not is_so():
-        time.sleep(0.2)
 
 
 class Wire:

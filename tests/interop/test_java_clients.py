@@ -11,8 +11,6 @@ import pytest
 from interop.java_client import Event, JavaClient, bodies, received
 from interop.rocketmq import Distribution
 from servers.serving import Serving
-from tiermq.broker.topic.topic_table import FILE, encode_topics
-from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("java-clients")]
 
@@ -21,16 +19,6 @@ TOPICS = [f"J{number}" for number in range(40)]
 PATIENCE_MS = 60_000
 """Of the loads' sends: with RocketMQ's own 3 s, a client that gets no processor for as long counts as a failure."""
 _next_topic = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    store = tmp_path_factory.mktemp("served") / "store"
-    (store / "config").mkdir(parents=True)
-    table = {name: TopicConfig(name, 4, 4) for name in TOPICS}
-    (store / "config" / FILE).write_bytes(encode_topics(table, NO_VERSION.next(1)))
-    with Serving(store) as served:
-        yield served
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ import pytest
 
 from interop.rocketmq import JAVA_OPENINGS, Unavailable, cache_directory, copy_jars, pom_of
 from servers.serving import Serving
-from tiermq.broker.topic.topic_table import FILE, encode_topics
-from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("other-clients")]
 
@@ -30,16 +28,6 @@ BODIES = [f"order {number}" for number in range(20)]
 SECOND_MS = 1_000
 SPRING_VERSION = "2.3.4"
 Event = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    store = tmp_path_factory.mktemp("served") / "store"
-    (store / "config").mkdir(parents=True)
-    table = {name: TopicConfig(name, 4, 4) for name in TOPICS}
-    (store / "config" / FILE).write_bytes(encode_topics(table, NO_VERSION.next(1)))
-    with Serving(store) as served:
-        yield served
 
 
 # Go.

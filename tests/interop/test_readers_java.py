@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cli.test_serve_read_only import COUNT, as_reader, send
-from cli.test_serve_read_only import url as url
 from interop.java_client import JavaClient, bodies
 from interop.rocketmq import Distribution
 from servers.seaweedfs import SeaweedFS

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,8 +20,6 @@ from interop.rocketmq import (
     Cluster,
     Distribution,
     Server,
-    Unavailable,
-    fetch,
     python_names,
 )
 from interop.two_brokers import await_registered, name_server_config
@@ -37,26 +34,13 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]  # Five real brokers, one after the other.
 LOG_BYTES = int(str(SMALL_FILES["mappedFileSizeCommitLog"]))
 COUNT = 3_000
 QUEUES = 4
-LOOK_S = 0.05
 KEY = "UNIQ_KEY\x01{:032X}\x02KEYS\x01k{}\x02WAIT\x01true\x02"
-
-
-@pytest.fixture(scope="module", params=["5.3.3", "5.5.0"])
-def release(request: pytest.FixtureRequest) -> Distribution:
-    try:
-        return fetch(request.param)
-    except Unavailable as reason:
-        pytest.skip(f"no real RocketMQ here: {reason}")
-
-
-def until(is_so: Callable[[], object]) -> None:
-    while not is_so():
-        time.sleep(LOOK_S)  # The peer is a process of its own: it reports no event that could be waited for.
 
 
 class Client:

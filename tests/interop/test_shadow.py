@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from interop.official import Official
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Cluster, Distribution, Unavailable, fetch
 from interop.rocketmq import fetch_servers as servers_of
 from interop.test_offload_with_accounts import OLD, fetched
-from interop.test_replication import LOOK_S, QUEUES, Client, ask, send_many
+from interop.test_replication import QUEUES, Client, ask, send_many
 from interop.two_brokers import await_registered
 from servers.loopback import with_own_network
 from servers.serving import Following
@@ -26,6 +25,7 @@ from tiermq.remoting.json_dialect import decode_object
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_state import OFFSETS, TOPICS, load_broker_state
 from tiermq.tier.tier_view import view_tier
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 TOPIC: dict[str, Any] = {
@@ -61,9 +61,8 @@ def copied_to(shadow: Following, end: int) -> None:
 
 def master_end(client: Client) -> int:
     """A RocketMQ broker that has just started may refuse it for a while."""
-    while (answer := ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)).code != ResponseCode.SUCCESS:
-        time.sleep(LOOK_S)
-    return int(decode_object(answer.body)["table"]["commitLogMaxOffset"])
+    until(lambda: ask(client, RequestCode.GET_BROKER_RUNTIME_INFO).code == ResponseCode.SUCCESS)
+    return int(decode_object(ask(client, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]["commitLogMaxOffset"])
 
 
 def ends(client: Client, topic: str, queues: int) -> int:

@@ -29,6 +29,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.client import BlockingClient
 from tiermq.store.local_store import LocalStore
 from tiermq.testing.local_broker import MovableClock
+from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # A real broker compares its whole wheel each second.
 
@@ -44,12 +45,6 @@ COUNT = 60
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Look again until it is so; the test's own time limit ends what never comes."""
-    while not is_so():
-        time.sleep(0.2)
 
 
 def asked(deliver_ms: int, **more: str) -> dict[str, str]:

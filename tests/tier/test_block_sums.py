@@ -17,8 +17,8 @@ DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
 
 
 def read(data: bytes | bytearray, sums: BlockSums, position: int, length: int) -> bytes:
-    view = memoryview(data)
-    return bytes(sums.read_checked("here", lambda at, count: view[at : at + count], position, length))
+    low, count = sums.range_to_read(position, length)
+    return bytes(sums.checked(memoryview(data)[low : low + count], low, position, length, "here"))
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,20 @@
-"""A tier from the bucket alone: queues, messages, keys; gaps and damage are told."""
+"""A tier from the bucket alone: queues, messages, keys; gaps and damage are reported."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tier.tier_world import TierWorld
-from tier.verify_world import COUNT, LOG, QUEUE, bare, bytes_of, log_key, sound_world, unit_key
+from tier.verify_world import COUNT, LOG, QUEUE, bare, bytes_of, log_key, unit_key
+from tier.verify_world import sound_tier as sound_tier
 from tiermq.errors import TierError
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.restore.restore_report import Finding
 from tiermq.tier.tier_view import TierView, view_tier
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
 
 
 def look(world: TierWorld, scope: TierScope | None = None) -> TierView:

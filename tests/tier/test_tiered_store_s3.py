@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,6 @@ from tiermq import Message
 from tiermq.errors import TierCredentials, TierError, TierUnavailable
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.tiered_store import TieredStore
-
-
-@pytest.fixture
-def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in seaweedfs.environment.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://history/{uuid.uuid4().hex}"
 
 
 @pytest.mark.parametrize("bundle_interval", [0, 1_000])

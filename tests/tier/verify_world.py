@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tier.tier_world import BROKER, CLUSTER, TierWorld
 from tiermq.tier.metadata.broker_lease import BrokerLease
@@ -24,6 +27,14 @@ def sound_world(path: Path) -> TierWorld:
     made.put_manifests()
     BrokerLease(made.driver, CLUSTER, BROKER, "me", clock=made.clock).acquire()
     return made
+
+
+@pytest.fixture(name="world")
+def sound_tier(tmp_path: Path) -> Iterator[TierWorld]:
+    """A sound tier, for a test to damage; a fixture of the modules and folders that import it."""
+    made = sound_world(tmp_path)
+    yield made
+    made.close()
 
 
 def bare(world: TierWorld) -> None:

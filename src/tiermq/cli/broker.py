@@ -53,10 +53,10 @@ def broker() -> None:
 @cluster_options
 @_JSON
 def status(access: Access, name: str, as_json: bool) -> None:
-    """Show role, epoch, lease, replicas and cut tails of the broker NAME, or of one replica.
+    """Show role, epoch, lease, replicas and cut tails.
 
-    A cut tail is a file with messages of a replaced master that were never acknowledged as safe. Look at it with
-    `tiermq dump`, then remove it.
+    NAME is that of the broker, or the address of one replica. A cut tail is a file with messages of a replaced
+    master that were never acknowledged as safe. Look at it with `tiermq dump`, then remove it.
 
     Exit code: 0 if a replica is the master and may acknowledge, 1 otherwise.
     """
@@ -105,10 +105,10 @@ def promote(access: Access, address: str, accept_loss: bool, timeout_s: float, a
 @_TIMEOUT
 @_JSON
 def demote(access: Access, name: str, successor: int | None, timeout_s: float, as_json: bool) -> None:
-    """Let the master of the broker NAME hand over to another replica, and follow it.
+    """Let the master of the broker NAME hand over to a replica.
 
-    Use it before maintenance. The master refuses sends, waits until the replicas in sync have everything, and releases
-    the lease. It stays the master, with an error, if no other replica is in sync.
+    It follows the new master. Use it before maintenance. The master refuses sends, waits until the replicas in sync
+    have everything, and releases the lease. It stays the master, with an error, if no other replica is in sync.
     """
 
     async def change(cluster: ClusterClient) -> dict[str, Any]:
@@ -135,13 +135,13 @@ def demote(access: Access, name: str, successor: int | None, timeout_s: float, a
 def drain(
     access: Access, name: str, unread: bool, left_topics: tuple[str, ...], cancel: bool, timeout_s: float, as_json: bool
 ) -> None:
-    """Empty the broker NAME into its tier, so that it can be taken away with its disk.
+    """Empty the broker NAME into its tier.
 
-    Its master refuses sends from then on, and name servers show its topics as readable only, so that producers go to
-    other brokers. Deliveries, retries and reads go on. The command waits until consumers have everything, nothing
-    waits in the broker's own log (delayed messages, timers, open transactions, popped messages), and every message is
-    in the tier, compared byte for byte. Then stop the process (SIGTERM writes the last tables), and delete its disk.
-    Sends are refused until the process ends, or --cancel.
+    Afterwards it can be taken away with its disk. Its master refuses sends from then on, and name servers show its
+    topics as readable only, so that producers go to other brokers. Deliveries, retries and reads go on. The command
+    waits until consumers have everything, nothing waits in the broker's own log (delayed messages, timers, open
+    transactions, popped messages), and every message is in the tier, compared byte for byte. Then stop the process
+    (SIGTERM writes the last tables), and delete its disk. Sends are refused until the process ends, or --cancel.
 
     Exit code: 0 if nothing is left, 1 otherwise; what is left is printed.
     """

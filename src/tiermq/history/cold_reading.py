@@ -206,9 +206,10 @@ class ColdReader:
         """Bytes of a segment, and the blocks of it, by begin and end in the segment, that are not what was written."""
         if span.sums is None:
             return self._read(key, position, length), []
-        data, bad = span.sums.read(partial(self._read, key), position, length)
+        low, count = span.sums.range_to_read(position, length)
+        data, bad = span.sums.verified(self._read(key, low, count), low, position, length)
         if bad:  # Not from a cache: what is stored may be right.
-            data, bad = span.sums.read(partial(self._read, key, again=True), position, length)
+            data, bad = span.sums.verified(self._read(key, low, count, again=True), low, position, length)
         return data, bad
 
     def _read(self, key: SegmentKey, position: int, length: int, *, again: bool = False) -> memoryview:

@@ -23,15 +23,12 @@ from tiermq.message.crc import (
     seal_crc_property,
     verify_crc_property,
 )
-from tiermq.message.hosts import decode_host, encode_address, encode_host, format_host
+from tiermq.message.hosts import encode_address, encode_host, format_host
 from tiermq.message.ids import (
     MessageId,
-    UniqueKey,
     UniqueKeyGenerator,
     decode_message_id,
-    decode_unique_key,
     encode_message_id,
-    encode_unique_key,
     format_message_id,
 )
 from tiermq.message.java_hash import java_hash, key_hash, tags_code
@@ -72,7 +69,6 @@ __all__ = [
     "StoredMessage",
     "TagFilter",
     "TransactionType",
-    "UniqueKey",
     "UniqueKeyGenerator",
     "body_crc",
     "check_group",
@@ -82,12 +78,10 @@ __all__ = [
     "crc32",
     "decode_client_batch",
     "decode_crc_property",
-    "decode_host",
     "decode_message_id",
     "decode_properties",
     "decode_record",
     "decode_records",
-    "decode_unique_key",
     "decompress",
     "delete_property",
     "encode_address",
@@ -98,7 +92,6 @@ __all__ = [
     "encode_message_id",
     "encode_properties",
     "encode_record",
-    "encode_unique_key",
     "format_host",
     "format_message_id",
     "get_property",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 from functools import lru_cache
 
-from tiermq.errors import CorruptRecord, IllegalMessage
-from tiermq.message.layout import HOST_V4_BYTES, HOST_V6_BYTES, I32, PORT_MAX, ReadableBuffer
+from tiermq.errors import IllegalMessage
+from tiermq.message.layout import I32, PORT_MAX
 
 LOOPBACK = "127.0.0.1"
 
@@ -36,16 +36,6 @@ def encode_address(address: str) -> bytes:
         raise IllegalMessage(
             f"{address!r} is not an address: write IPv4 as 1.2.3.4 and IPv6 as [::1]; names are not resolved"
         ) from error
-
-
-def decode_host(data: ReadableBuffer) -> str:
-    """The text of 8 or 20 bytes. Raises CorruptRecord for another length or an invalid port."""
-    if len(data) not in (HOST_V4_BYTES, HOST_V6_BYTES):
-        raise CorruptRecord(f"a host has {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, found {len(data)}")
-    (port,) = I32.unpack_from(data, len(data) - I32.size)
-    if not 0 <= port <= PORT_MAX:
-        raise CorruptRecord(f"a host's port is 0..{PORT_MAX}, found {port}")
-    return format_host(bytes(data[: len(data) - I32.size]), port)
 
 
 @lru_cache(maxsize=4096)

@@ -52,17 +52,6 @@ class MessageId:
         return encode_message_id(self.store_host, self.physical_offset)
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
-    """A decoded unique key."""
-
-    address: str
-    process_id: int
-    process_hash: int
-    since_month_start_ms: int
-    counter: int
-
-
 def encode_message_id(store_host: str, physical_offset: int) -> str:
     """The offset id of the record at `physical_offset` in the store of `store_host`."""
     host = encode_host(store_host)
@@ -78,7 +67,7 @@ def format_message_id(address: bytes, port: int, physical_offset: int) -> str:
 
 def decode_message_id(text: str) -> MessageId:
     """Decode an offset id. Raises CorruptRecord for an invalid one."""
-    raw = _from_hex("offset id", text)
+    raw = _from_hex(text)
     port, physical_offset = _PLACE.unpack_from(raw, len(raw) - _PLACE.size)
     if port > PORT_MAX:
         raise CorruptRecord(f"offset id {text!r}: a port is 0..{PORT_MAX}, found {port}")
@@ -87,28 +76,16 @@ def decode_message_id(text: str) -> MessageId:
     return MessageId(format_host(raw[: -_PLACE.size], port), physical_offset)
 
 
-def decode_unique_key(text: str) -> UniqueKey:
-    """Decode a client's unique key. Raises CorruptRecord for an invalid one."""
-    raw = _from_hex("unique key", text)
-    process_id, process_hash = _MAKER.unpack_from(raw, len(raw) - 12)
-    since_month_start_ms, counter = _MOMENT.unpack_from(raw, len(raw) - _MOMENT.size)
-    address = format_host(raw[:-12], 0).rpartition(":")[0]
-    return UniqueKey(address, process_id, process_hash, since_month_start_ms, counter)
-
-
-def encode_unique_key(key: UniqueKey) -> str:
-    maker = _MAKER.pack(key.process_id, key.process_hash)
-    return (encode_address(key.address) + maker + _MOMENT.pack(key.since_month_start_ms, key.counter)).hex().upper()
-
-
-def _from_hex(kind: str, text: str) -> bytes:
+def _from_hex(text: str) -> bytes:
     try:
         raw = bytes.fromhex(text)
     except ValueError as error:
-        raise CorruptRecord(f"{kind} {text!r}: expected hexadecimal digits only") from error
+        raise CorruptRecord(f"offset id {text!r}: expected hexadecimal digits only") from error
     # The length of the text counts, because fromhex skips spaces.
     if len(text) not in (32, 56) or len(raw) * 2 != len(text):
-        raise CorruptRecord(f"{kind} {text!r}: expected 32 (IPv4) or 56 (IPv6) hexadecimal digits, found {len(text)}")
+        raise CorruptRecord(
+            f"offset id {text!r}: expected 32 (IPv4) or 56 (IPv6) hexadecimal digits, found {len(text)}"
+        )
     return raw
 
 

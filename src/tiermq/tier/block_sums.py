@@ -5,8 +5,9 @@
 
 RocketMQ's formats have none: a record's own CRC covers its body alone, and a bad bit in a slot or in an item of an
 index file hides a key. An index file has at most BLOCKS_MAX blocks, so that the companion stays small; a segment has
-blocks of LOG_BLOCK_BYTES or UNITS_BLOCK_BYTES, and its sums grow with it. A reader reads whole
-blocks, in one request. Files of RocketMQ, and of older TierMQ versions, have no sums and are not verified.
+blocks of LOG_BLOCK_BYTES or UNITS_BLOCK_BYTES, and its sums grow with it. A reader reads whole blocks, in one request:
+`range_to_read`, the read, then `checked`. Files of RocketMQ, and of older TierMQ versions, have no sums and are not
+verified.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -76,10 +76,6 @@ _HEAD = struct.Struct(
     "Q"  # size         bytes that the sums cover
     "I"  # block_bytes
 )
-
-
-ReadAt = Callable[[int, int], bytes | memoryview]
-"""(position, length) -> bytes of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,27 +180,38 @@ class BlockSums:
                 found.append((low, high))
         return found
 
-    def read(self, read: ReadAt, position: int, length: int) -> tuple[memoryview, list[tuple[int, int]]]:
-        """Bytes [position, position + length) by `read`, in whole blocks where there are sums; and the corrupt blocks.
-
-        `read` is called once.
-        """
+    def range_to_read(self, position: int, length: int) -> tuple[int, int]:
+        """Position and length of the one read for [position, position + length): whole blocks where there are sums."""
         if length <= 0 or position >= self.size:
-            return memoryview(read(position, length)), []
+            return position, length
         low, high = self.part(position, position + length)
-        data = memoryview(read(low, high - low))
-        found = data[position - low : position - low + length]
-        # A view would keep the whole blocks in memory.
-        return found if 2 * length >= len(data) else memoryview(bytes(found)), self.bad_blocks(data, low)
+        return low, high - low
 
-    def read_checked(
-        self, where: str, read: ReadAt, position: int, length: int, advice: str = INDEX_DAMAGE_ADVICE
+    def verified(
+        self, data: bytes | memoryview, low: int, position: int, length: int
+    ) -> tuple[memoryview, list[tuple[int, int]]]:
+        """Bytes [position, position + length) of what was read, which begins at `low`; and the corrupt blocks."""
+        view = memoryview(data)
+        if length <= 0 or position >= self.size:
+            return view, []
+        found = view[position - low : position - low + length]
+        # A view would keep the whole blocks in memory.
+        return found if 2 * length >= len(view) else memoryview(bytes(found)), self.bad_blocks(view, low)
+
+    def checked(
+        self,
+        data: bytes | memoryview,
+        low: int,
+        position: int,
+        length: int,
+        where: object,
+        advice: str = INDEX_DAMAGE_ADVICE,
     ) -> memoryview:
-        """The same bytes. Raises CorruptSegment when one of their blocks is not what was written."""
-        data, bad = self.read(read, position, length)
+        """The same bytes. Raises CorruptSegment when one of their blocks is not what was written; `where`: the file."""
+        found, bad = self.verified(data, low, position, length)
         if bad:
             raise CorruptSegment(f"{where}: {bad_block_words(*bad[0])}; {advice}")
-        return data
+        return found
 
 
 def bad_block_words(begin: int, end: int) -> str:

@@ -103,7 +103,11 @@ class TieredReading:
     def __init__(self, local: LocalStore, tier: TierComponents) -> None:
         self.local = local
         self.tier = tier
-        self._level = tier.config.tiered_storage_level
+        level = self._level = tier.config.tiered_storage_level
+        # What a level means beside `choose`: a get that one of these decides looks nothing up.
+        self._never_cold = level is StorageLevel.DISABLE
+        self._local_first = level <= StorageLevel.NOT_IN_DISK
+        self._always_cold = level is StorageLevel.FORCE
 
     # Gets
 
@@ -124,8 +128,8 @@ class TieredReading:
 
         `reader` identifies a sequential reader, if it is not the whole group: read-ahead follows it.
         """
-        file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
-        if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
+        file = None if self._never_cold else self._cold(topic, queue_id)
+        if not self._local_first and self._prefers_tier(topic, queue_id, offset, file):
             return self._from_tier(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
         page = self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter, bulk)
         if page is not None:
@@ -144,8 +148,8 @@ class TieredReading:
         bulk: bool = False,
     ) -> GetPage | None:
         """What `get` would return, if the local store can answer; None when the tier must be read. Never blocks."""
-        file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
-        if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
+        file = None if self._never_cold else self._cold(topic, queue_id)
+        if not self._local_first and self._prefers_tier(topic, queue_id, offset, file):
             return None
         return self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter, bulk)
 
@@ -264,7 +268,7 @@ class TieredReading:
         """The read policy's decision, for levels that do not always read the local store first."""
         local = self.local
         is_tiered = not self.tier.filter.is_filtered(topic) and topic not in self.tier.engine.held_topics
-        if self._level is StorageLevel.FORCE:
+        if self._always_cold:
             return is_tiered  # `choose` uses nothing else for this level; skip the lookups per page.
         physical = local.physical_offset_of(topic, queue_id, offset)
         low, high = local.min_physical_offset, local.max_physical_offset
@@ -400,7 +404,7 @@ class TieredReading:
 
     def _is_cold_only(self) -> bool:
         """Whether queries by key do not use the local index."""
-        return self._level is StorageLevel.FORCE or not self.local.config.message_index_enable
+        return self._always_cold or not self.local.config.message_index_enable
 
     def _has_all_of(self, file: FlatMessageFile) -> bool:
         """Whether the local store has every message that the tier has of a queue."""
@@ -460,7 +464,7 @@ class TieredReading:
         file = self._cold(topic, queue_id)
         if file is None:
             return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
-        if self._level is StorageLevel.FORCE:
+        if self._always_cold:
             return self._cold_offset_at(file, timestamp_ms, boundary)
         earliest = self.local.earliest_time(topic, queue_id)
         # Of messages stored in the same millisecond, the first may be cold and the last local.
@@ -480,8 +484,8 @@ class TieredReading:
 
     def store_time_of(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message with a queue offset was stored; -1 when neither store has it. Raises TierError."""
-        file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
-        if file is not None and self._level is StorageLevel.FORCE:
+        file = None if self._never_cold else self._cold(topic, queue_id)
+        if file is not None and self._always_cold:
             time_ms = self.tier.times.store_time_of(file, offset)
             return time_ms if time_ms >= 0 else self.local.store_time_of(topic, queue_id, offset)
         time_ms = self.local.store_time_of(topic, queue_id, offset)

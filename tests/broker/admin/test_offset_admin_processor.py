@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.clocked import options_with_clock as options_with_clock
 from broker.consuming import Peer, bodies_of, on_loop, part, put
 from simulation.manual_clock import ManualClock
 from tiermq.broker.admin.offset_admin_processor import OffsetAdminProcessor
@@ -15,11 +16,6 @@ from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
-
-
-@pytest.fixture
-def broker_options(manual_clock: ManualClock) -> dict[str, Any]:
-    return {"clock": manual_clock}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.clocked import options_with_clock as options_with_clock
 from broker.consuming import Peer, on_loop, part, put, running
 from simulation.manual_clock import ManualClock
 from tiermq import Message
@@ -20,11 +21,6 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_body
 from tiermq.testing import LocalBroker
-
-
-@pytest.fixture
-def broker_options(manual_clock: ManualClock) -> dict[str, Any]:
-    return {"clock": manual_clock}
 
 
 def wanted(topic: str, **changes: object) -> dict[str, Any]:

@@ -286,6 +286,7 @@ def test_a_flush_that_takes_too_long_is_reported(
         world.clock.advance_ms(6_000)
         assert later.result(60).code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert world.processor.durable.timed_out == 1
+        assert "tiermq_transaction_ends_answered_late_total 1\n" in world.broker.render_metrics()
 
 
 def test_a_slave_ends_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:

@@ -68,6 +68,7 @@ def test_the_fast_path_stores_and_answers_as_the_general_path_does(broker: Broke
         answers.append(peer.send(message))
     first, fast, general = stored(broker)
     assert sends.taken_count == 1
+    assert "tiermq_grpc_fast_sends_total 1\n" in broker.render_metrics()
     assert fast.encoded_properties == general.encoded_properties == first.encoded_properties
     assert [each.entries[0].offset for each in answers] == [1, 2]
     answers[0].entries[0].offset = 2

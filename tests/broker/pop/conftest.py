@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from broker.clocked import options_with_clock as options_with_clock
 from broker.pop.pop_peer import PopPeer
-from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
-
-
-@pytest.fixture
-def broker_options(manual_clock: ManualClock) -> dict[str, Any]:
-    return {"clock": manual_clock}
 
 
 @pytest.fixture

@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 
 import waiting
-from broker.consuming import SIZES, Peer, bodies_of, damage_unit, messages_of, on_loop, part, put, running, until
+from broker.consuming import (
+    SIZES,
+    Peer,
+    bodies_of,
+    damage_unit,
+    messages_of,
+    on_loop,
+    part,
+    put,
+    running,
+    tiered,
+    until,
+)
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -188,28 +200,6 @@ def test_every_status_of_a_store_has_its_code(status: GetStatus, offset: int, ne
 # Cold reads.
 
 
-def tiered(tmp_path: Path, **settings: object) -> Broker:
-    """A broker whose queue 0 of T has its first messages in the tier only."""
-    small: dict[str, Any] = {
-        **SIZES,
-        **settings,
-        "mapped_file_size_commit_log": 16 * 1024,
-        "file_reserved_time": 0,
-        "delete_when": "00",
-    }
-    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
-    broker = Broker.open(tmp_path / "store", tier=(tmp_path / "tier").as_uri(), config=config, **small)
-    broker.parts.topics.put(TopicConfig("T", 4, 4))
-    for number in range(60):
-        put(broker, f"{number} ".ljust(1000, "x"))
-    store = broker.store
-    assert isinstance(store, TieredStore)
-    assert store.flush_to_tier(60)
-    while store.local.min_offset("T", 0) == 0:
-        store.clean_now()
-    return broker
-
-
 def first_words(answer: RemotingCommand) -> list[str]:
     return [body.split()[0] for body in bodies_of(answer)]
 
@@ -247,6 +237,7 @@ def test_a_pull_that_only_the_tier_may_answer_is_woken_by_the_upload_and_not_by_
         assert store.flush_to_tier(60)
         assert first_words(answer.result(60)) == ["61"]
         assert (polling.woken, polling.timed_out) == (1, 0)
+        assert "tiermq_pulls_woken_total 1\n" in broker.render_metrics()
 
 
 def test_hot_pulls_do_not_wait_for_a_tier_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +345,7 @@ def test_a_consumer_at_the_end_of_a_tier_that_is_behind_waits_and_does_not_spin(
         put(broker, "another")
         assert held.result(60).code == NOT_FOUND
         assert (polling.woken, polling.timed_out) == (0, 1)
+        assert "tiermq_pulls_timed_out_total 1\n" in broker.render_metrics()
 
 
 def test_too_many_cold_pulls_are_asked_to_come_back(tmp_path: Path) -> None:

@@ -452,6 +452,7 @@ def test_a_late_answer_is_the_same_whichever_way_a_message_was_stored(tmp_path: 
                 clock.advance_ms(6_000)
                 late.append([each.result() for each in waiting])
         assert sending_of(broker).durable.timed_out == 6
+        assert "tiermq_sends_answered_late_total 6\n" in broker.render_metrics()
     quick, general = ([(each.code, each.remark, {**each.ext, "msgId": ""}) for each in answers] for answers in late)
     assert quick == [(code, remark, {**ext, "queueOffset": str(n)}) for n, (code, remark, ext) in enumerate(general, 1)]
     places = [decode_message_id(each.ext["msgId"]).physical_offset for answers in late for each in answers]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 
 import pytest
 
 import tiermq
 from tiermq import Message
+from tiermq.client.member import message_trace
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.errors import BadConfig, RemotingError
 from tiermq.testing import LocalBroker
@@ -64,6 +66,17 @@ def test_a_send_that_fails_is_recorded_and_no_trace_without_the_option(broker: L
             producer.send(Message(topic, b"quiet", keys=[f"{topic}-quiet"]))
     assert [fields[-1] for fields in records(broker, f"{topic}-no")["Pub"]] == ["false"]
     assert records(broker, f"{topic}-quiet") == {}
+
+
+def test_records_that_are_dropped_are_counted_in_the_log(
+    broker: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(message_trace, "WAITING_MAX", 0)
+    with tiermq.connect(broker.name_server) as cluster, cluster.producer("shop", trace=True) as producer:
+        for _ in range(3):
+            producer.send(Message(topic, b"untraced", keys=[f"{topic}-0"]))
+    assert records(broker, f"{topic}-0") == {}
+    assert sum(map(int, re.findall(r"(\d+) trace records are dropped", caplog.text))) == 3
 
 
 def test_a_consumer_without_a_handler_cannot_be_traced(broker: LocalBroker, topic: str) -> None:

@@ -21,13 +21,6 @@ from tiermq.tier.metadata.broker_lease import LeaseHeld
 from tiermq.tier.verify.verify import verify_tier
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> OffloadWorld:
-    made = OffloadWorld(tmp_path)
-    fill(made.store, 400)
-    return made
-
-
 @pytest.fixture(params=["", "?driver=object"], ids=["files", "objects"])
 def any_world(tmp_path: Path, request: pytest.FixtureRequest) -> OffloadWorld:
     """The same over each kind of back end: files that are appended to, and objects in parts."""

@@ -33,13 +33,6 @@ from tiermq.tier.verify.verify import verify_tier
 INDEX = index_queue("c", "b")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> OffloadWorld:
-    made = OffloadWorld(tmp_path)
-    fill(made.store, 400)
-    return made
-
-
 def made(report: JobReport) -> int:
     """How many index files a run added."""
     return int(report.done["index_files"] - report.done["index_files_merged"])

@@ -13,8 +13,8 @@ def test_defaults_are_rocketmqs() -> None:
 
 
 def test_counts_of_readers_add_up() -> None:
-    total = FetchCounts(fetch_count=1)
+    total = FetchCounts(fetched_bytes=1)
     total.add(FetchCounts(hit_count=1, miss_count=2, served_count=3, served_bytes=4))
     total.add(FetchCounts(hit_count=10, miss_count=20, served_count=30, served_bytes=40))
-    assert total == FetchCounts(11, 22, 33, 44, fetch_count=1)
+    assert total == FetchCounts(11, 22, 33, 44, fetched_bytes=1)
     assert FetchCounts(**total.as_dict()) == total

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tier.tier_world import TierWorld
-from tier.verify_world import COUNT, QUEUE, bytes_of, log_key, sound_world, unit_key
+from tier.verify_world import COUNT, QUEUE, bytes_of, log_key, unit_key
+from tier.verify_world import sound_tier as sound_tier
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import SegmentMissing, TierError
 from tiermq.tier.queue.tier_queue import TierQueue
 from tiermq.tier.queue.units import Unit
 from tiermq.tier.repair.queue_facts import read_facts
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TierWorld]:
-    made = sound_world(tmp_path)
-    yield made
-    made.close()
 
 
 def reader(world: TierWorld) -> TierQueue:

@@ -80,6 +80,12 @@ class EndTransactionProcessor:
             local, self.ops, parts.offsets, parts.clock, self._rules, self._ask, self._make_discard_topic
         )
         self.durable = DurableAnswers(local, parts.server, parts.clock, parts.replication.waiting_master)
+        parts.metrics.counter(
+            "tiermq_transaction_ends_answered_late_total",
+            "ends of transactions that were not flushed or replicated in time",
+            (),
+            lambda: self.durable.timed_out,
+        )
         self._owner = (config.broker_cluster_name, "broker", config.broker_name)
         self._ended = {
             Outcome.COMMIT: parts.metrics.counter(

@@ -150,7 +150,6 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """By topic. Replaced, never changed."""
     fingerprint: int = 0
-    changed_ms: int = 0
 
     def subscribe(self, subscriptions: Collection[Subscription]) -> bool:
         """Take over a heartbeat's subscriptions; whether a topic came or went. Older versions do not replace newer."""
@@ -287,7 +286,6 @@ class ClientTable:
         joined = self._enter(group.clients, client_id, connection, language, version)
         changed = group.subscribe(data.subscriptions) or joined
         if changed:
-            group.changed_ms = self._clock.now_ms()
             self._notify_later(group)
         for listener in self.on_subscriptions:
             listener(data.group)
@@ -356,7 +354,6 @@ class ClientTable:
         if group is None or group.clients.pop(connection, None) is None:
             return
         if group.clients:
-            group.changed_ms = self._clock.now_ms()
             self._notify_later(group)
         else:
             del self._consumers[name]

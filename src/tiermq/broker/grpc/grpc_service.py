@@ -1,7 +1,8 @@
 """GrpcService: the calls of RocketMQ 5's clients, from metadata to the outcome.
 
-    call ─► method known? client id? signature? ─► its message ─► handler ─► answer: a status and what was asked for
-                                                                    └► RequestRefused, Refused ─► a status with its code
+    call ─► method declared (`grpc_access`)? client id? signature? ─► its message ─► may it? ─► handler
+        ─► answer: a status and what was asked for
+        └► RequestRefused, Refused ─► a status with its code
 
 A handler is a coroutine that awaits answers of the broker's processors (`LocalRequest`): a call that found its answer
 at once costs no task. Failures of a call that the protocol has a code for are gRPC's OK with that code; what is no call
@@ -20,6 +21,7 @@ from time import monotonic
 from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.grpc.grpc_access import ACCESS
 from tiermq.broker.grpc.grpc_clients import GrpcClients, code_of
 from tiermq.broker.grpc.grpc_leases import GrpcLeases
 from tiermq.broker.grpc.grpc_message import Refused, check_length
@@ -170,15 +172,15 @@ class GrpcService:
         method = call.path.removeprefix(SERVICE)
         if method not in LONG_FIELDS:
             call.message_bytes_max = BESIDE_BYTES_MAX
-        if method == "Telemetry":
-            call.message_bytes_max = TELEMETRY_BYTES_MAX
-            self._open_telemetry(call)
-        elif method in self._handlers:
-            call.on_message = partial(self._begin, method)
-            call.on_half_close = partial(_end_empty, call)
-        else:
+        if method not in ACCESS:
             words = "is not served here" if method in METHODS else "is no call of RocketMQ's messaging service"
             call.end(Outcome.UNIMPLEMENTED, f"{call.path[:200]} {words}")
+        elif method == "Telemetry":
+            call.message_bytes_max = TELEMETRY_BYTES_MAX
+            self._open_telemetry(call)
+        else:
+            call.on_message = partial(self._begin, method)
+            call.on_half_close = partial(_end_empty, call)
 
     def _begin(self, method: str, call: Call, data: bytes) -> None:
         call.on_message = None
@@ -200,6 +202,12 @@ class GrpcService:
         except Exception as error:  # noqa: BLE001 - protobuf's own kind differs by its implementation
             call.end(Outcome.INTERNAL, f"expected a {method} request, found other bytes: {error}"[:300])
             return
+        if caller.account is not None:
+            try:
+                ACCESS[method].check(caller.account, request)
+            except RequestRefused as error:
+                self._failed(method, call, error)
+                return
         ask = Ask(call, caller, request, self._asking)
         conversation = Conversation(self._handlers[method](ask), partial(self._finish, method, call))
         call.on_cancel = partial(_cancel, conversation, ask)

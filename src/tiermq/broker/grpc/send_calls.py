@@ -79,6 +79,9 @@ class SendCalls:
         self._plain_topics: dict[str, TopicConfig] = {}
         self.taken_count = 0
         """Messages that took the fast path."""
+        parts.metrics.counter(
+            "tiermq_grpc_fast_sends_total", "gRPC sends by the fast path", (), lambda: self.taken_count
+        )
         self._clients = clients
         self._lite = lite
         self._turn = itertools.count()

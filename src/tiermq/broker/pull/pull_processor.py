@@ -120,6 +120,12 @@ class PullProcessor:
         self.counts = ConsumeCounts(parts, self.admission)
         parts.metrics.gauge("tiermq_pulls_held", "pulls that wait for a message", (), lambda: self.long_polling.held)
         parts.metrics.counter(
+            "tiermq_pulls_woken_total", "held pulls that a message ended", (), lambda: self.long_polling.woken
+        )
+        parts.metrics.counter(
+            "tiermq_pulls_timed_out_total", "held pulls that timed out", (), lambda: self.long_polling.timed_out
+        )
+        parts.metrics.counter(
             "tiermq_pulls_failed_total", "pulls that failed to read a queue", (), lambda: self._failures.count
         )
         parts.metrics.counter("tiermq_pulls_cold_total", "pulls read from the tier", (), lambda: self.cold_count)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import os
 import socket
 import ssl
@@ -39,6 +40,8 @@ from tiermq.replication.replica_acks import ReplicaRules, ReplicaState
 from tiermq.replication.sync_set import SyncSet
 from tiermq.settings import LONG_MAX
 from tiermq.store.local_store import LocalStore
+
+_log = logging.getLogger(__name__)
 
 _PROPOSALS = itertools.count(1)
 """Numbers of in-sync sets: a broker that is opened again in its term goes on with them."""
@@ -236,7 +239,8 @@ class Replication:
         """`term`: the role that the store was opened with was given by an election; None: by the settings."""
         self._tls = tls
         self.role = local.config.broker_role
-        self.why_no_port = ha.why_not
+        if ha.socket is None and self.role is not BrokerRole.SLAVE:
+            _log.info("slaves cannot connect to this broker: %s", ha.why_not)
         self.master: HaMaster | None = None
         self.slave: HaSlave | None = None
         self.master_address = config.master_address

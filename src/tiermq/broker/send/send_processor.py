@@ -134,6 +134,12 @@ class SendProcessor:
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
         self.durable = DurableAnswers(parts.local, parts.server, parts.clock, parts.replication.waiting_master)
+        parts.metrics.counter(
+            "tiermq_sends_answered_late_total",
+            "sends that were stored, but not flushed or replicated in time",
+            (),
+            lambda: self.durable.timed_out,
+        )
         self._sync = self.durable.waits
         parts.hooks.busy_while(lambda: self.waiting > 0)
         parts.hooks.every(LOOK_S, self._look_for_late)

@@ -55,7 +55,7 @@ class MessageTrace:
         self._records: deque[tuple[str, tuple[str, ...]]] = deque()
         self._due = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self.dropped_count = 0
+        self._dropped_count = 0
         self._is_closing = False
         self._task = session.spawn(self._run(), "message-trace")
 
@@ -69,7 +69,7 @@ class MessageTrace:
     def add(self, fields: tuple[object, ...], *keys: str | None) -> None:
         """A record, and by what it is found."""
         if len(self._records) >= WAITING_MAX:
-            self.dropped_count += 1
+            self._dropped_count += 1
             return
         text = BETWEEN.join("" if each is None else str(each) for each in fields)
         self._records.append((text + BEHIND, tuple(each for each in keys if each)))
@@ -87,6 +87,9 @@ class MessageTrace:
                 self._due.clear()
             while self._records:
                 await self._send([self._records.popleft() for _ in range(min(RECORDS, len(self._records)))])
+            if self._dropped_count:
+                dropped, self._dropped_count = self._dropped_count, 0
+                _log.warning("%d trace records are dropped: more than %d waited to be sent", dropped, WAITING_MAX)
 
     async def _send(self, records: list[tuple[str, tuple[str, ...]]]) -> None:
         keys = dict.fromkeys(key for _, own in records for key in own)
@@ -94,7 +97,6 @@ class MessageTrace:
             body = "".join(text for text, _ in records).encode()
             await self._producer.send(Message(TRACE_TOPIC, body, keys=list(keys)))
         except RemotingError as error:
-            self.dropped_count += len(records)
             _log.warning("%d trace records are dropped: %s", len(records), error)
 
     # Events.

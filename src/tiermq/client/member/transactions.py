@@ -105,7 +105,6 @@ class Transactions:
     """See the module. Belongs to the loop of its producer."""
 
     def __init__(self, session: Session, group: str, check: Check | None, send_half: SendHalf) -> None:
-        self.answered_count = 0
         self._session = session
         self._group = group
         self._check = check
@@ -179,7 +178,6 @@ class Transactions:
                 transaction_id=command.ext.get("transactionId", ""),
                 is_answer=True,
             )
-            self.answered_count += 1
         except RemotingError as error:
             _log.warning("%s: transaction %s: no answer to its check: %s", address, message.unique_key, error)
         finally:

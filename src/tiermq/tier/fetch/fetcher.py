@@ -79,7 +79,6 @@ class FetchCounts:
     miss_count: int = 0
     served_count: int = 0
     served_bytes: int = 0
-    fetch_count: int = 0
     fetched_bytes: int = 0
     corrupt_count: int = 0
 
@@ -376,7 +375,6 @@ class TierFetcher:
 
     def _note_fetch(self, file: FlatMessageFile, window: Window) -> None:
         with self._lock:
-            self._counts.fetch_count += 1
             self._counts.fetched_bytes += len(window.data)
             self._counts.corrupt_count += window.corrupt_count
         if window.corrupt_count:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 
 from tiermq.clock import Clock
@@ -279,11 +278,12 @@ class FlatAppendFile:
     def _read_segment(self, segment: FlatSegment, position: int, length: int) -> memoryview:
         """Committed bytes of one segment, in whole blocks, which are compared with their checksums."""
         key, sums = segment.key, segment.sums
+        low, count = sums.range_to_read(position, length)
         try:
-            return sums.read_checked(str(key), partial(self._driver.read, key), position, length, DAMAGE_ADVICE)
+            return sums.checked(self._driver.read(key, low, count), low, position, length, key, DAMAGE_ADVICE)
         except CorruptSegment:
             # Bypass caches: the stored bytes may be correct. If not, this raises.
-            return sums.read_checked(str(key), partial(self._driver.reread, key), position, length, DAMAGE_ADVICE)
+            return sums.checked(self._driver.reread(key, low, count), low, position, length, key, DAMAGE_ADVICE)
 
     def complete_sums(self) -> None:
         """Sum up what a recovery found, so that what is written behind it is covered. Raises TierUnavailable.

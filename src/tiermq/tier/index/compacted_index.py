@@ -40,7 +40,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from tiermq.clock import EVER_MS
@@ -270,7 +269,8 @@ class CompactedIndex:
     def _read(self, position: int, length: int) -> memoryview:
         if self._sums is None:
             return self._driver.read(self.key, position, length)
-        return self._sums.read_checked(self.key.path, partial(self._driver.read, self.key), position, length)
+        low, count = self._sums.range_to_read(position, length)
+        return self._sums.checked(self._driver.read(self.key, low, count), low, position, length, self.key)
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
         """Items of a hash whose records may be in the time range, newest first.

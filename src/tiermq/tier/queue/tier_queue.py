@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptRecord, SegmentMissing, TierError
@@ -80,9 +79,9 @@ class TierQueue:
         sums = segment.sums.cut(segment.size) if isinstance(segment, Segment) and segment.sums is not None else None
         if sums is None:
             return memoryview(self.driver.read(segment.key, position, length))
-        return sums.read_checked(
-            str(segment.key), partial(self.driver.read, segment.key), position, length, DAMAGE_ADVICE
-        )
+        low, count = sums.range_to_read(position, length)
+        data = self.driver.read(segment.key, low, count)
+        return sums.checked(data, low, position, length, segment.key, DAMAGE_ADVICE)
 
     # Units
 

@@ -238,7 +238,7 @@ class PatchedSegment:
     """A segment's new bytes: the old ones, with patches laid over them. May be gone through again and again."""
 
     def __init__(self, driver: TierDriver, key: SegmentKey, old: SegmentInfo | None, patches: Sequence[Patch]) -> None:
-        self._driver, self._key, self._old = driver, key, old
+        self._driver, self._key = driver, key
         self._patches = sorted(patches, key=lambda patch: patch.lost.start)
         self.end = key.base + (old.size if old else 0)
 
