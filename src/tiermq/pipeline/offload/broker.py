@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -38,6 +38,7 @@ from tiermq.errors import (
 )
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
+from tiermq.pipeline.job_report import counted_noun
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
@@ -206,6 +207,7 @@ class OffloadBroker:
                 queue_segment_bytes=config.tiered_store_consume_queue_max_size,
                 opens_all=False,
             )
+            self.place.expect(self.files.names())
             ends = {queue.name: end // UNIT_BYTES for queue, end in self.metadata.unrolled_ends().items()}
             for name in self.files.names():
                 if name in ends:
@@ -400,6 +402,7 @@ class OffloadBroker:
                 self.problems[name] = run.fenced
             else:
                 found.append(name)
+        self._note_unread(deleting)
         if not self.place.is_shared:
             return found  # One read after the other: only what is to be copied is compared.
         changed: set[QueueName] = set()
@@ -413,6 +416,13 @@ class OffloadBroker:
                 needed.update(name for name in names if self.source.max_offset(*name) > self._end(name))
             self._let_go(rested, needed)
         return [name for name in found if name not in changed]
+
+    def _note_unread(self, deleting: Container[str]) -> None:
+        """Messages in queues that the broker lets no client read: raising their number is left to its operator."""
+        for name, messages in self.place.unread.items():
+            text = unread_text(name, messages, self._end(name))
+            if text and not self._filter.is_filtered(name[0]) and name[0] not in deleting:
+                self.problems[name] = text
 
     def _behind(self, found: Iterable[QueueName]) -> list[QueueName]:
         """The queues of which the tier may lack something."""
@@ -858,6 +868,18 @@ class OffloadBroker:
 
 def _groups(names: Sequence[QueueName]) -> Iterator[Sequence[QueueName]]:
     return (names[at : at + FILES_AT_ONCE] for at in range(0, len(names), FILES_AT_ONCE))
+
+
+def unread_text(name: QueueName, messages: range, end: int) -> str:
+    """The problem of a queue that no client may read, and whose messages the tier has up to `end`; empty: none."""
+    left = messages.stop - max(messages.start, end)
+    if left <= 0:
+        return ""
+    return (
+        f"the broker has {counted_noun(left, 'message')} in this queue that the tier has not, and lets no client read "
+        f"them: expected readQueueNums of topic {name[0]} above {name[1]}, found no more than that. Raise it to "
+        f"{name[1] + 1} (`mqadmin updateTopic -r {name[1] + 1}`, with -w as it is) until they are copied"
+    )
 
 
 def described(record: bytes) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from tiermq.pipeline.offload.plan import (
     part,
     share,
 )
-from tiermq.pipeline.offload.preview import Waiting, require_topics, waiting_at, waiting_in
+from tiermq.pipeline.offload.preview import Waiting, require_topics, unread_at, waiting_at, waiting_in
 from tiermq.pipeline.offload.task import run_offload_task
 from tiermq.pipeline.offload.wave_log import WaveLog
 from tiermq.pipeline.offload.wire_broker import WireBroker
@@ -244,6 +244,7 @@ class OffloadJob:
             origins += self._fleet.brokers.values()
             for broker in self._fleet.brokers.values():
                 found += waiting_at(broker, driver)
+                self._troubles |= unread_at(broker, driver)
                 if broker.error is not None:
                     self._troubles[broker.path] = str(broker.error)
                 self._troubles |= {f"{broker.path} {topic}": why for topic, why in broker.failed.items()}
