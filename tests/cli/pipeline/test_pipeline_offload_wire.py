@@ -8,9 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
@@ -28,6 +29,8 @@ from tiermq.pipeline.job_report import JobReport
 from tiermq.remoting.tls import make_self_signed
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.names import SegmentType
+from waiting import until
 
 ACCOUNTS = """
 [[accounts]]
@@ -327,3 +330,79 @@ def test_a_service_writes_lines_while_it_runs_and_ends_by_a_signal(world: Shell,
         reported, _ = job.communicate()
     assert job.returncode == 0
     assert "31 messages" in reported
+
+
+# Jobs beside a continuous offload
+
+
+class Service:
+    """A continuous offload in a process of its own, and its lines."""
+
+    def __init__(self, world: Shell, tier: str, *words: str) -> None:
+        self.lines: list[str] = []
+        command = [sys.executable, "-c", "from tiermq.cli.main import main; main()", "pipeline", "offload", "--namesrv",
+                   world.broker.name_server, "--tier", tier, "--master", "here", "--json", *words]  # fmt: skip
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        self.lines.extend(iter(self._process.stderr.readline, ""))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._thread.join()
+        self._process.__exit__(None, None, None)
+
+    def count(self, text: str) -> int:
+        return sum(text in line for line in list(self.lines))
+
+    def end(self) -> dict[str, Any]:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.stdout is not None
+        reported: dict[str, Any] = json.loads(self._process.stdout.read())
+        assert self._process.wait() == 0, self.lines
+        return reported
+
+
+@pytest.mark.parametrize("trigger", ["200ms", "10m"])
+def test_jobs_change_the_tier_between_two_waves_of_a_continuous_offload(
+    world: Shell, tmp_path: Path, trigger: str
+) -> None:
+    """Also while it rests for long: with the lease's own renewals, whose interval is set to seconds here."""
+    root, config, metrics = tmp_path / "t", tmp_path / "broker.conf", tmp_path / "offload.prom"
+    config.write_text("tierLeaseTerm=3000\n")
+    with Service(
+        world, root.as_uri(), "--trigger", trigger, "--config", str(config), "--metrics", str(metrics)
+    ) as service:
+        until(lambda: service.count("copied 31 messages"))
+        shown = world.run("pipeline", "compact", root.as_uri(), "--no-wait", "--master", "here", code=1).output
+        assert "It lends its lease to a job that waits for it: leave out --no-wait." in shown
+        keys = [info.key for info in open_driver(root.as_uri()).list_segments()]
+        units = root / next(key.path for key in keys if key.type is SegmentType.CONSUME_QUEUE)
+        damaged = bytearray(units.read_bytes())
+        damaged[5] ^= 0xFF
+        units.write_bytes(damaged)
+        done, jobs = {}, (["verify", "--repair"], ["compact"], ["reindex"], ["expire", "--keep", "1y"])
+        for lent, (job, *options) in enumerate(jobs, 1):
+            command = ("pipeline", job, root.as_uri(), *options, "--master", "here", "--json")
+            done[job] = json.loads(world.run(*command).stdout)["done"]
+            until(lambda lent=lent: service.count(" is lent to ") == lent)
+            assert service.count(f"(pipeline {job}") == 1
+            if trigger == "10m":
+                break  # The next wave is minutes away.
+            world.broker.send("orders", b"after", keys=["late"])
+            world.broker.broker.parts.local.flush()
+            until(lambda lent=lent: service.count("copied 1 message,") == lent)
+            assert service.count(" is copied again, ") == lent
+            assert metric(metrics, "in_use", "broker-a") == 0
+            until(lambda: metric(metrics, "left_out", "broker-a") == 0)
+        assert done["verify"]["repaired"] == 1
+        reported = service.end()
+    assert (reported["problems"], service.count("problem:")) == ([], 0)
+    assert json.loads(offload(world, tmp_path, "--json").stdout)["done"]["messages"] == 0
+    assert world.json("pipeline", "verify", root.as_uri(), "--master", "here")["problems"] == []

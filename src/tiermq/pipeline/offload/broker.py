@@ -117,9 +117,10 @@ class OffloadBroker:
         task_s: float = TASK_S,
         busy_bytes: int = TASK_BYTES,
         packs: bool = True,
+        lends: bool = False,
     ) -> None:
         """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `busy_bytes`: see `is_busy`.
-        `packs`: quiet queues share objects, if the tier has objects.
+        `packs`: quiet queues share objects, if the tier has objects. `lends`: to other jobs that ask, see `borrower`.
 
         `step` is called with the name of each step before it; crash tests end the process there.
         """
@@ -141,6 +142,7 @@ class OffloadBroker:
         self._driver = driver
         self._clock = clock
         self._step = step
+        self._lends = lends
         self.forgotten: list[str] = []
         self._forget_tier = forget_tier
         self._with_index = with_index and config.message_index_enable
@@ -235,6 +237,8 @@ class OffloadBroker:
     def _claimed_writer(self, broker: LeasedBroker) -> QueueWriter:
         """The writer of the broker's queues, which holds the lease and takes it again after an outage."""
         assert broker.manifests is not None
+        assert broker.lease is not None
+        broker.lease.lends = self._lends
         writer = QueueWriter(
             broker.metadata,
             broker.manifests,
@@ -245,7 +249,6 @@ class OffloadBroker:
             epoch_min=broker.epoch_min,
             fence=partial(self._driver.fence_bundles, self.directory, create=self.packs),
         )
-        assert broker.lease is not None
         with in_use_is_reported(broker.home):
             broker.lease.require_free()  # The writer would only log the holder.
         writer.claim()
@@ -253,8 +256,14 @@ class OffloadBroker:
             raise LeaseHeld(f"broker {broker.home} is in use: {writer.refusal}")
         return writer
 
-    def close(self) -> None:
-        """Write the manifests, and release the lease. Nothing, if it was never begun."""
+    @property
+    def borrower(self) -> str:
+        """The job that asks for the lease, as far as its last renewal or check has found it; empty: none."""
+        request = self.writer.request if self.is_open else None
+        return "" if request is None else request.owner
+
+    def close(self, *, lend: bool = False) -> None:
+        """Write the manifests, and release the lease, or lend it to the `borrower`. Nothing, if it was never begun."""
         if not self.is_open:
             return
         self.is_open = False
@@ -267,6 +276,8 @@ class OffloadBroker:
                 self.index.close()
             if self.writer.may_write():
                 self._held.publish_last()
+            if lend:
+                self.writer.lend()
 
     def _copy_state(self) -> None:
         """Copy the broker's tables, beside the wave: a broker that answers late holds up no other one."""
