@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.wire_commands import Shell, shell
+from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, rows, scripted_fleet
 from pipeline.offload.wire_world import fill, wire_world
 from present import present
 from servers.serving import Serving
@@ -26,6 +28,7 @@ from tiermq.cli.pipeline.offload import exit_code
 from tiermq.message.topic_name import HALF_TOPIC
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.pipeline.job_report import JobReport
+from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.tls import make_self_signed
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
@@ -330,6 +333,32 @@ def test_a_service_writes_lines_while_it_runs_and_ends_by_a_signal(world: Shell,
         reported, _ = job.communicate()
     assert job.returncode == 0
     assert "31 messages" in reported
+
+
+# The rate
+
+
+def test_a_broker_gives_no_more_bytes_a_second_than_the_rate(tmp_path: Path) -> None:
+    """Of all queues and tasks together, as the broker counts them, from its first pull to its last."""
+    rate, body = 300_000, b"x" * 1_000
+    more = {("orders", 1): rows(400, tag=body, queue_id=1)}
+    broker, given = ScriptedBroker({"orders": rows(400, tag=body)}, more=more), list[tuple[float, int]]()
+
+    def pull(ext: dict[str, str]) -> Answer:
+        found = broker.pull(broker.records(ext), int(ext["queueOffset"]), int(ext["maxMsgNums"]))
+        given.append((time.monotonic(), len(found[2])))
+        return found
+
+    broker.answers[RequestCode.PULL_MESSAGE] = pull
+    broker.settings = ""  # No retention is known, so no message is in danger.
+    with scripted_fleet(tmp_path, b=broker) as fleet:
+        words = ("--namesrv", fleet.names.address, "--cluster", "c", "--tier", fleet.tier, "--master", "here", "--json")
+        result = CliRunner().invoke(cli, ["pipeline", "offload", *words, "--rate", "300KB"])
+    assert (result.exit_code, json.loads(result.stdout)["done"]["messages"]) == (0, 800), result.output
+    times, sizes = zip(*sorted(given), strict=True)
+    answer = max(sizes)
+    assert sum(sizes) > 20 * answer, "otherwise the first answers, whose size is a guess, are all there is"
+    assert sum(sizes) <= rate * (times[-1] - times[0]) + 4 * answer
 
 
 # Jobs beside a continuous offload
