@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -390,6 +391,9 @@ class Service:
     def count(self, text: str) -> int:
         return sum(text in line for line in list(self.lines))
 
+    def has(self, count: int, text: str) -> bool:
+        return self.count(text) == count
+
     def end(self) -> dict[str, Any]:
         self._process.send_signal(signal.SIGTERM)
         assert self._process.stdout is not None
@@ -420,13 +424,13 @@ def test_jobs_change_the_tier_between_two_waves_of_a_continuous_offload(
         for lent, (job, *options) in enumerate(jobs, 1):
             command = ("pipeline", job, root.as_uri(), *options, "--master", "here", "--json")
             done[job] = json.loads(world.run(*command).stdout)["done"]
-            until(lambda lent=lent: service.count(" is lent to ") == lent)
+            until(partial(service.has, lent, " is lent to "))
             assert service.count(f"(pipeline {job}") == 1
             if trigger == "10m":
                 break  # The next wave is minutes away.
             world.broker.send("orders", b"after", keys=["late"])
             world.broker.broker.parts.local.flush()
-            until(lambda lent=lent: service.count("copied 1 message,") == lent)
+            until(partial(service.has, lent, "copied 1 message,"))
             assert service.count(" is copied again, ") == lent
             assert metric(metrics, "in_use", "broker-a") == 0
             until(lambda: metric(metrics, "left_out", "broker-a") == 0)
