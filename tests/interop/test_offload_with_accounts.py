@@ -86,13 +86,17 @@ def copy(cluster: Cluster, tier: str, scope: FleetScope | None = None) -> JobRep
     return offload([], tier, fleet=scope or FleetScope(cluster.name_server, CLUSTER_NAME, settle_s=1.0), config=TIER)
 
 
-def counted(tier: str) -> int:
-    """Messages of the topic in the tier, queue by queue without a gap."""
+def queues_in(tier: str) -> dict[int, int]:
+    """Messages of the topic in the tier by queue, none with a gap."""
     assert verify_tier(open_driver(tier)).problems == []
     with open_history(HistoryPlace(tier)) as history:
         queues = read_catalog(history).queues()
         assert all(queue.cold_min == 0 and not queue.gaps for queue in queues)
-        return sum(queue.cold_max for queue in queues if queue.key.topic == "orders")
+        return {queue.key.queue_id: queue.cold_max for queue in queues if queue.key.topic == "orders"}
+
+
+def counted(tier: str) -> int:
+    return sum(queues_in(tier).values())
 
 
 def send(cluster: Cluster, client: Distribution, scratch: Path, *, signed: bool = False) -> range:
@@ -132,20 +136,24 @@ def needs_root() -> None:
         pytest.skip("RocketMQ 4.9 listens on every address, and a network of its own for it needs root")
 
 
-@pytest.mark.parametrize("with_acl", [False, True], ids=["open", "ACL 1.0"])
-def test_a_broker_of_4_9_is_copied_with_and_without_accounts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_acl: bool
-) -> None:
+def servers_of_4_9(home: Path) -> Distribution:
     needs_root()
-    client = fetched()
     try:
         old = servers_of(OLD)
     except Unavailable as reason:
         pytest.skip(f"no RocketMQ 4.9 here: {reason}")
-    (tmp_path / "home" / "conf").mkdir(parents=True)
-    (tmp_path / "home" / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
     for name in ("namesrv", "broker"):  # It does not start without.
-        (tmp_path / "home" / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
+        (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
+    return old
+
+
+@pytest.mark.parametrize("with_acl", [False, True], ids=["open", "ACL 1.0"])
+def test_a_broker_of_4_9_is_copied_with_and_without_accounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_acl: bool
+) -> None:
+    client, old = fetched(), servers_of_4_9(tmp_path / "home")
     tier, settings = (tmp_path / "t").as_uri(), {**SMALL_FILES, "aclEnable": with_acl}
 
     def work() -> None:
@@ -158,6 +166,43 @@ def test_a_broker_of_4_9_is_copied_with_and_without_accounts(
                 assert copy(cluster, tier).problems == []
                 assert counted(tier) in sent
                 assert copy(cluster, tier).done["messages"] == 0
+
+    with_own_network(work)
+
+
+def test_no_queue_of_a_4_9_broker_is_left_out_where_readers_and_writers_have_different_numbers(tmp_path: Path) -> None:
+    """Its answer to request 202 has the queues of writers only, and it lets readers pull from those of readers only."""
+    client, old = fetched(), servers_of_4_9(tmp_path / "home")
+    (tmp_path / "admin" / "conf").mkdir(parents=True)
+    tier = (tmp_path / "t").as_uri()
+
+    def work() -> None:
+        with (
+            Cluster(old, tmp_path / "store", tmp_path / "home", SMALL_FILES, client=client) as cluster,
+            Mqadmin(client, tmp_path / "admin", cluster.name_server) as mqadmin,
+        ):
+            await_known(cluster)
+
+            def set_queues(readers: int, writers: int) -> None:
+                at = ("-b", cluster.broker_address, "-t", "orders")
+                assert "success" in mqadmin.run("updateTopic", *at, "-r", str(readers), "-w", str(writers))
+
+            set_queues(2, 2)
+            sent = send(cluster, client, tmp_path / "client")
+            set_queues(2, 1)  # How a topic is made smaller: producers stop first.
+            assert copy(cluster, tier).problems == []
+            assert counted(tier) in sent
+            assert set(queues_in(tier)) == {0, 1}
+            set_queues(1, 2)
+            more = send(cluster, client, tmp_path / "client")
+            (problem,) = copy(cluster, tier).problems
+            assert "orders-1: the broker has" in problem
+            assert "updateTopic -r 2" in problem
+            set_queues(2, 2)
+            assert copy(cluster, tier).problems == []
+            assert counted(tier) in range(sent.start + more.start, sent.stop + more.stop - 1)
+            set_queues(1, 1)
+            assert copy(cluster, tier).problems == []  # All that the queue still has is in the tier.
 
     with_own_network(work)
 

@@ -31,7 +31,7 @@ def script() -> str:
         else:
             commands = [line.removeprefix("$ ") for line in fence.splitlines()]
             lines += [command for command in commands if not command.startswith("export ")]
-    return "\n".join(["set -ex", *lines])
+    return "\n".join(["set -ex", "trap 'kill $(jobs -p) || true' EXIT", *lines])
 
 
 def test_the_commands_take_an_operator_from_a_broker_to_sql(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 Without a store, the job publishes which manifests it changed (`manifest_changes`), and a broker that follows
 (`tierDispatchEnable=false`, or one that has lent its lease) reads those. A broker that tiers by itself is asked for its
 lease: it ends what it uploads, lends the lease, and takes it back when the job ends; it notices the request at its next
-renewal. Other holders are named in the error, LeaseHeld.
+renewal. So does a continuous offload over the wire, between two waves. Other holders are named in the error, LeaseHeld.
 
 A job that was killed leaves its lease behind. On the same machine the next one takes it over at once, since the process
 has ended; elsewhere it may wait (`LeaseWait`): at most for one term, and only until the holder renews, as one that runs
@@ -56,12 +56,12 @@ BROKER_ADVICE = (
     "That broker tiers by itself: stop it, or set tierDispatchEnable=false there, so that jobs copy its messages and "
     "change its tier."
 )
-LENDS_ADVICE = "That broker tiers by itself, and lends its lease to a job that waits for it: leave out --no-wait."
-LATE_ADVICE = (
-    "That broker was asked for its lease and has not lent it: an upload of it takes long, or hangs. Try again later."
-)
+LENDS_ADVICE = "It lends its lease to a job that waits for it: leave out --no-wait."
+LATE_ADVICE = "It was asked for its lease and has not lent it: an upload of it takes long, or hangs. Try again later."
 RENEWALS_MAX = 6
 """Of a broker that was asked for its lease: two terms. It lends it at the first one, unless its uploads do not end."""
+WAVE_RENEWALS_MAX = 60
+"""The same of a continuous offload, which lends it between two waves: a wave over a backlog takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ Sleep = Callable[[float], object]
 
 class LeaseWait:
     """Which holders of a job's brokers are waited for: other jobs that may be dead, since they have not renewed yet;
-    and brokers that lend their lease.
+    and brokers and continuous offloads, which lend their lease.
     """
 
     def __init__(self) -> None:
@@ -298,7 +298,7 @@ class LeaseWait:
             known = self._first[home] = held.owner, held.epoch, held.renewals
             _log.warning("waiting for broker %s to lend its lease; it notices that at its next renewal", home)
         borrower.ask()
-        return held.renewals < known[2] + RENEWALS_MAX
+        return held.renewals < known[2] + (WAVE_RENEWALS_MAX if held.is_by_job else RENEWALS_MAX)
 
 
 @contextmanager
@@ -362,16 +362,18 @@ def _acquire(broker: LeasedBroker, lease: BrokerLease, wait: Sleep | None) -> No
 
 
 @contextmanager
-def in_use_is_reported(home: Home, lends_advice: str = BROKER_ADVICE) -> Iterator[None]:
-    """Raises LeaseHeld with what to do for this kind of holder; `lends_advice`: for a broker that lends its lease. A
-    damaged lease has no holder.
+def in_use_is_reported(home: Home, lends_advice: str = "") -> Iterator[None]:
+    """Raises LeaseHeld with what to do for this kind of holder; `lends_advice`: for one that lends its lease, where the
+    caller can borrow it. A damaged lease has no holder.
     """
     try:
         yield
     except LeaseHeld as error:
         if error.lease is None:
             raise
-        advice = JOB_ADVICE if error.lease.is_by_job else lends_advice if error.lease.lends else BROKER_ADVICE
+        advice = JOB_ADVICE if error.lease.is_by_job else BROKER_ADVICE
+        if error.lease.lends and lends_advice:
+            advice = lends_advice
         raise LeaseHeld(
             f"broker {home} is in use: {error.lease.owner} holds its lease for another {error.left_s} s, unless it "
             f"renews. {advice} If it is dead: `{error.takeover}`",

@@ -8,14 +8,18 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cli.wire_commands import Shell, shell
+from pipeline.offload.scripted_fleet import Answer, ScriptedBroker, rows, scripted_fleet
 from pipeline.offload.wire_world import fill, wire_world
 from present import present
 from servers.serving import Serving
@@ -25,9 +29,12 @@ from tiermq.cli.pipeline.offload import exit_code
 from tiermq.message.topic_name import HALF_TOPIC
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.pipeline.job_report import JobReport
+from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.tls import make_self_signed
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.names import SegmentType
+from waiting import until
 
 ACCOUNTS = """
 [[accounts]]
@@ -327,3 +334,108 @@ def test_a_service_writes_lines_while_it_runs_and_ends_by_a_signal(world: Shell,
         reported, _ = job.communicate()
     assert job.returncode == 0
     assert "31 messages" in reported
+
+
+# The rate
+
+
+def test_a_broker_gives_no_more_bytes_a_second_than_the_rate(tmp_path: Path) -> None:
+    """Of all queues and tasks together, as the broker counts them, from its first pull to its last."""
+    rate, body = 300_000, b"x" * 1_000
+    more = {("orders", 1): rows(400, tag=body, queue_id=1)}
+    broker, given = ScriptedBroker({"orders": rows(400, tag=body)}, more=more), list[tuple[float, int]]()
+
+    def pull(ext: dict[str, str]) -> Answer:
+        found = broker.pull(broker.records(ext), int(ext["queueOffset"]), int(ext["maxMsgNums"]))
+        given.append((time.monotonic(), len(found[2])))
+        return found
+
+    broker.answers[RequestCode.PULL_MESSAGE] = pull
+    broker.settings = ""  # No retention is known, so no message is in danger.
+    with scripted_fleet(tmp_path, b=broker) as fleet:
+        words = ("--namesrv", fleet.names.address, "--cluster", "c", "--tier", fleet.tier, "--master", "here", "--json")
+        result = CliRunner().invoke(cli, ["pipeline", "offload", *words, "--rate", "300KB"])
+    assert (result.exit_code, json.loads(result.stdout)["done"]["messages"]) == (0, 800), result.output
+    times, sizes = zip(*sorted(given), strict=True)
+    answer = max(sizes)
+    assert sum(sizes) > 20 * answer, "otherwise the first answers, whose size is a guess, are all there is"
+    assert sum(sizes) <= rate * (times[-1] - times[0]) + 4 * answer
+
+
+# Jobs beside a continuous offload
+
+
+class Service:
+    """A continuous offload in a process of its own, and its lines."""
+
+    def __init__(self, world: Shell, tier: str, *words: str) -> None:
+        self.lines: list[str] = []
+        command = [sys.executable, "-c", "from tiermq.cli.main import main; main()", "pipeline", "offload", "--namesrv",
+                   world.broker.name_server, "--tier", tier, "--master", "here", "--json", *words]  # fmt: skip
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        self.lines.extend(iter(self._process.stderr.readline, ""))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._thread.join()
+        self._process.__exit__(None, None, None)
+
+    def count(self, text: str) -> int:
+        return sum(text in line for line in list(self.lines))
+
+    def has(self, count: int, text: str) -> bool:
+        return self.count(text) == count
+
+    def end(self) -> dict[str, Any]:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.stdout is not None
+        reported: dict[str, Any] = json.loads(self._process.stdout.read())
+        assert self._process.wait() == 0, self.lines
+        return reported
+
+
+@pytest.mark.parametrize("trigger", ["200ms", "10m"])
+def test_jobs_change_the_tier_between_two_waves_of_a_continuous_offload(
+    world: Shell, tmp_path: Path, trigger: str
+) -> None:
+    """Also while it rests for long: with the lease's own renewals, whose interval is set to seconds here."""
+    root, config, metrics = tmp_path / "t", tmp_path / "broker.conf", tmp_path / "offload.prom"
+    config.write_text("tierLeaseTerm=3000\n")
+    with Service(
+        world, root.as_uri(), "--trigger", trigger, "--config", str(config), "--metrics", str(metrics)
+    ) as service:
+        until(lambda: service.count("copied 31 messages"))
+        shown = world.run("pipeline", "compact", root.as_uri(), "--no-wait", "--master", "here", code=1).output
+        assert "It lends its lease to a job that waits for it: leave out --no-wait." in shown
+        keys = [info.key for info in open_driver(root.as_uri()).list_segments()]
+        units = root / next(key.path for key in keys if key.type is SegmentType.CONSUME_QUEUE)
+        damaged = bytearray(units.read_bytes())
+        damaged[5] ^= 0xFF
+        units.write_bytes(damaged)
+        done, jobs = {}, (["verify", "--repair"], ["compact"], ["reindex"], ["expire", "--keep", "1y"])
+        for lent, (job, *options) in enumerate(jobs, 1):
+            command = ("pipeline", job, root.as_uri(), *options, "--master", "here", "--json")
+            done[job] = json.loads(world.run(*command).stdout)["done"]
+            until(partial(service.has, lent, " is lent to "))
+            assert service.count(f"(pipeline {job}") == 1
+            if trigger == "10m":
+                break  # The next wave is minutes away.
+            world.broker.send("orders", b"after", keys=["late"])
+            world.broker.broker.parts.local.flush()
+            until(partial(service.has, lent, "copied 1 message,"))
+            assert service.count(" is copied again, ") == lent
+            assert metric(metrics, "in_use", "broker-a") == 0
+            until(lambda: metric(metrics, "left_out", "broker-a") == 0)
+        assert done["verify"]["repaired"] == 1
+        reported = service.end()
+    assert (reported["problems"], service.count("problem:")) == ([], 0)
+    assert json.loads(offload(world, tmp_path, "--json").stdout)["done"]["messages"] == 0
+    assert world.json("pipeline", "verify", root.as_uri(), "--master", "here")["problems"] == []

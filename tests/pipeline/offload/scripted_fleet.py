@@ -86,7 +86,8 @@ class Peer:
 class ScriptedBroker(Peer):
     """Queue 0 of each topic, from offset `low` on. `answers` replace those to a request code; None: the true one.
 
-    `more`: the records of further queues, of which each topic has as many.
+    `more`: the records of further queues, of which each topic has as many. `queues` is what it lets clients read,
+    `writers` what producers may write to, `listed` the number that its list of queues has: of RocketMQ 4.9 `writers`.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class ScriptedBroker(Peer):
     ) -> None:
         self.topics, self.low, self.flushed, self.more = topics, low, flushed, more or {}
         self.queues = 1 + max((queue_id for _, queue_id in self.more), default=0)
+        self.writers, self.listed = self.queues, 1 << 30
         self.boot = "1"
         self.settings = "flushDiskType=ASYNC_FLUSH\nfileReservedTime=48\n"
         self.answers: dict[int, Callable[[dict[str, str]], Answer | None]] = {}
@@ -112,13 +114,24 @@ class ScriptedBroker(Peer):
         if code == RequestCode.GET_BROKER_CONFIG:
             return 0, {}, self.settings.encode()
         if code == RequestCode.GET_ALL_TOPIC_CONFIG:
-            return body({"topicConfigTable": {name: {"readQueueNums": self.queues, "perm": 6} for name in self.topics}})
+            row = {"readQueueNums": self.queues, "writeQueueNums": self.writers, "perm": 6}
+            return body({"topicConfigTable": dict.fromkeys(self.topics, row)})
         if code == RequestCode.GET_TOPIC_STATS_INFO:
             return self.stats(ext["topic"], self.low, self.low + len(self.topics[ext["topic"]]))
+        if code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+            records = self.records(ext)
+            low = self.low if records else 0
+            return 0, {"offset": str(low if code == RequestCode.GET_MIN_OFFSET else low + len(records))}, b""
         if code == RequestCode.PULL_MESSAGE:
-            records = self.more.get((ext["topic"], int(ext["queueId"])), self.topics[ext["topic"]])
+            if int(ext["queueId"]) >= self.queues:
+                return ResponseCode.SYSTEM_ERROR, {}, b""
+            records = self.records(ext)
             return self.pull(records, int(ext["queueOffset"]) - self.low, int(ext["maxMsgNums"]))
         return body({"offsetTable": {}, "subscriptionGroupTable": {}, "dataVersion": {}})
+
+    def records(self, ext: dict[str, str]) -> list[bytes]:
+        topic, queue_id = ext["topic"], int(ext["queueId"])
+        return self.more.get((topic, queue_id), []) if queue_id else self.topics[topic]
 
     def stats(self, topic: str, low: int, high: int) -> Answer:
         ends = {0: (low, high)} | {
@@ -131,6 +144,7 @@ class ScriptedBroker(Peer):
                 {"minOffset": begin, "maxOffset": end} | ({"flushedOffset": end} if self.flushed else {})
             )
             for queue_id, (begin, end) in ends.items()
+            if queue_id < self.listed
         }
         return body({"offsetTable": table})
 
@@ -184,9 +198,11 @@ class ScriptedFleet:
         )
         return OffloadJob([], self.tier, chosen, runner).run()
 
-    def copied(self, broker: str = "b", topic: str = "orders", cluster: str = "c") -> tuple[int, int, int] | None:
+    def copied(
+        self, broker: str = "b", topic: str = "orders", cluster: str = "c", queue_id: int = 0
+    ) -> tuple[int, int, int] | None:
         """The min and max offset of a queue in the tier, and how many gaps it has."""
-        found = ManifestStore(open_driver(self.tier), "a test").read(QueueKey(cluster, broker, topic, 0))
+        found = ManifestStore(open_driver(self.tier), "a test").read(QueueKey(cluster, broker, topic, queue_id))
         return None if found is None else (found.min_offset, found.max_offset, len(found.gaps))
 
 

@@ -383,6 +383,30 @@ def test_puts_and_lists_of_a_wave_do_not_grow_with_quiet_queues(tmp_path: Path) 
     assert last(40, packs=False)["put"] >= 80
 
 
+def test_lists_and_heads_of_a_job_that_runs_once_do_not_grow_with_quiet_queues(tmp_path: Path) -> None:
+    """A process of its own each time. What grows: what it compares with the broker, and a manifest that it acquires."""
+
+    def last(queues: int, *, packs: bool) -> Counter[str]:
+        with wire_world(tmp_path / f"{queues}-{packs}") as world:
+            world.broker.broker.parts.topics.put(TopicConfig(TOPIC, queues, queues))
+            store, memory = world.broker.broker.parts.local, _memory()
+            for turn in range(3):
+                requests = ObjectRequests(memory, world.tier)
+                worker_cache._drivers[world.tier] = ObjectStoreDriver(requests, world.tier)
+                put_all(store, turn, queues)
+                store.flush()
+                report = world.offload(settings=OffloadSettings(packs=packs), config=CONFIG)
+                assert (report.problems, report.done["messages"]) == ([], queues)
+            worker_cache._drivers.pop(world.tier)
+            return Counter(requests.counts)
+
+    for packs, manifests_and_parts in ((True, 1), (False, 4)):
+        few, many = last(5, packs=packs), last(40, packs=packs)
+        assert (many["list"], many["head"]) == (few["list"], few["head"])
+        assert many["put"] - few["put"] == 35 * manifests_and_parts
+        assert many["get"] - few["get"] <= 35 * 13
+
+
 def test_bundles_are_merged_by_a_task_and_chunks_that_no_bundle_names_go_after_six_hours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

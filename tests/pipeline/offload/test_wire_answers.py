@@ -234,6 +234,76 @@ def test_a_look_asks_once_for_each_topic_and_not_for_each_queue(tmp_path: Path) 
             assert waves[0][name, PULL] == len(topics) + len(topics) * len(queues), "each history is compared once"
 
 
+# Queues for readers and for writers
+
+
+def two_queues() -> ScriptedBroker:
+    return ScriptedBroker({"orders": rows(5)}, more={("orders", 1): rows(7, queue_id=1)})
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new to the tier", "in the tier"])
+def test_a_queue_that_has_no_writers_any_more_is_copied_though_rocketmq_4_9_does_not_list_it(
+    tmp_path: Path, is_known: bool
+) -> None:
+    with scripted_fleet(tmp_path, b=two_queues()) as fleet:
+        if is_known:
+            fleet.offload()
+        broker = fleet.brokers["b"]
+        broker.more["orders", 1] += rows(3, 7, queue_id=1)
+        broker.writers = broker.listed = 1
+        report = fleet.offload()
+        assert (report.problems, report.done["messages"]) == ([], 3 if is_known else 15)
+        assert (fleet.copied(), fleet.copied(queue_id=1)) == ((0, 5, 0), (0, 10, 0))
+
+
+@pytest.mark.parametrize("listed", [2, 1], ids=["listed", "not listed"])
+def test_messages_in_a_queue_behind_the_read_queues_are_a_problem_until_they_are_copied(
+    tmp_path: Path, listed: int
+) -> None:
+    with scripted_fleet(tmp_path, b=two_queues()) as fleet:
+        broker = fleet.brokers["b"]
+        broker.queues, broker.listed = 1, listed
+        for dry_run in (True, False):
+            report = fleet.offload(dry_run=dry_run)
+            assert len(report.problems) == 1
+            assert "orders-1: the broker has 7 messages in this queue that the tier has not" in report.problems[0]
+            assert "updateTopic -r 2" in report.problems[0]
+            assert exit_code(report, by_wire=True) == 1
+        assert (fleet.copied(), fleet.copied(queue_id=1)) == ((0, 5, 0), None)
+        broker.queues = 2
+        assert (fleet.offload().problems, fleet.copied(queue_id=1)) == ([], (0, 7, 0))
+        broker.queues = 1
+        assert fleet.offload().problems == []  # All of it is in the tier.
+
+
+@pytest.mark.parametrize("trigger_s", [None, 20.0])
+def test_what_a_removed_queue_still_has_is_a_problem_though_no_count_of_its_topic_reaches_it(
+    tmp_path: Path, trigger_s: float | None
+) -> None:
+    with scripted_fleet(tmp_path, b=two_queues()) as fleet:
+        fleet.offload()
+        broker = fleet.brokers["b"]
+        broker.queues = broker.writers = broker.listed = 1
+        assert fleet.offload().problems == []
+        broker.more["orders", 1] += rows(3, 7, queue_id=1)
+        for dry_run in (True, False):
+            stop = Waiting()
+            stop.happens[2] = stop.set
+            report = fleet.offload(stop, trigger_s=trigger_s, dry_run=dry_run)
+            assert "orders-1: the broker has 3 messages" in report.problems[0]
+        assert fleet.copied(queue_id=1) == (0, 7, 0)
+
+
+def test_a_topic_of_which_the_broker_lists_none_of_very_many_queues_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    with scripted_fleet(tmp_path, b=ScriptedBroker({"orders": rows(5), "wide": rows(5, topic="wide")})) as fleet:
+        wide = {"readQueueNums": (1 << 31) - 1, "perm": 6}
+        table = {"orders": {"readQueueNums": 1, "perm": 6}, "wide": wide}
+        fleet.brokers["b"].answers[TOPICS] = lambda _ext: body({"topicConfigTable": table})
+        report = fleet.offload()
+        assert ["wide" in text and "left out" in text for text in report.problems] == [True]
+        assert fleet.copied() == (0, 5, 0)
+
+
 # Two clusters
 
 

@@ -55,9 +55,8 @@ def compact(
     a broker leaves, are merged: a query then reads one file instead of many. Segments whose manifest has no
     block checksums get them. Readers are not interrupted.
 
-    The job holds the broker's lease; a broker that uploads must be stopped, or leave uploads to jobs
-    (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: its tier
-    metadata must change with the tier.
+    The job holds the broker's lease: a broker that uploads, or a continuous offload over the wire, lends it.
+    If the broker's store directory still exists, give it as --store: its tier metadata must change with the tier.
 
     Exit code: 0, or 1 if something could not be done or the tier cannot be read.
 

@@ -49,9 +49,9 @@ def expire(
     that leaves its tier to jobs (tierDispatchEnable=false) are, if an offload has brought its settings to the tier;
     without those only topics with their own settings expire, and interrupted deletions are completed.
 
-    --dry-run lists every object that would be deleted, and why. The job holds the broker's lease; a broker that
-    uploads also expires, and needs no job. If the broker's store directory still exists, give it as
-    --store: its tier metadata must change with the tier.
+    --dry-run lists every object that would be deleted, and why. The job holds the broker's lease, which a continuous
+    offload over the wire lends it; a broker that uploads also expires, and needs no job. If the broker's store
+    directory still exists, give it as --store: its tier metadata must change with the tier.
 
     One task for each broker, on the executors of a cluster (--master spark://…); with --store, and with a local
     master, in this process, since it moves no bytes. A broker that is in use does not keep others from expiring.

@@ -56,9 +56,9 @@ def reindex(
     (`tiermq tier verify` reports the same, as missing_items). Afterwards a query by key reads the index only, and
     its answer is complete.
 
-    The job holds the broker's lease; a broker that uploads must be stopped, or leave uploads to jobs
-    (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: what its index has
-    is not built again, and its metadata is updated.
+    The job holds the broker's lease: a broker that uploads, or a continuous offload over the wire, lends it.
+    If the broker's store directory still exists, give it as --store: what its index has is not built again, and
+    its metadata is updated.
 
     Exit code: 0, or 1 if something could not be read.
 

@@ -52,8 +52,8 @@ def verify(
     broker's tier metadata. A broker may be running; what it changes is a note, not a problem.
 
     --repair rebuilds consume queues, manifests and index files from the commit log, and with --store records that the
-    store still has. It holds the broker's lease: a broker that uploads must be stopped, or leave uploads
-    to jobs (tierDispatchEnable=false). Replaced objects are kept under another name. With --dry-run it only
+    store still has. It holds the broker's lease: a broker that uploads, or a continuous offload over the
+    wire, lends it. Replaced objects are kept under another name. With --dry-run it only
     reports what it would repair.
 
     Exit code: 0 clean or repaired, 1 problems are left or the tier cannot be read.

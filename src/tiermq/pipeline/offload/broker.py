@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -38,6 +38,7 @@ from tiermq.errors import (
 )
 from tiermq.message.record import decode_records
 from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
+from tiermq.pipeline.job_report import counted_noun
 from tiermq.pipeline.leased_broker import LeasedBroker, in_use_is_reported, open_broker, read_bucket
 from tiermq.pipeline.offload.offload_index import OffloadIndex
 from tiermq.pipeline.offload.origin import OffloadOrigin
@@ -78,6 +79,9 @@ STEPS_MAX = 8
 """Init, gap, retry and roll come before an upload, each once or twice; more in a row are left to the next wave."""
 
 REQUEST_THREADS = 16
+LISTED_SHARE = 1 / 16
+"""Of a broker's queues: from so many on, one listing of its directory has fewer requests than two for each of them. A
+page has a thousand names, and an open segment few objects."""
 FILES_AT_ONCE = 1_000
 """Files that are opened together: to compare them with the source, or to plan them."""
 DANGER_AGE = 0.75
@@ -116,9 +120,10 @@ class OffloadBroker:
         task_s: float = TASK_S,
         busy_bytes: int = TASK_BYTES,
         packs: bool = True,
+        lends: bool = False,
     ) -> None:
         """`counts` go on from an earlier one of the broker. `task_s`: the time of a task. `busy_bytes`: see `is_busy`.
-        `packs`: quiet queues share objects, if the tier has objects.
+        `packs`: quiet queues share objects, if the tier has objects. `lends`: to other jobs that ask, see `borrower`.
 
         `step` is called with the name of each step before it; crash tests end the process there.
         """
@@ -140,6 +145,7 @@ class OffloadBroker:
         self._driver = driver
         self._clock = clock
         self._step = step
+        self._lends = lends
         self.forgotten: list[str] = []
         self._forget_tier = forget_tier
         self._with_index = with_index and config.message_index_enable
@@ -206,6 +212,7 @@ class OffloadBroker:
                 queue_segment_bytes=config.tiered_store_consume_queue_max_size,
                 opens_all=False,
             )
+            self.place.expect(self.files.names())
             ends = {queue.name: end // UNIT_BYTES for queue, end in self.metadata.unrolled_ends().items()}
             for name in self.files.names():
                 if name in ends:
@@ -233,6 +240,8 @@ class OffloadBroker:
     def _claimed_writer(self, broker: LeasedBroker) -> QueueWriter:
         """The writer of the broker's queues, which holds the lease and takes it again after an outage."""
         assert broker.manifests is not None
+        assert broker.lease is not None
+        broker.lease.lends = self._lends
         writer = QueueWriter(
             broker.metadata,
             broker.manifests,
@@ -243,7 +252,6 @@ class OffloadBroker:
             epoch_min=broker.epoch_min,
             fence=partial(self._driver.fence_bundles, self.directory, create=self.packs),
         )
-        assert broker.lease is not None
         with in_use_is_reported(broker.home):
             broker.lease.require_free()  # The writer would only log the holder.
         writer.claim()
@@ -251,8 +259,14 @@ class OffloadBroker:
             raise LeaseHeld(f"broker {broker.home} is in use: {writer.refusal}")
         return writer
 
-    def close(self) -> None:
-        """Write the manifests, and release the lease. Nothing, if it was never begun."""
+    @property
+    def borrower(self) -> str:
+        """The job that asks for the lease, as far as its last renewal or check has found it; empty: none."""
+        request = self.writer.request if self.is_open else None
+        return "" if request is None else request.owner
+
+    def close(self, *, lend: bool = False) -> None:
+        """Write the manifests, and release the lease, or lend it to the `borrower`. Nothing, if it was never begun."""
         if not self.is_open:
             return
         self.is_open = False
@@ -265,6 +279,8 @@ class OffloadBroker:
                 self.index.close()
             if self.writer.may_write():
                 self._held.publish_last()
+            if lend:
+                self.writer.lend()
 
     def _copy_state(self) -> None:
         """Copy the broker's tables, beside the wave: a broker that answers late holds up no other one."""
@@ -400,6 +416,7 @@ class OffloadBroker:
                 self.problems[name] = run.fenced
             else:
                 found.append(name)
+        self._note_unread(deleting)
         if not self.place.is_shared:
             return found  # One read after the other: only what is to be copied is compared.
         changed: set[QueueName] = set()
@@ -413,6 +430,13 @@ class OffloadBroker:
                 needed.update(name for name in names if self.source.max_offset(*name) > self._end(name))
             self._let_go(rested, needed)
         return [name for name in found if name not in changed]
+
+    def _note_unread(self, deleting: Container[str]) -> None:
+        """Messages in queues that the broker lets no client read: raising their number is left to its operator."""
+        for name, messages in self.place.unread.items():
+            text = unread_text(name, messages, self._end(name))
+            if text and not self._filter.is_filtered(name[0]) and name[0] not in deleting:
+                self.problems[name] = text
 
     def _behind(self, found: Iterable[QueueName]) -> list[QueueName]:
         """The queues of which the tier may lack something."""
@@ -451,20 +475,44 @@ class OffloadBroker:
         new = [file for file in files if not self._run(file.queue.name).epoch or not file.recovered]
         if new:
             self._step("recover")
-        refused = set()
-        for file, error in zip(new, self._each(self._own, new), strict=True):
-            if error is not None:
-                self._refuse((file.queue.topic, file.queue.queue_id), error)
-                refused.add(file)
+        owned = self._without_refused(new, self._each(self._own, new))
+        recover = partial(self._recover, sizes=self._sizes(len(owned)))
+        refused = set(new) - set(self._without_refused(owned, self._each(recover, owned)))
         return [file for file in files if file not in refused]
 
+    def _without_refused(
+        self, files: Sequence[FlatMessageFile], errors: Iterable[TierMQError | None]
+    ) -> list[FlatMessageFile]:
+        kept = []
+        for file, error in zip(files, errors, strict=True):
+            if error is None:
+                kept.append(file)
+            else:
+                self._refuse(file.queue.name, error)
+        return kept
+
+    def _sizes(self, queues: int) -> dict[SegmentKey, int]:
+        """The sizes of all segments, by one listing where that is worth it for so many queues that are ours now."""
+        known = len(self._resting) + len(list(self.files))
+        if not queues or queues < LISTED_SHARE * known or not self._driver.packs_chunks:
+            return {}
+        found = self._driver.list_segments(f"{self.directory}/")
+        return {info.key: info.size for info in found if not info.damage}
+
     def _own(self, file: FlatMessageFile) -> TierError | None:
-        """Take over the queue, then read its end: in the other order another writer could still move the end."""
+        """Take over the queue."""
+        try:
+            self._run(file.queue.name).epoch = self.writer.own(file)
+        except TierError as error:
+            return error
+        return None
+
+    def _recover(self, file: FlatMessageFile, sizes: Mapping[SegmentKey, int]) -> TierError | None:
+        """Read the queue's end, once it is ours: in the other order another writer could still move the end."""
         run = self._run(file.queue.name)
         try:
-            run.epoch = self.writer.own(file)
             before = file.commit_offset
-            file.recover()
+            file.recover(sizes)
             assert self._held.manifests is not None
             taken_over = self._held.manifests.taken_over(file.queue)
             if self.packs and not self.writer.is_manifest_wrong(file) and taken_over and taken_over.segments:
@@ -484,11 +532,7 @@ class OffloadBroker:
         """The files whose newest message is the one of that offset at the source, each compared once."""
         new = [file for file in files if self._run(file.queue.name).commit_offset < 0]
         errors = self._each(self._compare, new) if self.place.is_shared else map(self._compare, new)
-        refused = set()
-        for file, error in zip(new, errors, strict=True):
-            if error is not None:
-                self._refuse(file.queue.name, error)
-                refused.add(file)
+        refused = set(new) - set(self._without_refused(new, errors))
         return [file for file in files if file not in refused]
 
     def _compare(self, file: FlatMessageFile) -> TierMQError | None:
@@ -788,7 +832,7 @@ class OffloadBroker:
             run = self._run(queue.name)
             if not run.epoch:
                 file = self._opened(queue.name)
-                error = self.files.damaged[queue.name] if file is None else self._own(file)
+                error = self.files.damaged[queue.name] if file is None else self._own(file) or self._recover(file, {})
                 if error is not None:
                     raise error
             run.causes.add(ManifestCause.COMMIT)
@@ -858,6 +902,18 @@ class OffloadBroker:
 
 def _groups(names: Sequence[QueueName]) -> Iterator[Sequence[QueueName]]:
     return (names[at : at + FILES_AT_ONCE] for at in range(0, len(names), FILES_AT_ONCE))
+
+
+def unread_text(name: QueueName, messages: range, end: int) -> str:
+    """The problem of a queue that no client may read, and whose messages the tier has up to `end`; empty: none."""
+    left = messages.stop - max(messages.start, end)
+    if left <= 0:
+        return ""
+    return (
+        f"the broker has {counted_noun(left, 'message')} in this queue that the tier has not, and lets no client read "
+        f"them: expected readQueueNums of topic {name[0]} above {name[1]}, found no more than that. Raise it to "
+        f"{name[1] + 1} (`mqadmin updateTopic -r {name[1] + 1}`, with -w as it is) until they are copied"
+    )
 
 
 def described(record: bytes) -> dict[str, Any]:

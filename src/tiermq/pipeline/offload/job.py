@@ -15,6 +15,10 @@ A wave ends when all of its tasks have. In a continuous job a task of a wave of 
 broker whose task ran out of time has waves of its own from then on, in a thread of its own beside those of others
 (`_SlowWave`), until one ends within that time: it holds others back for so long, once. It takes one processor of the
 executors, or its share of all where it has a backlog that it returns quickly.
+
+Between two waves a continuous job over the wire lends the lease of a broker to a job that asks for it, such as
+`compact`, and begins the broker again when that has ended; the thread that keeps the leases does it while the job's
+thread rests. Everything else belongs to the job's thread.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ from tiermq.pipeline.offload.plan import (
     part,
     share,
 )
-from tiermq.pipeline.offload.preview import Waiting, require_topics, waiting_at, waiting_in
+from tiermq.pipeline.offload.preview import Waiting, require_topics, unread_at, waiting_at, waiting_in
 from tiermq.pipeline.offload.task import run_offload_task
 from tiermq.pipeline.offload.wave_log import WaveLog
 from tiermq.pipeline.offload.wire_broker import WireBroker
@@ -195,6 +199,10 @@ class OffloadJob:
         self._lease_wait = LeaseWait()
         self._refused: dict[tuple[str, str, str, int], dict[str, Any]] = {}
         self._dangers: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+        self._lent: dict[str, str] = {}
+        """Brokers that other jobs have for a while, which are no offloads, and their owners."""
+        self._working = threading.Lock()
+        """Held by the job's thread, except while it rests: then the keeper's lends brokers."""
         self._slow_waves: dict[OffloadBroker, _SlowWave] = {}
         self._slow_pool: ThreadPoolExecutor | None = None
         self._stack = ExitStack()
@@ -244,6 +252,7 @@ class OffloadJob:
             origins += self._fleet.brokers.values()
             for broker in self._fleet.brokers.values():
                 found += waiting_at(broker, driver)
+                self._troubles |= unread_at(broker, driver)
                 if broker.error is not None:
                     self._troubles[broker.path] = str(broker.error)
                 self._troubles |= {f"{broker.path} {topic}": why for topic, why in broker.failed.items()}
@@ -268,7 +277,7 @@ class OffloadJob:
         }
 
     def _copy(self) -> None:
-        with ExitStack() as stack:
+        with self._working, ExitStack() as stack:
             self._stack = stack
             if self._fleet is None:
                 for place in self._places:
@@ -302,6 +311,7 @@ class OffloadJob:
             task_s=options.settings.task_s,
             busy_bytes=options.settings.task_bytes,
             packs=options.settings.packs,
+            lends=options.trigger_s is not None and self._fleet is not None,
             counts=self._counts.setdefault((origin.cluster, origin.broker), Counts()),
         )
         self._brokers.append(broker)
@@ -313,8 +323,10 @@ class OffloadJob:
         home = broker.place.cluster, broker.place.broker
         if home not in self._begun:
             self._begun.add(home)
-            self._stack.callback(self._report_counts, broker.place, broker.counts)  # Runs after all ends of the broker.
-        self._stack.callback(self._end, broker)
+            self._stack.callback(self._report_counts, broker.place, broker.counts)  # Runs after the broker's end.
+            self._stack.callback(self._end_open, home)
+        if (job := self._lent.pop(broker.place.path, None)) is not None:
+            self._log.note(f"{broker.place.path} is copied again, {job} has ended")
         path, notes = broker.place.path, self._report.details.setdefault("notes", [])
         notes += [f"{path}: put away what it knew of a tier, as {name}" for name in broker.forgotten]
         notes += broker.notes
@@ -334,6 +346,44 @@ class OffloadJob:
     def _keep_leases(self) -> None:
         for broker in list(self._brokers):
             broker.keep_lease()
+        if self._working.acquire(blocking=False):
+            try:
+                self._lend()
+            finally:
+                self._working.release()
+
+    def _rest(self, wait_s: float) -> bool:
+        """Wait between two waves, as long as `stop` is not set; whether it is."""
+        self._working.release()
+        try:
+            return self._options.stop.wait(wait_s)
+        finally:
+            self._working.acquire()
+
+    def _lend(self) -> None:
+        """Lend brokers to the jobs that ask for them. What they change is read when a broker is begun again."""
+        for broker in list(self._brokers):
+            if broker in self._slow_waves or not (job := broker.borrower):
+                continue
+            path = broker.place.path
+            self._lent[path] = job
+            self._log.note(f"{path} is lent to {job}, and copied again when that has ended")
+            with self._edge(broker):
+                broker.close(lend=True)
+            if broker in self._brokers:
+                self._replace(broker)
+
+    def _is_lent(self, broker: OffloadBroker, error: Exception) -> bool:
+        """Whether another job than an offload has the broker for a while."""
+        if self._options.trigger_s is None or not isinstance(error, LeaseHeld) or error.lease is None:
+            return False
+        owner, path = error.lease.owner, broker.place.path
+        if not error.lease.is_by_job or owner.endswith("(pipeline offload)"):
+            return False
+        if path not in self._lent:
+            self._log.note(f"{path} is copied when {owner} has ended")
+        self._lent[path] = owner
+        return True
 
     # Brokers over the wire
 
@@ -389,13 +439,17 @@ class OffloadJob:
         except Exception as error:
             if self._fleet is None:
                 raise
+            if self._is_lent(broker, error):
+                return
             if isinstance(error, LeaseHeld):
                 self._held[broker.place.path] = broker, error
             if not isinstance(error, TierMQError):
                 _log.exception("%s: the broker is left out until the next wave", broker.place.path)
             self._troubles[broker.place.path] = str(error) if isinstance(error, TierMQError) else repr(error)
             if broker.is_open:
-                self._give_up(broker)
+                with suppress(TierError):
+                    broker.close()
+                self._replace(broker)
 
     def _look(self) -> None:
         """Before a wave: ask every broker what it has, and begin those that were out of reach until now."""
@@ -404,6 +458,7 @@ class OffloadJob:
         if self._fleet is None:
             return
         self._take_slow_waves()
+        self._lend()
         self._fleet.busy = {broker.place for broker in self._slow_waves if isinstance(broker.place, WireBroker)}
         if self._was_looked and not self._is_cut:  # The first look was before the checks.
             try:
@@ -515,14 +570,14 @@ class OffloadJob:
 
     def _pause(self, trigger_s: float) -> None:
         """Until the next wave. Brokers are looked at in between, so that what they have by then is settled for it."""
-        stop, pause_s = self._options.stop, self._pause_s(trigger_s)
+        pause_s = self._pause_s(trigger_s)
         origins = [broker.place for broker in self._brokers if isinstance(broker.place, WireBroker)]
         settles = [origin.settle_s for origin in origins if origin.must_be_seen and origin.settle_s < pause_s]
         if self._fleet is None or not settles or self._failures:
-            stop.wait(pause_s)
-        elif not stop.wait(pause_s - max(settles)):
+            self._rest(pause_s)
+        elif not self._rest(pause_s - max(settles)):
             self._fleet.look(self._look_wait_s)
-            stop.wait(max(settles))
+            self._rest(max(settles))
 
     def _pause_s(self, trigger_s: float) -> float:
         """The trigger, unless what a broker was seen to have would not count then; longer after failures."""
@@ -536,18 +591,21 @@ class OffloadJob:
         details = self._report.details
         brokers = [broker for broker in self._brokers if broker not in self._slow_waves]
         for broker in brokers:
-            details.setdefault("gaps", []).extend(broker.gaps)
-            broker.gaps.clear()
-            for name, row in broker.forks.items():
-                self._refused[broker.place.cluster, broker.place.broker, *name] = row
-            for name, row in broker.dangers.items():  # The wave in which it was worst.
-                known = self._dangers.setdefault((broker.place.cluster, broker.place.broker, *name), row)
-                if row["left_s"] < known["left_s"]:
-                    self._dangers[broker.place.cluster, broker.place.broker, *name] = row
+            self._note_found(broker)
         details["refused"], details["danger"] = list(self._refused.values()), list(self._dangers.values())
         if self._options.metrics_path is not None:
             self._metrics.note(brokers, self._troubles, self._held, self._missing)
             self._metrics.write(self._options.metrics_path, self._options.clock.now_ms(), self._failures)
+
+    def _note_found(self, broker: OffloadBroker) -> None:
+        self._report.details.setdefault("gaps", []).extend(broker.gaps)
+        broker.gaps.clear()
+        for name, row in broker.forks.items():
+            self._refused[broker.place.cluster, broker.place.broker, *name] = row
+        for name, row in broker.dangers.items():  # The wave in which it was worst.
+            known = self._dangers.setdefault((broker.place.cluster, broker.place.broker, *name), row)
+            if row["left_s"] < known["left_s"]:
+                self._dangers[broker.place.cluster, broker.place.broker, *name] = row
 
     def _wave(self, brokers: Sequence[OffloadBroker]) -> tuple[bool, bool]:
         """Whether anything was done, and whether nothing was left to do."""
@@ -662,15 +720,15 @@ class OffloadJob:
             works += broker.plan(force=force, queues_max=queues_max)
         return works
 
-    def _give_up(self, broker: OffloadBroker) -> None:
-        """Let go of a broker; what its tasks wrote is found again when it begins again."""
+    def _replace(self, broker: OffloadBroker) -> None:
+        """Let go of a broker that is closed; what its tasks wrote is found again when it begins again."""
         assert self._fleet is not None
         assert isinstance(broker.place, WireBroker)
+        self._note_found(broker)
+        self._count_index(broker)
         self._brokers.remove(broker)
         topics = self._fleet.scope.topic_filter(broker.place.cluster, broker.place.broker)
         self._broker(broker.place, topics).is_slow = broker.is_slow
-        with suppress(TierError):
-            broker.close()
 
     def _wave_settings(self, brokers: int) -> OffloadSettings:
         """With a rate limit, a wave is no longer than RATE_WAVE_S: what it copied is visible only at its end."""
@@ -704,14 +762,22 @@ class OffloadJob:
             for group in groups
         ]
 
+    def _end_open(self, home: tuple[str, str]) -> None:
+        for broker in self._brokers:
+            if (broker.place.cluster, broker.place.broker) == home and broker.is_open:
+                self._end(broker)
+
     def _end(self, broker: OffloadBroker) -> None:
-        index = broker.index
         try:
             broker.close()
         except Exception as error:
             if self._fleet is None and not isinstance(error, TierError):
                 raise
             self._report.problems.append(f"{broker.place.path}: its end was not written: {error}")
+        self._count_index(broker)
+
+    def _count_index(self, broker: OffloadBroker) -> None:
+        index = broker.index
         self._report.add(
             keys=0 if index is None else index.keys,
             index_files=0 if index is None else index.files,

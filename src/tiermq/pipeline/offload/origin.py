@@ -5,9 +5,10 @@ An origin names the broker, and opens a source: what the driver plans by. Tasks 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from tiermq.files.os_file_access import OsFileAccess
@@ -55,6 +56,11 @@ class OffloadOrigin(Protocol):
         ...
 
     @property
+    def unread(self) -> Mapping[QueueName, range]:
+        """The messages of queues that cannot be read."""
+        ...
+
+    @property
     def earliest_ms(self) -> int:
         """When its oldest message was stored; 0 when that is not known."""
         ...
@@ -71,6 +77,10 @@ class OffloadOrigin(Protocol):
 
     def open(self) -> AbstractContextManager[RecordSource]:
         """The source, for the time of the job."""
+        ...
+
+    def expect(self, names: Iterable[QueueName]) -> None:
+        """The tier has these queues: the source must not leave one out that has messages."""
         ...
 
     def read_tables(self) -> dict[str, bytes]:
@@ -93,6 +103,7 @@ class StoreOrigin:
     fork_advice = LOCAL_FORK_ADVICE
     retention_ms = None  # Its broker deletes only what is in the tier.
     failed: tuple[str, ...] = ()
+    unread: Mapping[QueueName, range] = MappingProxyType({})
     earliest_ms = 0
     is_shared = False
     life = 0
@@ -110,6 +121,9 @@ class StoreOrigin:
         with ReadOnlyStore.open(self.path) as store:
             store.require_recovered()
             yield ReadOnlySource(store)
+
+    def expect(self, names: Iterable[QueueName]) -> None:
+        """Nothing: its queues are its directories."""
 
     def read_tables(self) -> dict[str, bytes]:
         return read_config_files(OsFileAccess(), str(self._root))

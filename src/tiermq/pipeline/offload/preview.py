@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tiermq.errors import BadConfig
 from tiermq.history.scan_values import StorePlace
+from tiermq.pipeline.offload.broker import unread_text
 from tiermq.pipeline.offload.plan import Backlog
 from tiermq.pipeline.offload.wire_broker import WireBroker
 from tiermq.store.readonly.store import ReadOnlyStore
@@ -16,7 +17,7 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import QueueKey
+from tiermq.tier.names import INDEX_TOPIC, QueueKey
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_identity import missing_tail, require_known_tier, require_sound_metadata
@@ -92,6 +93,7 @@ def waiting_at(broker: WireBroker, driver: TierDriver) -> list[Waiting]:
     """The same of a running broker: by the tier's manifests. Messages that are not settled yet count as well."""
     scope = TierScope(broker.cluster, broker.broker)
     listing = list_tier(driver, scope)
+    broker.expect({info.key.queue.name for info in listing.segments if info.key.queue.topic != INDEX_TOPIC})
     found, manifests = [], ManifestStore(driver, "a reader")
     for name in broker.queues():
         key = QueueKey(broker.cluster, broker.broker, *name)
@@ -102,3 +104,13 @@ def waiting_at(broker: WireBroker, driver: TierDriver) -> list[Waiting]:
             backlog = Backlog(end - start, (end - start) * broker.record_bytes)
             found.append(Waiting(broker.path, key, at, end, backlog))
     return found
+
+
+def unread_at(broker: WireBroker, driver: TierDriver) -> dict[str, str]:
+    """The queues of a running broker with messages that the tier has not and that no client may read, and why."""
+    problems, manifests = {}, ManifestStore(driver, "a reader")
+    for name, messages in broker.unread.items():
+        known = manifests.read(QueueKey(broker.cluster, broker.broker, *name))
+        if text := unread_text(name, messages, -1 if known is None else known.max_offset):
+            problems[f"{broker.path} {name[0]}-{name[1]}"] = text
+    return problems

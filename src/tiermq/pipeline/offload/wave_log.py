@@ -1,6 +1,7 @@
 """WaveLog: what a continuous offload reports while it runs, as lines for a log.
 
-its start        the brokers, the tier, the interval; notes on how it was started
+its start        the brokers, the tier, the interval
+a note           on how it was started; on a broker that another job has for a while
 a wave           that copied something, or that failed: when it is tried again
 a problem        once when it comes, once when it is over: a broker that is down, in use, a queue that is refused
 a sign of life   after ten minutes without any other line
@@ -35,7 +36,7 @@ class WaveLog:
         self._line(f"copying {counted_noun(brokers, 'broker')} into {tier}, every {span_text(trigger_s)}")
 
     def note(self, text: str) -> None:
-        """What the operator should know of the job as it was started."""
+        """What the operator should know, and is no problem."""
         self._line(f"note: {text}")
 
     def wave(self, messages: int, size: int, problems: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """WireBroker: a running broker as an offload's driver sees it, TierMQ's or an unmodified RocketMQ's.
 
     look      which topics it has, where each queue begins and ends: one request per topic, and two for the broker
+    unread    queues with messages that it lets no client read, since its topic has fewer queues for readers
     settled   up to where messages may be copied: nothing that the broker could take back after a crash
 
 How far messages are settled:
@@ -27,9 +28,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from tiermq.client.broker_state import read_broker_state
@@ -45,6 +47,7 @@ from tiermq.pipeline.leased_broker import Home
 from tiermq.pipeline.offload.gap_check import GapCheck, Look
 from tiermq.pipeline.offload.wire_source import BrokerPlace, rebased
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import int_field
 from tiermq.remoting.json_dialect import (
     decode_body,
     decode_object,
@@ -78,6 +81,8 @@ LOOKS_MAX = 64
 TRIES = 2
 PULL_TIMEOUT_S = 5.0
 """Of a pull by the driver: other brokers wait for it."""
+QUEUES_ASKED_MAX = 1_024
+"""Of a topic, one by one: where the broker's list of its queues leaves some out."""
 OFFSET_MAX = 1 << 58
 """Of a queue: its unit's offset in the tier has 63 bits."""
 T = TypeVar("T")
@@ -90,6 +95,7 @@ class TopicRow:
 
     name: str
     read_queues: int
+    write_queues: int = 0
     perm: int = PERM_READ
     attributes: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,6 +131,8 @@ class BrokerLook:
     topics: Mapping[str, TopicRow]
     topic_names: list[str]
     ends: dict[QueueName, QueueEnds]
+    unread: dict[QueueName, QueueEnds]
+    """Of queues that no client may read, behind their topic's readQueueNums."""
     refused: dict[str, str]
     failed: dict[str, str]
     unchecked: frozenset[str]
@@ -208,7 +216,11 @@ class WireBroker(RecordSource):
         self._is_boot_reported = False
         self._settings: dict[str, str] | None = None
         self.record_bytes = RECORD_BYTES
+        self.unread: dict[QueueName, range] = {}
         self._ends: dict[QueueName, QueueEnds] = {}
+        self._queues_in_tier: dict[str, int] = {}
+        """Of a topic one more than the highest queue that the tier has, since a broker may not list it any more."""
+        self._rows: Mapping[str, TopicRow] = {}
         self._seen: dict[QueueName, _Seen] = {}
         self._gaps = GapCheck(self._pull, accept_gaps=accept_gaps)
         self._gone: RemotingError | None = None
@@ -235,12 +247,15 @@ class WireBroker(RecordSource):
                 settings = await self._read_settings(client)
             self._require_named(settings)
             topics, names, failed = await self._read_topics(client, settings)
-            ends, refused = await self._read_ends(client, topics, failed)
+            found, refused = await self._read_ends(client, topics, failed)
+            ends = {name: queue for name, queue in found.items() if name[1] < topics[name[0]].read_queues}
+            unread = {name: queue for name, queue in found.items() if name not in ends}
             denied, unchecked = await self._check({topic for topic, _ in ends} & self._unchecked, ends)
             ends = {name: queue for name, queue in ends.items() if name[0] not in denied | unchecked}
             refused, failed = refused | denied, failed | unchecked
-            is_unchecked = frozenset(unchecked)
-            return BrokerLook(boot, is_reported, runtime, settings, topics, names, ends, refused, failed, is_unchecked)
+            return BrokerLook(
+                boot, is_reported, runtime, settings, topics, names, ends, unread, refused, failed, frozenset(unchecked)
+            )  # fmt: skip
         except RemotingError as error:
             return error
         except TimeoutError:
@@ -255,7 +270,9 @@ class WireBroker(RecordSource):
         if isinstance(look, RemotingError):
             self.error = look
             return
-        self.error, self._ends, self._unchecked = None, look.ends, look.unchecked
+        self.error, self._unchecked = None, look.unchecked
+        self._rows, self._ends = look.topics, look.ends
+        self.unread = {name: range(ends.min_offset, ends.max_offset) for name, ends in look.unread.items()}
         self.refused, self.failed, self.topic_names = look.refused, look.failed, look.topic_names
         self.passed_over = {name: row.obstacle for name, row in look.topics.items() if row.obstacle}
         self._settings, self._is_boot_reported = look.settings, look.is_boot_reported
@@ -344,7 +361,8 @@ class WireBroker(RecordSource):
                 row = object_in(table[name], f"the settings of topic {name}")
                 attributes = text_map_in(row.get("attributes") or {}, f"the attributes of topic {name}")
                 perm = int32_in(row, "perm", PERM_READ)
-                found[name] = TopicRow(name, int32_in(row, "readQueueNums"), perm, attributes)
+                queues = int32_in(row, "readQueueNums"), int32_in(row, "writeQueueNums", 0)
+                found[name] = TopicRow(name, *queues, perm, attributes)
             except RequestRefused as error:
                 failed[name] = str(error)
         return found, sorted(table), failed
@@ -399,11 +417,44 @@ class WireBroker(RecordSource):
                 ends = _ends_of(object_in(each, "a row of offsetTable"))
                 if queue_id < 0:
                     raise RequestRefused(f"expected ids of queues from 0 on, found {queue_id}")
-                if queue_id < row.read_queues:
-                    found[row.name, queue_id] = ends
+                found[row.name, queue_id] = ends
+            return found | await self._unlisted(client, row, found)
         except RequestRefused as error:
             return {} if error.code == ResponseCode.TOPIC_NOT_EXIST else error  # Deleted since.
-        return found
+
+    async def _unlisted(
+        self, client: ClusterClient, row: TopicRow, listed: Container[QueueName]
+    ) -> dict[QueueName, QueueEnds]:
+        """Queues that the broker has and does not list: RocketMQ 4.9 leaves out those that have no writers any more,
+        and every version those behind both counts of the topic. Raises RequestRefused.
+        """
+        count = max(row.read_queues, row.write_queues, self._queues_in_tier.get(row.name, 0))
+        each = (queue_id for queue_id in range(count) if (row.name, queue_id) not in listed)
+        left_out = list(islice(each, QUEUES_ASKED_MAX + 1))
+        if len(left_out) > QUEUES_ASKED_MAX:
+            raise RequestRefused(f"expected its {count} queues in the broker's list, found them left out")
+
+        async def ends_of(queue_id: int) -> QueueEnds:
+            low, high = [
+                await client.ask(
+                    self.wire.address, code, timeout_s=LOOK_TIMEOUT_S, topic=row.name, queueId=queue_id
+                )
+                for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+            ]  # fmt: skip
+            return _ends_of({"minOffset": int_field(low, "offset"), "maxOffset": int_field(high, "offset")})
+
+        found = await _some_at_a_time(map(ends_of, left_out))
+        return {(row.name, queue_id): ends for queue_id, ends in zip(left_out, found, strict=True)}
+
+    def expect(self, names: Iterable[QueueName]) -> None:
+        """The tier has these queues: from now on a look asks for those, too, that the broker does not list."""
+        behind: dict[str, int] = {}
+        for topic, queue_id in names:
+            behind[topic] = max(queue_id + 1, behind.get(topic, 0))
+        self._queues_in_tier = behind
+        shown = ((row, behind.get(name, 0)) for name, row in self._rows.items() if not row.obstacle)
+        if any(count > max(row.read_queues, row.write_queues) for row, count in shown):
+            self.take(self._client.run(self.ask()))
 
     async def _ask(self, client: ClusterClient, code: RequestCode, **fields: Any) -> bytes:
         return bytes((await client.ask(self.wire.address, code, timeout_s=LOOK_TIMEOUT_S, **fields)).body)

@@ -110,9 +110,14 @@ class _Found:
 
 
 def segments_of(
-    objects: Iterable[ObjectStat], prefix: str = "", bundled: Callable[[SegmentKey], _Bundled] | None = None
+    objects: Iterable[ObjectStat],
+    prefix: str = "",
+    bundled: Callable[[SegmentKey], _Bundled] | None = None,
+    note_open: Callable[[SegmentKey, PartLog], object] = lambda _key, _log: None,
 ) -> list[SegmentInfo]:
-    """Sorted by path; `prefix` is compared with the segment's path. `bundled` returns what is in bundles."""
+    """Sorted by path; `prefix` is compared with the segment's path. `bundled` returns what is in bundles. `note_open`
+    is called with each segment that has no seal, no damage and no superseded part, and what a look at it would find.
+    """
     found: dict[str, _Found] = {}
     for stat in objects:
         path, separator, _ = stat.path.partition(PARTS_SUFFIX + "/")
@@ -141,7 +146,7 @@ def segments_of(
         if segment.is_bundled and bundled is not None and segment.canonical is None:
             in_bundles = bundled(segment.key)
         if segment.canonical or segment.parts or in_bundles.ranges or in_bundles.damage:
-            infos.append(_info(segment, in_bundles))
+            infos.append(_info(segment, in_bundles, note_open))
     return infos
 
 
@@ -153,13 +158,16 @@ class _Bundled(NamedTuple):
     modified_ms: int
 
 
-def _info(segment: _Found, bundled: _Bundled) -> SegmentInfo:
+def _info(segment: _Found, bundled: _Bundled, note_open: Callable[[SegmentKey, PartLog], object]) -> SegmentInfo:
     part_count = sum(1 for part in segment.parts if part.length)
     if segment.canonical is not None:
         return SegmentInfo(segment.key, segment.canonical.size, True, part_count, segment.modified_ms)
     sound = sound_prefix([*segment.parts, *bundled.ranges])
     live_count = sum(1 for part in sound.log.objects if not part.bundle)
     merge_count = part_count - live_count + sum(map(len, own_groups(sound.log.objects)))
+    if not (sound.log.marked or sound.damage or bundled.damage) and live_count == part_count:
+        sound.log.is_bundled = segment.is_bundled
+        note_open(segment.key, sound.log)
     return SegmentInfo(
         segment.key,
         sound.log.end,
@@ -451,7 +459,15 @@ class ObjectStoreDriver:
         return isinstance(view, Sealed) or (view is not None and view.marked)
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
+        """What is open is known from then on, as by a look at each: one listing for many segments."""
         loaded: set[BundleStore] = set()
+        began_ms = self._clock.now_ms()
+
+        def note_open(key: SegmentKey, log: PartLog) -> None:
+            log.checked_ms = began_ms
+            with self._views_lock:
+                if len(self._views) < VIEWS_MAX:
+                    self._views.setdefault(key, log)
 
         def bundled(key: SegmentKey) -> _Bundled:
             store = self._bundles_of(key)
@@ -462,7 +478,7 @@ class ObjectStoreDriver:
             damage = next((f"{path}: {text}" for path, text in store.damage.items()), None) or store.lost(segment)
             return _Bundled(store.ranges(segment), damage, store.modified_ms)
 
-        return iter(segments_of(self._below(prefix), prefix, bundled))
+        return iter(segments_of(self._below(prefix), prefix, bundled, note_open))
 
     # -- sealing and deleting ------------------------------------------------------------------------------------------
 
