@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from servers.loopback import free_ports
 from servers.preloaded import Preloaded
-from servers.seaweedfs import SeaweedFS, missing
+from servers.seaweedfs import SeaweedFS, missing, program
 from test_release_files import ROOT, checked
 from tiermq.broker.elected_broker import LAST_HANDOVER_S, RELEASE_S
 from tiermq.broker.settings_file import read_settings_file
@@ -223,6 +223,27 @@ def compose_environment() -> dict[str, str]:
     found = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["orders-a"]["environment"]
     assert isinstance(found, dict)
     return found
+
+
+def test_the_bucket_of_compose_is_made_once_and_found_at_each_later_start(tmp_path: Path) -> None:
+    """Its volume outlives the containers, and brokers start only after this service has ended with 0."""
+    if reason := missing():
+        pytest.skip(f"no real S3 server here: {reason}")
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    shell, flag, script = services["bucket"]["entrypoint"]
+    path = os.pathsep.join([str(Path(program()).parent), os.environ["PATH"]])
+
+    def start(master: str) -> subprocess.CompletedProcess[str]:
+        assert "-master=s3:9333" in script
+        words = [shell, flag, script.replace("s3:9333", master)]
+        return subprocess.run(words, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+
+    with SeaweedFS(tmp_path / "s3") as server:
+        server.create_bucket("my-history-2")  # Another one, with that name inside its own.
+        for _ in range(2):
+            done = start(server.master)
+            assert done.returncode == 0, done.stdout + done.stderr
+            server.store("history").put("probe", b"probe")
 
 
 def test_the_environment_of_compose_opens_its_bucket() -> None:

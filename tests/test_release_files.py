@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from release.wheels import SUPPORTED
+from servers.preloaded import Preloaded
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -48,6 +50,43 @@ def test_the_image_is_built_as_images_should_be() -> None:
 
 def test_the_unit_is_one_that_systemd_takes() -> None:
     checked("systemd-analyze", "verify", "deploy/systemd/tiermq-broker.service")
+
+
+def test_the_unit_starts_a_broker_with_the_settings_file_that_its_instructions_install(tmp_path: Path) -> None:
+    unit = (ROOT / "deploy" / "systemd" / "tiermq-broker.service").read_text()
+    [(source, target)] = re.findall(r"^#   install -D -m 644 (\S+) (\S+)$", unit, re.MULTILINE)
+    [command] = re.findall(r"^ExecStart=/usr/bin/env tiermq (.*)$", unit, re.MULTILINE)
+    installed = str(ROOT / "deploy" / "systemd" / source)
+    own = {target: installed, "/var/lib/tiermq/store": str(tmp_path / "store"), "5557": "0"}
+    assert own.keys() < set(command.split())
+    words = [own.get(each, each) for each in command.split()]
+    process = Preloaded([*words, "--port", "0", "--namesrv-port", "0", "--json"])
+    ready = json.loads(process.stdout.readline())
+    process.terminate()
+    process.communicate()
+    assert (ready["event"], ready["unknown"], ready["ignored"]) == ("ready", [], [])
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("tag", "there", "code"), [
+    ("v1.2.3", ["tiermq-1.2.3.tar.gz", "tiermq-1.2.3-cp311-cp311-manylinux_2_17_x86_64.whl"], 0),
+    ("v1.2.3", ["tiermq-1.2.0.tar.gz", "tiermq-1.2.0-cp311-cp311-manylinux_2_17_x86_64.whl"], 1),
+    ("v1.2.3", ["tiermq-1.2.3.tar.gz", "tiermq-1.2.0-cp311-cp311-manylinux_2_17_x86_64.whl"], 1),
+    ("v1.2.3", ["tiermq-1.2.3-cp311-cp311-manylinux_2_17_x86_64.whl"], 1),
+])  # fmt: skip
+def test_a_tag_that_is_not_the_version_publishes_nothing(tmp_path: Path, tag: str, there: list[str], code: int) -> None:
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())["jobs"]["publish"]["steps"]
+    [at] = [number for number, step in enumerate(steps) if "run" in step]
+    assert at == len(steps) - 2, "between the downloads and the upload to the index"
+    (tmp_path / "dist").mkdir()
+    for name in there:
+        (tmp_path / "dist" / name).touch()
+    # GitHub's shell for a step.
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", steps[at]["run"]]
+    environment = {**os.environ, "GITHUB_REF_NAME": tag}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert code == 0 or "::error::expected only files of version 1.2.3, as the tag v1.2.3, found " in done.stdout
 
 
 def test_workflows_run_commands_that_exist() -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from broker.test_otlp_export import collector
 from console.console_world import Browser
+from servers.preloaded import Preloaded
 from servers.serving import ServerProcess
 from tiermq.cli.broker_supervisor import NUMBERED, OF_SUPERVISOR, ONE_BROKER
 from tiermq.cli.main import cli
@@ -183,6 +184,44 @@ def test_a_directory_whose_messages_would_be_hidden_is_refused(tmp_path: Path, t
     result = CliRunner().invoke(cli, ["serve", str(tmp_path), "--brokers", "2", *FREE])
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+def refused(*words: str) -> tuple[int | None, str]:
+    """The exit code and the errors of a server that must not become ready; one that does is ended."""
+    process = Preloaded(words, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    if first := process.stdout.readline():
+        process.terminate()
+    _, errors = process.communicate()
+    assert first == ""
+    return process.returncode, errors or ""
+
+
+@pytest.mark.parametrize("words", [(), ("--brokers", "1")])
+def test_one_broker_does_not_start_where_several_have_their_stores(tmp_path: Path, words: tuple[str, ...]) -> None:
+    stores = tmp_path / "stores"
+    with ServerProcess("serve", stores, {"broker_name": "b"}, ["--brokers", "2", *FREE]) as served:
+        run(served.ready["nameServer"], "topic", "create", "T", "--queues", "1")
+        run(served.ready["nameServer"], "produce", "T", "kept")
+        served.terminate()
+        before = sorted(stores.iterdir())
+        code, errors = refused("serve", str(stores), "--name", "b", *FREE, *words)
+        assert code == 2
+        assert "expected the store of one broker, found those of 2 (from `--brokers 2`)" in errors
+        assert f"give --brokers 2, or serve one of them: {stores}/0" in errors
+        assert sorted(stores.iterdir()) == before
+        served.start()
+        assert run(served.ready["nameServer"], "consume", "T", "--from", "first", "--bodies") == ["kept"]
+
+
+def test_a_store_of_one_broker_beside_those_of_several_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """What one broker had made there before it was refused."""
+    for name in ("commitlog", "0/commitlog", "1/commitlog"):
+        (tmp_path / name).mkdir(parents=True)
+    code, errors = refused("serve", str(tmp_path), "--name", "b", *FREE)
+    assert code == 2
+    assert "found those of 2 (from `--brokers 2`) beside one" in errors
+    assert "move commitlog, config and the rest of that one to a directory" in errors
 
 
 class Recorded(Exception):

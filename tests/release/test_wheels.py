@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from release.wheels import (
+    ROOT,
     SMOKE,
     SUPPORTED,
     bill_of_materials,
@@ -47,7 +48,9 @@ def test_the_sdist_has_what_builds_tests_and_documents_it(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "NOTICE", "dev.py", "constraints.txt", "setup.py", "mkdocs.yml", "docs/README.md"} <= names
     assert {"native/compiled.pyx", "tests/conftest.py", "campaign/__main__.py", "benchmarks/__main__.py"} <= names
-    assert not [name for name in names if name.endswith((".so", ".c", ".pyc"))]
+    sources = set(tracked(ROOT))
+    assert sources <= names, "data of the tests, too"
+    assert not [name for name in names - sources if name.endswith((".so", ".c", ".pyc"))]
 
 
 def test_what_git_does_not_have_is_not_released(tmp_path: Path) -> None:

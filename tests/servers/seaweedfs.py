@@ -88,6 +88,11 @@ class SeaweedFS:
         return f"http://127.0.0.1:{self._ports[3]}"
 
     @property
+    def master(self) -> str:
+        """The address that `weed shell -master` takes."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a user of this server would have in the environment."""
         return {

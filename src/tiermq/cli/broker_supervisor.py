@@ -83,9 +83,9 @@ def broker_commands(
             raise BadConfig(f"--brokers: expected no {name} in the file: each broker has its own below {directory}")
     if int(str(file.broker.get("ha_listen_port", -1))) > 0:
         raise BadConfig("--brokers: expected no haListenPort in the file, which is of one broker, found it")
-    if (directory / "commitlog").exists() or (directory / "config").exists():
+    if _is_store(directory):
         raise BadConfig(f"{directory}: expected a directory for {count} brokers, found the store of one broker")
-    numbers = [int(each.name) for each in directory.glob("[0-9]*") if each.is_dir() and each.name.isdigit()]
+    numbers = _numbered(directory)
     if numbers and max(numbers) >= count:
         raise BadConfig(
             f"{directory}: expected the stores of at most {count} brokers, found {max(numbers) + 1}: with --brokers "
@@ -106,6 +106,31 @@ def broker_commands(
             words += ["--metrics-port", str(metrics_port and metrics_port + number)]
         commands.append([sys.executable, "-m", "tiermq.cli", *words])
     return commands
+
+
+def check_one_broker(directory: Path) -> None:
+    """One broker would start an empty store beside those of several. Raises BadConfig."""
+    stores = [number for number in _numbered(directory) if _is_store(directory / str(number))]
+    if not stores:
+        return
+    count = max(stores) + 1
+    found = f"{directory}: expected the store of one broker, found those of {count} (from `--brokers {count}`)"
+    if _is_store(directory):
+        raise BadConfig(
+            f"{found} beside one: messages of either could not be read; move commitlog, config and the rest of that "
+            "one to a directory of its own"
+        )
+    raise BadConfig(
+        f"{found}, whose messages could not be read: give --brokers {count}, or serve one of them: {directory}/0"
+    )
+
+
+def _numbered(directory: Path) -> list[int]:
+    return [int(each.name) for each in directory.glob("[0-9]*") if each.is_dir() and each.name.isdigit()]
+
+
+def _is_store(directory: Path) -> bool:
+    return (directory / "commitlog").exists() or (directory / "config").exists()
 
 
 class BrokerSupervisor:

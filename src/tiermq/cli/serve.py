@@ -26,7 +26,7 @@ from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
-from tiermq.cli.broker_supervisor import NOT_PASSED_ON, BrokerSupervisor, broker_commands
+from tiermq.cli.broker_supervisor import NOT_PASSED_ON, BrokerSupervisor, broker_commands, check_one_broker
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
@@ -240,7 +240,10 @@ def _start(
 def _check_places(
     options: dict[str, Any], file: FileSettings, config: BrokerConfig, directory: str, tier: str | None
 ) -> None:
-    """The store must be free, and the tier give access. Raises StoreLocked, TierError."""
+    """The directory must be of one broker, its store free, and the tier give access. Raises BadConfig, StoreLocked,
+    TierError.
+    """
+    check_one_broker(Path(directory))
     if os.path.exists(lock := f"{directory}/lock"):
         StoreLock(lock).release()  # The owner of the store is better news than the owner of its port.
     if tier and not options["tier_later"]:

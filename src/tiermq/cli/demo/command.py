@@ -75,8 +75,9 @@ def demo(
     whole directory is deleted, and a new broker serves from the tier alone. Each time all messages are counted and
     compared with what was sent. It takes about a minute, and writes a page with charts of flow and throughput.
 
-    Without Java or PySpark the same job copies without them, and SQL and the table are left out. Credentials of a tier
-    come from the environment, such as AWS_ACCESS_KEY_ID. Objects in a tier of your own are not deleted.
+    Without Java or PySpark the same job copies without them (it needs numpy), and SQL and the table are left out.
+    Credentials of a tier come from the environment, such as AWS_ACCESS_KEY_ID. Objects in a tier of your own are not
+    deleted.
 
     Exit code: 0, or 1 if a message is missing or a step failed.
 
@@ -89,6 +90,7 @@ def demo(
       tiermq demo --tier s3://bucket/prefix
       tiermq demo --master here --json | jq .checks
     """
+    import tiermq.pipeline.offload.task  # noqa: F401 - copies; what it needs is missed before a broker is started.
     from tiermq.cli.demo.account import Timeline, bytes_on_disk
     from tiermq.cli.demo.broker import Place
     from tiermq.cli.demo.engine import why_no_spark
