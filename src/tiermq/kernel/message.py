@@ -5,6 +5,7 @@ Both twins share the functions: checking values, merging properties, ids.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -125,6 +126,27 @@ def properties_of(encoded: bytes) -> dict[str, str]:
     return decode_properties(encoded)
 
 
+def described(topic: str, queue_id: int, encoded: bytes, body_bytes: int) -> str:
+    """A message as text for people, also where its properties cannot be decoded. Bodies are not shown."""
+    named = decode_properties(encoded, errors="backslashreplace")
+    keys = f", keys={named['KEYS'].split(KEY_SEPARATOR)}" if "KEYS" in named else ""
+    tags = f", tags={named['TAGS']!r}" if "TAGS" in named else ""
+    return f"Message(topic={topic!r}, queue_id={queue_id}{keys}{tags}, body=<{body_bytes} bytes>)"
+
+
+def results_text(results: Iterable[PutResult]) -> str:
+    """Results as text for people: how many have each status."""
+    counts = Counter(result.status.name for result in results)
+    return f"PutResults({', '.join(f'{count} {name}' for name, count in counts.items()) or 'none'})"
+
+
+def batch_of(messages: object) -> list[Any]:
+    """Messages that were not given as a list. Raises TypeError for what is no row of any."""
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"expected Messages, such as a list of them, found {messages!r}")
+    return list(messages)
+
+
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """Upper-case hex of address, port and offset: 32 digits for IPv4, 56 for IPv6."""
     return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
@@ -187,10 +209,11 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
+        """The properties by name, keys and tags among them."""
         return properties_of(self.encoded_properties)
 
     def __repr__(self) -> str:
-        return f"Message(topic={self.topic!r}, queue_id={self.queue_id}, body=<{len(self.body)} bytes>)"
+        return described(self.topic, self.queue_id, self.encoded_properties, len(self.body))
 
 
 class PutResult(tuple[Any, ...]):
@@ -295,3 +318,6 @@ class PutResults:
     def with_status(self, status: PutStatus) -> PutResults:
         """The same results with every stored one marked as `status` (a flush that timed out)."""
         return PutResults([r.with_status(status) if r.ok else r for r in self._results], self.store_timestamp_ms)
+
+    def __repr__(self) -> str:
+        return results_text(self)
