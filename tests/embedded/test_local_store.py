@@ -211,6 +211,11 @@ def test_a_key_with_a_blank_is_refused_and_never_split() -> None:
     assert Message("orders", b"", keys="42").properties["KEYS"] == "42"
     assert Message("orders", b"", keys=["4", "2"]).properties["KEYS"] == "4 2"
     assert "KEYS" not in Message("orders", b"", keys="").properties
+    with pytest.raises(IllegalMessage, match=r"expected KEYS without blanks.*keys=\[…\]"):
+        Message("orders", b"", properties={"KEYS": "order 42"})
+    assert Message("orders", b"", properties={"KEYS": "42"}).properties == {"KEYS": "42"}
+    again = Message("orders", b"", keys=["4", "2"], properties={"KEYS": "a b", "c": "d"})
+    assert again.properties == {"KEYS": "4 2", "c": "d"}
 
 
 # Pages and streams.

@@ -110,6 +110,11 @@ def merge_properties(
                     f"found {listed}"
                 )
             named["KEYS"] = joined
+        elif KEY_SEPARATOR in str(named.get("KEYS", "")):
+            raise IllegalMessage(
+                f"properties: expected KEYS without blanks, which separate stored keys, found {named['KEYS']!r}; give "
+                "several by keys=[…], or the stored form by encoded_properties"
+            )
         if tags:
             named["TAGS"] = tags
         merged = encode_properties(named)
