@@ -19,7 +19,7 @@ from typing import Any
 import tiermq
 from tiermq import client, errors
 from tiermq.client.member import async_producer, handlers, start_position, transactions
-from tiermq.embedded import locations
+from tiermq.embedded import history_frame, locations
 from tiermq.kernel import pure
 from tiermq.message import topic_name
 
@@ -46,6 +46,8 @@ SECTIONS = {
 ALIASES = {
     "Location": (locations, "a directory or, of a tier, a URL"),
     "Moment": (locations, "an age (`90s`, `15m`, `1h`, `3d`, or a timedelta), ISO text, a datetime, or ms since 1970"),
+    "Stores": (history_frame, "one or several store directories"),
+    "Texts": (history_frame, "one or several"),
     "QueueName": (topic_name, "topic and queue id"),
     "Start": (start_position, "where a group begins: at the first message, behind the last one, or at a time"),
     "QueueChoice": (async_producer, "chooses one of a topic's queues"),
@@ -115,7 +117,7 @@ def _members(kind: Any) -> Iterator[tuple[str, str]]:
     is_client = kind.__module__.startswith("tiermq.client")
     if kind.__init__ is not object.__init__ and kind.__name__ in MADE:
         yield _row(f"{kind.__name__}{_signature(kind.__init__)}"), "makes one"
-    elif is_client and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+    elif (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")) and not hasattr(kind, "with_settings"):
         yield _row(", ".join(inspect.get_annotations(kind))), "its fields"
     twin = None
     if is_client and kind.__name__.startswith("Async"):

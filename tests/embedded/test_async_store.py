@@ -180,14 +180,17 @@ class HeldOpening:
     """Openings begin, and wait in their thread until `go`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.began, self.go, self.count = threading.Event(), threading.Event(), 0
+        self.began, self.go, self.opened = threading.Event(), threading.Event(), threading.Event()
+        self.count = 0
         make = LocalStore.open
 
         def held(*arguments: Any, **named: Any) -> LocalStore:
             self.count += 1
             self.began.set()
             assert self.go.wait(60)
-            return make(*arguments, **named)
+            made = make(*arguments, **named)
+            self.opened.set()
+            return made
 
         monkeypatch.setattr(LocalStore, "open", held)
 
@@ -200,6 +203,7 @@ class HeldOpening:
         self.go.set()
         for each in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(each, asyncio.CancelledError)
+        await asyncio.to_thread(self.opened.wait)
 
 
 def test_a_cancelled_opening_closes_what_it_opened(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,13 +367,15 @@ def test_a_consumer_whose_block_is_cancelled_as_it_begins_leaves_its_group(
 ) -> None:
     async def work() -> None:
         async with AsyncStore(tmp_path) as store:
-            opening, opened = threading.Event(), threading.Event()
+            opening, opened, ended = threading.Event(), threading.Event(), threading.Event()
             make = store.store.consumer
 
             def slow(*arguments: Any, **named: Any) -> Any:
                 opening.set()
                 assert opened.wait(60)
-                return make(*arguments, **named)
+                made = make(*arguments, **named)
+                ended.set()
+                return made
 
             async def use() -> None:
                 async with store.consumer("orders", group="audit"):
@@ -384,6 +390,7 @@ def test_a_consumer_whose_block_is_cancelled_as_it_begins_leaves_its_group(
                 opened.set()
                 with pytest.raises(asyncio.CancelledError):
                     await task
+                await asyncio.to_thread(ended.wait)
             async with store.consumer("orders", group="audit") as consumer:
                 assert await consumer.lag() == 0
 

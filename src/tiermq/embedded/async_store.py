@@ -33,7 +33,6 @@ from tiermq.config import FlushDiskType, StoreConfig
 from tiermq.embedded.consumer import Consumer
 from tiermq.embedded.local_store import LocalStore
 from tiermq.embedded.locations import Location, Moment, checked_wait
-from tiermq.embedded.message_store import MessageStore
 from tiermq.embedded.message_stream import MessageStream
 from tiermq.embedded.put_refusal import check_all
 from tiermq.embedded.tiered_store import TieredStore
@@ -65,7 +64,7 @@ class _Opening:
 
     __slots__ = ("callers", "work")
 
-    def __init__(self, work: ThreadFuture[MessageStore]) -> None:
+    def __init__(self, work: ThreadFuture[LocalStore | TieredStore]) -> None:
         self.work = work
         self.callers = 0
 
@@ -81,7 +80,7 @@ class AsyncStore:
         self._tier = tier
         self._settings = settings
         self._opening: _Opening | None = None
-        self._store: MessageStore | None = None
+        self._store: LocalStore | TieredStore | None = None
         self._closing: ThreadFuture[NotUploaded | None] | None = None
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="tiermq-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="tiermq-put")
@@ -114,7 +113,7 @@ class AsyncStore:
         self._require_not_closed()
         return self
 
-    def _make(self) -> MessageStore:
+    def _make(self) -> LocalStore | TieredStore:
         if self._tier is None:
             return LocalStore.open(self._path, **self._settings)
         return TieredStore.open(self._path, tier=self._tier, **self._settings)
@@ -153,13 +152,13 @@ class AsyncStore:
             closing.exception()
 
     @property
-    def store(self) -> MessageStore:
+    def store(self) -> LocalStore | TieredStore:
         """The store itself, for threads of the program; its calls may block. Raises StoreClosed before `open`."""
         if self._store is None:
             raise StoreClosed("expected a store that was opened, found none: use `async with AsyncStore(…) as store`")
         return self._store
 
-    def _opened(self) -> MessageStore:
+    def _opened(self) -> LocalStore | TieredStore:
         """Raises StoreClosed before `open`, from the call of `close` on, and in a process that was forked."""
         store = self.store
         if self._closing is not None or not store.is_open:
@@ -422,7 +421,7 @@ class AsyncStore:
         return await self._read(self._tiered(self._opened()).reindex)
 
     @staticmethod
-    def _tiered(store: MessageStore) -> TieredStore:
+    def _tiered(store: LocalStore | TieredStore) -> TieredStore:
         if not isinstance(store, TieredStore):
             raise BadConfig("expected a store with a tier, found one without: open it with tier=…")
         return store
@@ -489,8 +488,7 @@ def _close_opened(opening: _Opening | None) -> NotUploaded | None:
     """In the thread that has opened it. An opening that failed has raised where it was waited for."""
     if opening is None or opening.work.cancelled() or opening.work.exception() is not None:
         return None
-    left: NotUploaded | None = opening.work.result().close()
-    return left
+    return opening.work.result().close()
 
 
 async def _to_its_end(work: asyncio.Future[Result]) -> Result:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from tiermq.clock import EVER_MS, Clock, SystemClock
 from tiermq.config import StoreConfig
@@ -40,6 +40,7 @@ from tiermq.store.local_store import LocalStore as LocalEngine
 from tiermq.store.reader import PULL_BYTES_MAX, QueryPage
 
 if TYPE_CHECKING:
+    from tiermq.tier.tiered_store import NotUploaded
     from tiermq.tier.tiered_store import TieredStore as TieredEngine
 
 _Engine = "LocalEngine | TieredEngine"
@@ -284,7 +285,7 @@ class MessageStore:
         """Whether it was not closed."""
         return not self._closed and self._local.running
 
-    def close(self) -> Any:
+    def close(self) -> NotUploaded | None:
         """Make everything durable and unlock the directory. Twice does no harm. Stores that are open when the program
         ends are closed then.
         """
@@ -296,7 +297,7 @@ class MessageStore:
             if was_open and self._made_groups is not None:
                 self._made_groups.close()
         finally:
-            left = self._engine.close()
+            left: NotUploaded | None = self._engine.close()
         return left
 
     def __enter__(self) -> Self:

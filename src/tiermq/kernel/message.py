@@ -243,42 +243,52 @@ class PutResult(tuple[Any, ...]):
 
     @property
     def status(self) -> PutStatus:
+        """Whether it is stored, and as durable as the settings require; else why not."""
         status: PutStatus = self[0]
         return status
 
     @property
     def physical_offset(self) -> int:
+        """Where its record begins in the commit log."""
         return int(self[2])
 
     @property
     def queue_offset(self) -> int:
+        """Its number in its queue."""
         return int(self[3])
 
     @property
     def store_timestamp_ms(self) -> int:
+        """When it was stored."""
         return int(self[4])
 
     @property
     def size(self) -> int:
+        """Bytes of its record."""
         return int(self[5])
 
     @property
     def count(self) -> int:  # type: ignore[override]
+        """How many messages it stands for: of a batch, several."""
         return int(self[6])
 
     @property
     def ok(self) -> bool:
+        """Whether the status is PUT_OK."""
         return self[0] is PUT_OK
 
     @property
     def end_offset(self) -> int:
+        """The offset of the commit log behind its record."""
         return int(self[2]) + int(self[5])
 
     @property
     def message_id(self) -> str | None:
+        """RocketMQ's id, by which brokers find it; None when nothing was stored."""
         return offset_message_id(self[1], self[2]) if self[2] >= 0 else None
 
     def with_status(self, status: PutStatus) -> PutResult:
+        """The same place with another status."""
         return PutResult(status, *self[1:])
 
     def __repr__(self) -> str:
@@ -289,7 +299,9 @@ class PutResult(tuple[Any, ...]):
 
 
 class PutResults:
-    """The results of one put_many, in the order of its messages."""
+    """The results of one put_many, in the order of its messages: a sequence. `end_offset`: behind the last record that
+    was stored, -1 when none was.
+    """
 
     __slots__ = ("_results", "end_offset", "store_timestamp_ms")
 
@@ -309,10 +321,12 @@ class PutResults:
 
     @property
     def others_by_index(self) -> dict[int, PutResult]:
+        """Those that are not PUT_OK, by the number of their message."""
         return {at: result for at, result in enumerate(self._results) if not result.ok}
 
     @property
     def all_ok(self) -> bool:
+        """Whether every status is PUT_OK."""
         return all(result.ok for result in self._results)
 
     @staticmethod

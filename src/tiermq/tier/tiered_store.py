@@ -750,7 +750,7 @@ def _identity(message: StoredMessage) -> tuple[int, ...]:
     return message.queue_offset, message.size, message.body_crc, message.store_timestamp_ms, message.born_timestamp_ms
 
 
-def _run_within(timeout_s: float, call: Callable[[], None]) -> None:
+def _run_within(timeout_s: float, call: Callable[[], object]) -> None:
     """In a separate thread: a request may hang."""
     last = threading.Thread(target=call, name="tier-close", daemon=True)
     try:

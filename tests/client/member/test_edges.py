@@ -60,6 +60,7 @@ def test_a_wait_that_is_no_time_is_refused_in_words(cluster: Cluster, topic: str
     with pytest.raises(BadConfig, match="wait_s, idle_s: expected seconds"):
         cluster.consumer(group, topic=topic, idle_s=wait_s)
     with cluster.simple_consumer(f"{group}-pop", topic=topic) as popped:
+        wrong: Any
         for wrong in (wait_s, None, float("inf")):
             with pytest.raises(BadConfig, match="wait_s: expected"):
                 popped.receive(wait_s=wrong)

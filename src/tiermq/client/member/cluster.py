@@ -109,13 +109,11 @@ class SimpleConsumerOptions(TypedDict, total=False):
 class _OnLoop:
     """Calls into the loop's thread."""
 
-    _inner: object
-
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
 
     def __repr__(self) -> str:
-        return repr(self._inner).removeprefix("Async")
+        return repr(vars(self)["_inner"]).removeprefix("Async")
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result; an interrupt of the waiting thread cancels the work."""
