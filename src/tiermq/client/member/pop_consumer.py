@@ -41,7 +41,7 @@ from tiermq.remoting.command import RemotingCommand, int_field, text_field
 POP_MESSAGES_MAX = 32
 EARLY_S = 0.05
 """An answer may come so much earlier than it was asked for."""
-REST_S = 1.0
+POP_REST_S = 1.0
 BY_ITS_CLOCK = 0
 """Instead of the time when a request was made: the broker takes its own. It holds a request for a time after that, and
 refuses one that is older; the clocks of two machines differ.
@@ -187,7 +187,7 @@ class AsyncSimpleConsumer:
             left_s = deadline_s - time.monotonic()
             if left_s < EARLY_S:
                 return []
-            await asyncio.sleep(min(left_s, REST_S))  # A broker that holds too many requests answers at once.
+            await asyncio.sleep(min(left_s, POP_REST_S))  # A broker that holds too many requests answers at once.
 
     async def _pop(self, name: str, address: str, most: int, held_s: float) -> list[ReceivedMessage]:
         now_s, is_by_own_clock = time.monotonic(), name in self._by_own_clock
