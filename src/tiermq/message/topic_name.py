@@ -137,7 +137,7 @@ def group_problem(group: str) -> str | None:
     return _problem("group", group, GROUP_CHARACTERS_MAX)
 
 
-def _problem(kind: str, name: str, characters_max: int) -> str | None:
+def _problem(kind: str, name: object, characters_max: int) -> str | None:
     if not isinstance(name, str):
         return f"the {kind} is a text, found {name!r}"
     if not name or name.isspace():
