@@ -42,7 +42,6 @@ from tiermq.client.member.outgoing import (
     SendStatus,
     batches_of,
     message_ids_of,
-    require_message,
 )
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_in
@@ -61,6 +60,7 @@ from tiermq.errors import (
     RequestTimedOut,
     TierMQError,
 )
+from tiermq.kernel import Message
 from tiermq.kernel.message import batch_of
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
@@ -72,7 +72,6 @@ from tiermq.remoting.command import RemotingCommand, int_field
 
 if TYPE_CHECKING:
     from tiermq.client.member.message_trace import MessageTrace
-    from tiermq.kernel import Message
 
 _log = logging.getLogger(__name__)
 
@@ -440,8 +439,9 @@ class AsyncProducer:
 
     async def _prepared(self, message: Message, delay: Delay, sharding_key: str | None) -> Outgoing:
         self.check_open()
-        require_message(message)
-        if len(message.body) > _COMPRESSED_AT_ONCE_BYTES:  # A loop should not compress megabytes.
+        if (
+            type(message) is Message and len(message.body) > _COMPRESSED_AT_ONCE_BYTES
+        ):  # A loop should not compress megabytes.
             return await asyncio.to_thread(self.preparation.prepare, message, delay=delay, sharding_key=sharding_key)
         return self.preparation.prepare(message, delay=delay, sharding_key=sharding_key)
 

@@ -138,7 +138,8 @@ class Preparation:
         sys_flag: int = 0,
     ) -> Outgoing:
         """Raises IllegalMessage, before anything is sent, and TypeError for what is no message."""
-        require_message(message)
+        if type(message) is not Message:  # Not the call alone: each send comes here.
+            require_message(message)
         _check_topic(message.topic)
         if message.queue_id:
             raise IllegalMessage(
