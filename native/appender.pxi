@@ -315,7 +315,9 @@ class Appender:
 
     def put_many(self, messages):
         """Store a list in one call: each message has its own result, one clock reading serves all."""
-        return self.put_many_at(messages if type(messages) is list else list(messages), self.now())
+        if type(messages) is not list:
+            messages = batch_of(messages)
+        return self.put_many_at(messages, self.now())
 
     @cython.cfunc
     def put_many_at(self, batch: list, now: int64_t) -> PutResults:

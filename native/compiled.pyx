@@ -132,7 +132,9 @@ from cython.cimports.native import (
 )
 
 from tiermq.errors import BadFrame, CorruptRecord, IllegalMessage
-from tiermq.kernel.message import offset_message_id, prepare_message, properties_of
+from tiermq.kernel.message import (
+    batch_of, described, offset_message_id, prepare_message, properties_of, results_text,
+)
 from tiermq.message.java_hash import key_hash
 from tiermq.message.record import CrcPropertyCheck, decode_records
 from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

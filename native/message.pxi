@@ -97,10 +97,11 @@ when and where it was made (0 and b'': now, and unknown)."""
 
     @property
     def properties(self):
+        """The properties by name, keys and tags among them."""
         return properties_of(self.encoded_properties)
 
     def __repr__(self):
-        return f"Message(topic={self.topic!r}, queue_id={self.queue_id}, body=<{len(self.body)} bytes>)"
+        return described(self.topic, self.queue_id, self.encoded_properties, len(self.body))
 
 
 @cython.freelist(64)
@@ -229,3 +230,6 @@ class PutResults:
         changed.end_offset = self.end_offset
         changed.others = {at: (r.with_status(status) if r.ok else r) for at, r in enumerate(self)}
         return changed
+
+    def __repr__(self):
+        return results_text(self)

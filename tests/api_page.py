@@ -18,7 +18,10 @@ from typing import Any
 
 import tiermq
 from tiermq import client, errors
+from tiermq.client.member import async_producer, handlers, start_position, transactions
+from tiermq.embedded import history_frame, locations
 from tiermq.kernel import pure
+from tiermq.message import topic_name
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 SECTIONS = {
@@ -34,8 +37,24 @@ SECTIONS = {
         *("client.AsyncSimpleConsumer", "client.ReceivedMessage", "client.SendReceipt", "client.SendStatus"),
         *("client.QueuePlace", "client.MessageQueue", "client.ClientTls"),
     ),
+    "Settings and reports": (
+        *("StoreConfig", "TierConfig", "MessageFilter", "TagFilter", "Clock", "Registry", "Cleaned", "RetentionReport"),
+        "RestoreReport",
+    ),
     "Errors": ("errors",),
 }
+ALIASES = {
+    "Location": (locations, "a directory or, of a tier, a URL"),
+    "Moment": (locations, "an age (`90s`, `15m`, `1h`, `3d`, or a timedelta), ISO text, a datetime, or ms since 1970"),
+    "Stores": (history_frame, "one or several store directories"),
+    "Texts": (history_frame, "one or several"),
+    "QueueName": (topic_name, "topic and queue id"),
+    "Start": (start_position, "where a group begins: at the first message, behind the last one, or at a time"),
+    "QueueChoice": (async_producer, "chooses one of a topic's queues"),
+    "Check": (transactions, "answers brokers that ask about a transaction; also a coroutine function"),
+    "Handler": (handlers, "is called for each message; also a coroutine function"),
+}
+"""Names of types in signatures that are no classes. Programs write what they stand for."""
 OTHERS = {
     "tiermq.spark": 'For [Spark](spark.md): sessions, scans, tables. `spark.read.format("tiermq")` needs none of them.',
     "tiermq.testing": "A broker inside a test, also as the pytest fixture `tiermq_broker`: [testing](testing.md).",
@@ -63,6 +82,8 @@ def page() -> str:
     for title, names in sections.items():
         if names:
             parts.append(f"## {title}\n")
+            if title == "Errors":
+                parts.insert(-1, _aliases())
             parts += [_entry("tiermq", name, _value_of(name)) for name in names]
     shown = [_value_of(name) for name in public]
     for module, words in OTHERS.items():
@@ -96,7 +117,7 @@ def _members(kind: Any) -> Iterator[tuple[str, str]]:
     is_client = kind.__module__.startswith("tiermq.client")
     if kind.__init__ is not object.__init__ and kind.__name__ in MADE:
         yield _row(f"{kind.__name__}{_signature(kind.__init__)}"), "makes one"
-    elif is_client and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+    elif (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")) and not hasattr(kind, "with_settings"):
         yield _row(", ".join(inspect.get_annotations(kind))), "its fields"
     twin = None
     if is_client and kind.__name__.startswith("Async"):
@@ -112,7 +133,10 @@ def _members(kind: Any) -> Iterator[tuple[str, str]]:
             value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             text = inspect.getdoc(value) if isinstance(value, property) or inspect.isfunction(value) else None
             if text:
-                shown = name if isinstance(value, property) else f"{name}{_signature(value)}"
+                shown = (
+                    f"{name}{_returned(value.fget)}" if isinstance(value, property) else f"{name}{_signature(value)}"
+                )
+                shown = f"await {shown}" if inspect.iscoroutinefunction(value) else shown
                 yield _row(shown), _row(" ".join((text if is_client else text.split("\n\n")[0]).split()))
 
 
@@ -130,7 +154,24 @@ def _signature(function: Any) -> str:
         shown = re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", repr(each.default))  # Members of enums.
         default = "" if each.default is each.empty else f" = {shown}" if typed else f"={shown}"
         parts.append(f"{stars}{each.name}{typed}{default}")
-    return f"({', '.join(parts)})"
+    return f"({', '.join(parts)}){_returned(function)}"
+
+
+def _returned(function: Any) -> str:
+    """Its type, where it has one: of a property, too."""
+    kind = inspect.signature(function).return_annotation
+    return "" if kind in (inspect.Signature.empty, None, "None") else f" -> {kind}"
+
+
+def _aliases() -> str:
+    rows = [
+        f"| `{name}` | `{_row(_type_text(getattr(home, name)))}`: {words} |" for name, (home, words) in ALIASES.items()
+    ]
+    return "\n".join(["## Types in signatures\n", "| name | |", "|---|---|", *rows, ""])
+
+
+def _type_text(kind: Any) -> str:
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", repr(kind)) if not inspect.isclass(kind) else kind.__name__
 
 
 def _row(text: str) -> str:

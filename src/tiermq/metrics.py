@@ -211,6 +211,9 @@ class Registry:
         self._collectors: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"Registry({len(self._metrics)} metrics)"
+
     def add_collector(self, collect: Callable[[], None]) -> None:
         """Call `collect` before each rendering, to update metrics that are costly to keep current."""
         self._collectors.append(collect)

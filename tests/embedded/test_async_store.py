@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 from loop_runs import LOOP_RUNS, Run
 from present import present
-from tiermq import AsyncStore, LocalStore, Message, MessageStream
-from tiermq.errors import IllegalMessage, NotDurable, PutRefused, StoreClosed
+from tiermq import AsyncStore, LocalStore, Message, MessageStream, NotUploaded, PutResult, PutResults
+from tiermq.errors import BadConfig, IllegalMessage, NotDurable, PutRefused, StoreClosed, StoreLocked
 from tiermq.status import PutStatus
 
 
@@ -39,7 +40,7 @@ def test_messages_are_put_read_and_found(run: Run, tmp_path: Path) -> None:
             assert (await store.try_put(Message("a b", b""))).status is PutStatus.MESSAGE_ILLEGAL
             with pytest.raises(IllegalMessage):
                 await store.put(Message("a b", b""))
-            with pytest.raises(StoreClosed, match="with a tier"):
+            with pytest.raises(BadConfig, match="with a tier"):
                 await store.flush_to_tier()
             await store.flush()
             assert repr(store).startswith("AsyncStore(LocalStore(")
@@ -168,6 +169,282 @@ def test_a_consumer_group_keeps_its_position(run: Run, tmp_path: Path) -> None:
                 await fail()
             async with store.consumer("orders", group="other") as other:
                 assert present(await other.receive()).body == b"0"
+
+    run(work())
+
+
+# Life.
+
+
+class HeldOpening:
+    """Openings begin, and wait in their thread until `go`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.go, self.opened = threading.Event(), threading.Event(), threading.Event()
+        self.count = 0
+        make = LocalStore.open
+
+        def held(*arguments: Any, **named: Any) -> LocalStore:
+            self.count += 1
+            self.began.set()
+            assert self.go.wait(60)
+            made = make(*arguments, **named)
+            self.opened.set()
+            return made
+
+        monkeypatch.setattr(LocalStore, "open", held)
+
+    async def cancel(self, *tasks: asyncio.Task[Any]) -> None:
+        """While they wait for the opening; it goes on then."""
+        await asyncio.to_thread(self.began.wait)
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+        self.go.set()
+        for each in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(each, asyncio.CancelledError)
+        await asyncio.to_thread(self.opened.wait)
+
+
+def test_a_cancelled_opening_closes_what_it_opened(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        opening, store = HeldOpening(monkeypatch), AsyncStore(tmp_path)
+
+        async def use() -> None:
+            async with store:
+                raise AssertionError
+
+        await opening.cancel(asyncio.create_task(use()), asyncio.create_task(store.open()))
+        assert opening.count == 1
+        LocalStore.open(tmp_path).close()
+        assert not (tmp_path / "abort").exists()
+        async with store:  # It may be opened again.
+            await store.put(Message("orders", b"0"))
+
+    run(work())
+
+
+def test_an_opening_whose_one_caller_is_cancelled_is_the_other_one_s(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        opening, store = HeldOpening(monkeypatch), AsyncStore(tmp_path)
+        first, second = asyncio.create_task(store.open()), asyncio.create_task(store.open())
+        await opening.cancel(first)
+        assert await second is store
+        assert (await store.put(Message("orders", b"0"))).ok
+        await store.close()
+
+    run(work())
+
+
+def test_openings_at_the_same_time_are_one_and_share_its_error(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        store = AsyncStore(tmp_path)
+        assert set(await asyncio.gather(store.open(), store.open())) == {store}
+        other = AsyncStore(tmp_path)
+        errors = await asyncio.gather(other.open(), other.open(), return_exceptions=True)
+        assert [type(each) for each in errors] == [StoreLocked] * 2
+        assert set(await asyncio.gather(store.close(), store.close())) == {None}
+        async with other:  # An opening that failed is tried again.
+            assert other.is_open
+
+    run(work())
+
+
+def test_a_close_beside_an_opening_closes_what_it_opens(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        held, store = HeldOpening(monkeypatch), AsyncStore(tmp_path)
+        opening = asyncio.create_task(store.open())
+        await asyncio.to_thread(held.began.wait)
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0)
+        held.go.set()
+        await closing
+        with pytest.raises(StoreClosed):
+            await opening
+        LocalStore.open(tmp_path).close()
+
+    run(work())
+
+
+def test_a_cancelled_close_has_closed(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await AsyncStore(tmp_path)
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        LocalStore.open(tmp_path).close()
+        assert await store.close() is None
+
+    run(work())
+
+
+def test_every_call_after_a_close_raises_that_it_is_closed(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        for kind in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            store = AsyncStore(tmp_path / kind, tier=tmp_path / f"{kind}.tier", flush_disk_type=kind)
+            message = Message("o", b"0")
+            with pytest.raises(StoreClosed, match="was opened"):
+                await store.put(message)
+            await store.open()
+            await store.put(message)
+            stream, consumer = store.read("o"), store.consumer("o", group="audit")
+            other = store.consumer("o", group="other")
+            assert present(await consumer.receive()).body == b"0"
+            assert await store.close() == NotUploaded()
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                *(partial(call, message) for call in (store.put, store.try_put)),
+                *(partial(call, [message]) for call in (store.put_many, store.try_put_many)),
+                *(partial(call, "o") for call in (store.get, store.max_offset, store.min_offset, store.delete_topics)),
+                *(store.topics, store.flush, store.status, store.clean_now, store.flush_to_tier, store.refresh_tier),
+                *(store.expire_now, store.reindex, store.open, partial(store.set_retention, "o")),
+                *(partial(store.query, "o", "k"), partial(store.offset_at, "o", 0, 0), partial(store.message_at, 0)),
+                *(stream.__anext__, stream.positions, consumer.receive, consumer.commit, consumer.lag),
+                *(consumer.positions, other.receive, partial(store.get, "o", wait_s=60)),
+            ]
+            for call in calls:
+                with pytest.raises(StoreClosed, match="closed"):
+                    await call()
+            for make in (partial(store.read, "o"), partial(store.consumer, "o", "audit")):
+                with pytest.raises(StoreClosed, match="closed"):
+                    make()
+            await consumer.close()
+            await other.close()
+            await stream.close()
+            assert not store.is_open
+            assert repr(store).endswith("closed))")
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_a_put_beside_a_close_is_stored_or_raises_never_both(run: Run, tmp_path: Path, kind: str, steps: int) -> None:
+    async def work() -> None:
+        store = await AsyncStore(tmp_path, flush_disk_type=kind)
+        puts: list[asyncio.Task[Any]] = [
+            asyncio.create_task(store.put(Message("orders", b"%d" % n))) for n in range(20)
+        ]
+        puts += [asyncio.create_task(store.put_many([Message("orders", b"m")])) for _ in range(5)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        late = asyncio.create_task(store.put(Message("orders", b"late")))
+        await store.close()
+        assert [type(each) for each in await asyncio.gather(*puts)] == [PutResult] * 20 + [PutResults] * 5
+        with pytest.raises(StoreClosed):
+            await late
+        with LocalStore.open(tmp_path) as again:
+            assert [message.body for message in again.read("orders")] == [*(b"%d" % n for n in range(20)), *[b"m"] * 5]
+
+    run(work())
+
+
+def test_a_cancelled_put_leaves_the_others_and_the_close_alone(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await AsyncStore(tmp_path, flush_disk_type="SYNC_FLUSH")
+        puts = [asyncio.create_task(store.put(Message("orders", b"%d" % n))) for n in range(40)]
+        for step in range(6):
+            await asyncio.sleep(0)
+            for task in puts[step::12]:
+                task.cancel()
+        await store.close()
+        ended = await asyncio.gather(*puts, return_exceptions=True)
+        with LocalStore.open(tmp_path) as again:
+            stored = {message.body for message in again.read("orders")}
+        assert {b"%d" % n for n, each in enumerate(ended) if not isinstance(each, BaseException)} <= stored
+        assert {type(each) for each in ended} == {PutResult, asyncio.CancelledError}
+
+    run(work())
+
+
+def test_a_consumer_whose_block_is_cancelled_as_it_begins_leaves_its_group(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            opening, opened, ended = threading.Event(), threading.Event(), threading.Event()
+            make = store.store.consumer
+
+            def slow(*arguments: Any, **named: Any) -> Any:
+                opening.set()
+                assert opened.wait(60)
+                made = make(*arguments, **named)
+                ended.set()
+                return made
+
+            async def use() -> None:
+                async with store.consumer("orders", group="audit"):
+                    raise AssertionError
+
+            with monkeypatch.context() as patched:
+                patched.setattr(store.store, "consumer", slow)
+                task = asyncio.create_task(use())
+                await asyncio.to_thread(opening.wait)
+                task.cancel()
+                await asyncio.sleep(0)
+                opened.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.to_thread(ended.wait)
+            async with store.consumer("orders", group="audit") as consumer:
+                assert await consumer.lag() == 0
+
+    run(work())
+
+
+@pytest.mark.parametrize("steps", [0, 3, 30])
+@pytest.mark.parametrize("which", ["stream", "consumer", "store"])
+def test_a_reader_that_waits_ends_when_it_or_the_store_is_closed(
+    run: Run, tmp_path: Path, which: str, steps: int
+) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            stream = store.read("orders", wait_s=float("inf"))
+            consumer = store.consumer("orders", group="audit", wait_s=float("inf"))
+            reader: Any = consumer if which == "consumer" else stream
+            arrivals = store.store._arrivals
+
+            async def read() -> list[bytes]:
+                return [message.body async for message in reader]
+
+            reading = asyncio.create_task(read())
+            while not arrivals._calls:
+                await asyncio.sleep(0)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await (store if which == "store" else reader).close()
+            assert await reading == []
+            if which == "consumer":
+                with pytest.raises(StoreClosed):
+                    await consumer.receive(wait_s=60)
+                async with store.consumer("orders", group="audit") as other:
+                    assert await other.lag() == 0
+
+    run(work())
+
+
+def test_a_stream_has_its_position_by_what_it_gave(run: Run, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncStore(tmp_path) as store:
+            await store.put_many([Message("orders", b"%d" % n, queue_id=n % 2) for n in range(6)])
+            stream = store.read("orders")
+            assert await stream.positions() == {("orders", 0): 0, ("orders", 1): 0}
+            given = [await anext(stream) for _ in range(3)]
+            given += [present(await stream.next_now()), present(await stream.next_with_queue())[0]]
+            of_first = sum(message.queue_id == 0 for message in given)
+            assert await stream.positions() == {("orders", 0): of_first, ("orders", 1): 5 - of_first}
+            await stream.close()
+            assert [message async for message in stream] == []
+            async with store.consumer("orders", group="audit") as consumer:
+                await consumer.take(6)
+                await consumer.commit()
+                assert await consumer.positions() == {0: 3, 1: 3}
+                assert (consumer.topic, consumer.retry_topic) == ("orders", "%RETRY%audit")
 
     run(work())
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import api_page
 import tiermq
+from servers.loopback import free_ports
 from tiermq import client
 from tiermq.errors import TierMQError
 
@@ -21,6 +25,7 @@ TEXT = (ROOT / "docs" / "embedded.md").read_text(encoding="utf-8")
 
 def test_the_code_of_the_page_runs_in_its_order(tmp_path: Path) -> None:
     pieces = re.findall(r"^```(python|console)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    pieces = [piece for piece in pieces if "FastAPI(" not in piece[1]]  # That one is served below.
     assert len(pieces) >= 8
     ran = 0
     for language, text in pieces:
@@ -40,6 +45,28 @@ def test_the_code_of_the_page_runs_in_its_order(tmp_path: Path) -> None:
                 assert promised in done.stdout, f"{text}\n{done.stdout}"
             ran += 1
     assert ran > len(pieces)
+
+
+def test_the_web_service_puts_and_consumes(tmp_path: Path) -> None:
+    [service] = [text for text in re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S) if "FastAPI(" in text]
+    (tmp_path / "service.py").write_text(service)
+    [port] = free_ports(1)
+    command = [sys.executable, "-m", "uvicorn", "service:app", "--port", str(port), "--log-level", "info"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        assert any("running on" in line for line in lines)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/mails", data=b"welcome") as answer:
+            assert (answer.status, json.load(answer)) == (202, {"offset": 0})
+        assert any(line == "sent welcome\n" for line in lines)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+    assert "Traceback" not in rest
+    assert not (tmp_path / "service" / "abort").exists()
+    with tiermq.LocalStore.open(tmp_path / "service") as store:
+        assert [message.body for message in store.read("mails")] == [b"welcome"]
 
 
 def test_the_reference_is_what_the_docstrings_say() -> None:
@@ -79,6 +106,37 @@ def test_the_client_has_the_same_members_in_both_forms() -> None:
             sync, both = getattr(client, name.removeprefix("Async")), getattr(client, name)
             missing = [each for each in vars(sync) if not each.startswith("_") and not hasattr(both, each)]
             assert set(missing) <= {"receipt"}, name  # An attribute of the transaction.
+
+
+PAIRS = {
+    tiermq.AsyncStore: (tiermq.LocalStore, tiermq.TieredStore),
+    tiermq.AsyncConsumer: (tiermq.Consumer,),
+    tiermq.AsyncStream: (tiermq.MessageStream,),
+}
+
+
+def test_the_store_has_the_same_members_and_parameters_in_both_forms(tmp_path: Path) -> None:
+    compared = 0
+    for both, forms in PAIRS.items():
+        for sync in forms:
+            for name in dir(sync):
+                if name.startswith("_") or (sync, name) == (tiermq.LocalStore, "open"):
+                    continue
+                own, other = getattr(sync, name), getattr(both, name, None)
+                assert other is not None, f"{both.__name__} lacks {name}"
+                if inspect.isfunction(own):
+                    shapes = [
+                        [(each.name, each.kind, each.default) for each in inspect.signature(form).parameters.values()]
+                        for form in (own, other)
+                    ]
+                    assert shapes[0] == shapes[1], f"{both.__name__}.{name}"
+                    compared += 1
+    assert compared > 40
+    with tiermq.TieredStore.open(tmp_path / "s", tier=tmp_path / "t") as store:
+        attributes = {name for name in (*vars(store), *vars(store.consumer("o", "g"))) if not name.startswith("_")}
+    attributes -= set(dir(tiermq.LocalStore))  # Methods that are bound to the engine's.
+    made = tiermq.AsyncConsumer(tiermq.AsyncStore("s"), store.consumer, 0.0, "o", "g")  # type: ignore[arg-type]
+    assert attributes <= {*dir(tiermq.AsyncStore), *vars(made)}
 
 
 def test_every_error_is_in_the_reference() -> None:

@@ -217,9 +217,32 @@ def test_conditions_of_a_query_prune_each_table(tier: Path) -> None:
     plans = asked.plans()
     assert plans["orders"].counters.bytes_planned * 20 < whole
     assert plans["orders (2)"].counters.bytes_planned * 3 < whole
-    by_key = DuckDBQuery("select queueOffset from orders where array_contains(keys, 'k5')", spec_of(tier))
-    assert by_key.rows(0)[1] == [(1,)]
-    assert [dataset._spec.pruning.keys for _, dataset in by_key.tables.values()] == [frozenset({"k5"})]
+
+
+KEY_TERMS = (
+    "array_contains(keys, 'k5')", "contains(keys, 'k5')", "'k5' in keys", "'k5' in o.keys", "'k5' = any(keys)",
+    "keys @> ['k5']", "['k5'] <@ keys", "keys && ['k5', 'none']", "'k5' in keys and 'k5' in keys",
+)  # fmt: skip
+OTHER_KEY_TERMS = (
+    "'k5' not in keys", "keys @> []", "keys && ['k5', body::text]", "'k5' in [tags]", "'k5' in keys or true",
+    "list_position(keys, 'k5') = 1", "keys = ['k5']", "array_contains(keys, tags)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("term", KEY_TERMS + OTHER_KEY_TERMS)
+def test_conditions_on_keys_ask_the_index_and_the_rows_are_right(tier: Path, term: str) -> None:
+    table = tiermq.read(tier=tier, topic="orders").to_arrow()
+    connection = duckdb_query.connect()
+    connection.register("t", table)
+    expected = connection.execute(f"select queueId, queueOffset from t o where {term} order by all").fetchall()
+    asked = DuckDBQuery(f"select queueId, queueOffset from orders o where {term} order by all", spec_of(tier))
+    assert asked.rows(0)[1] == expected
+    [keys] = [dataset._spec.pruning.keys for _, dataset in asked.tables.values()]
+    if term in KEY_TERMS:
+        assert expected == [(1, 1)]
+        assert keys in (frozenset({"k5"}), frozenset({"k5", "none"}))
+    else:
+        assert keys is None
 
 
 def test_a_report_has_rows_that_json_can_hold(tier: Path) -> None:

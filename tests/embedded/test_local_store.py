@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tiermq
+from present import present
 from simulation.manual_clock import ManualClock
-from tiermq import LocalStore, Message, PutStatus
+from tiermq import AsyncStore, LocalStore, Message, NotUploaded, PutStatus, TieredStore
 from tiermq.errors import BadConfig, DiskFull, IllegalMessage, NotDurable, PutRefused, StoreClosed
 from tiermq.store.local_store import LocalStore as Engine
 
@@ -208,6 +211,11 @@ def test_a_key_with_a_blank_is_refused_and_never_split() -> None:
     assert Message("orders", b"", keys="42").properties["KEYS"] == "42"
     assert Message("orders", b"", keys=["4", "2"]).properties["KEYS"] == "4 2"
     assert "KEYS" not in Message("orders", b"", keys="").properties
+    with pytest.raises(IllegalMessage, match=r"expected KEYS without blanks.*keys=\[…\]"):
+        Message("orders", b"", properties={"KEYS": "order 42"})
+    assert Message("orders", b"", properties={"KEYS": "42"}).properties == {"KEYS": "42"}
+    again = Message("orders", b"", keys=["4", "2"], properties={"KEYS": "a b", "c": "d"})
+    assert again.properties == {"KEYS": "4 2", "c": "d"}
 
 
 # Pages and streams.
@@ -373,6 +381,98 @@ def test_names_of_the_package_are_found_and_listed() -> None:
         assert name in dir(tiermq)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = tiermq.Nothing
+
+
+LEFT_OPEN = """
+import asyncio, sys
+from tiermq import AsyncStore, LocalStore, Message, TieredStore
+kind, path = sys.argv[1:]
+def fill(store):
+    store.put_many([Message("orders", b"%d" % n) for n in range(20)])
+    consumer = store.consumer("orders", group="audit")
+    consumer.take(5)
+    consumer.take(5)
+if kind == "local":
+    fill(LocalStore.open(path))
+elif kind == "tier":
+    fill(TieredStore.open(path, tier=path + ".tier"))
+elif kind == "error":
+    kept = LocalStore.open(path)
+    fill(kept)
+    other = LocalStore.open(path + ".other")
+    other._engine.close = lambda: 1 / 0
+else:
+    async def work():
+        store = AsyncStore(path)
+        await store.open()
+        fill(store.store)
+    asyncio.run(work())
+print("end")
+"""
+
+
+@pytest.mark.parametrize("kind", ["local", "tier", "async", "error"])
+def test_stores_that_a_program_left_open_are_closed_when_it_ends(tmp_path: Path, kind: str) -> None:
+    store = tmp_path / "store"
+    command = [sys.executable, "-W", "error", "-c", LEFT_OPEN, kind, str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "end\n")
+    if kind == "error":
+        assert "ZeroDivisionError" in done.stderr, "reported, and the other store is closed"
+    else:
+        assert done.stderr == ""
+    assert not (store / "abort").exists()
+    if kind == "tier":
+        with TieredStore.open(store, tier=f"{store}.tier", background=False) as tiered:
+            assert tiered.close() == NotUploaded()
+    with Engine.open(store, with_tier=True) as engine:
+        assert present(engine.recovered).mode == "marker"
+        assert engine.get("orders", 0, 0).count == 20
+    if kind != "tier":
+        with LocalStore.open(store) as again, again.consumer("orders", group="audit") as consumer:
+            assert consumer.positions == {0: 5}, "those that were given last may not be done"
+
+
+@pytest.mark.parametrize("wait_s", [None, -1, float("nan"), "1"])
+def test_a_wait_that_is_no_time_is_refused_in_words(still: LocalStore, tmp_path: Path, wait_s: Any) -> None:
+    filled(still, 2)
+    consumer, stream = still.consumer("orders", group="audit"), still.read("orders")
+
+    async def asked() -> None:
+        async with AsyncStore(tmp_path / "a") as store:
+            reader, member = store.read("orders"), store.consumer("orders", group="audit")
+            for call in (
+                lambda: store.get("orders", wait_s=wait_s),
+                lambda: reader.wait_next(wait_s),
+                lambda: member.take(1, wait_s),
+                lambda: member.receive(wait_s),
+            ):
+                with pytest.raises(BadConfig, match="wait_s: expected seconds, 0 or more"):
+                    await call()
+            for make in (store.read, partial(store.consumer, group="audit")):
+                with pytest.raises(BadConfig, match="wait_s: expected seconds, 0 or more"):
+                    make("orders", wait_s=wait_s)
+
+    for call in (
+        lambda: still.get("orders", wait_s=wait_s),
+        lambda: still.read("orders", wait_s=wait_s),
+        lambda: still.consumer("orders", group="other", wait_s=wait_s),
+        lambda: consumer.receive(wait_s),
+        lambda: stream.wait_next(wait_s),
+    ):
+        with pytest.raises(BadConfig, match="wait_s: expected seconds, 0 or more"):
+            call()
+    asyncio.run(asked())
+    still.consumer("orders", group="other").close()
+
+
+def test_one_message_where_several_are_expected_is_refused_in_words(still: LocalStore, tmp_path: Path) -> None:
+    message: Any = Message("orders", b"0")
+    for put in (still.put_many, still.try_put_many):
+        with pytest.raises(TypeError, match="expected Messages, such as a list of them, found Message"):
+            put(message)
+    with LocalStore.open(tmp_path / "other") as store, pytest.raises(TypeError, match="found Message"):
+        store.try_put_many(message)
 
 
 FORKED = """

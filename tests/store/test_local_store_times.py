@@ -12,6 +12,7 @@ from small_store import body, on_simulation, put_all
 from tiermq import Message
 from tiermq.errors import StoreClosed, StoreError
 from tiermq.message.ids import decode_message_id
+from tiermq.message.properties import encode_properties
 from tiermq.store.local_store import LocalStore
 
 START_MS = 1_700_000_000_000
@@ -181,7 +182,7 @@ def test_a_key_whose_hash_is_the_smallest_int_is_found() -> None:
 def test_every_key_and_the_unique_key_find_a_message() -> None:
     with on_simulation() as store:
         store.put(Message("T", b"x", keys=["a", "b"], properties={"UNIQ_KEY": "u"}))
-        store.put(Message("T", b"y", properties={"KEYS": "  c   d "}))
+        store.put(Message("T", b"y", encoded_properties=encode_properties({"KEYS": "  c   d "})))
         store.put(Message("T", "ü".encode(), keys="schlüssel"))
         store.dispatch_now()
         found = {

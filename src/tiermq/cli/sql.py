@@ -32,8 +32,8 @@ def sql(
     A table's name is its topic, in double quotes where it is no plain identifier: "a-b". A name in lower case and
     with an underscore for other characters works while it is unambiguous: a_b, and _retry_group for %RETRY%group.
     Only columns that the query names are decoded. Its plain conditions on topic, brokerName, queueId, queueOffset,
-    storeTimestamp, tags, uniqKey and array_contains(keys, …) prune before anything is read, as --topic, --since,
-    --until, --offsets, --key and --tag do; DuckDB checks all others row by row.
+    storeTimestamp, tags, uniqKey and keys ('…' in keys, list_contains, @>) prune before anything is read, as --topic,
+    --since, --until, --offsets, --key and --tag do; DuckDB checks all others row by row.
 
     \b
     Columns:

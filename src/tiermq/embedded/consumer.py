@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tiermq.broker.send.send_checks import FIRST_LEVEL, Destination, delayed
-from tiermq.embedded.locations import Moment, moment_ms
+from tiermq.embedded.locations import Moment, checked_wait, moment_ms
 from tiermq.embedded.message_stream import MessageStream, QueueReader
 from tiermq.errors import BadConfig, StoreClosed, StoreError
 from tiermq.kernel import Message
@@ -146,6 +146,9 @@ class Consumer:
 
         When this raises, none of its messages is lost: the next call gives them.
         """
+        checked_wait(wait_s)
+        if max_messages < 1:
+            raise BadConfig(f"max_messages: expected 1 or more, found {max_messages}")
         self._require_open()
         self._finish()
         try:

@@ -1,4 +1,4 @@
-"""Directories, tiers and times as Python programs write them: text or `Path`, relative or not; "1h" or a date."""
+"""Directories, tiers, times and waits as programs write them: text or `Path`, relative or not; "1h" or a date."""
 
 from __future__ import annotations
 
@@ -42,3 +42,10 @@ def moment_ms(moment: Moment, now_ms: int) -> int:
     if type(moment) is not int or not 0 <= moment <= EVER_MS:
         raise BadConfig(f"a moment in milliseconds since 1970 is a whole number of 0 or more, found {moment!r}")
     return moment
+
+
+def checked_wait(wait_s: float) -> float:
+    """How long to wait, in seconds. Raises BadConfig for what is no such time."""
+    if not isinstance(wait_s, int | float) or not wait_s >= 0:
+        raise BadConfig(f"wait_s: expected seconds, 0 or more, or float('inf') for no limit; found {wait_s!r}")
+    return wait_s

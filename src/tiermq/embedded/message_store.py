@@ -9,23 +9,27 @@ Puts raise when they are refused, with the reason; `try_put` and `try_put_many` 
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 from tiermq.clock import EVER_MS, Clock, SystemClock
+from tiermq.config import StoreConfig
 from tiermq.embedded.arrivals import Arrivals
 from tiermq.embedded.consumer import Consumer
 from tiermq.embedded.group_state import GroupState
-from tiermq.embedded.locations import Moment, moment_ms
+from tiermq.embedded.locations import Moment, checked_wait, moment_ms
 from tiermq.embedded.message_stream import MessageStream, QueueReader
 from tiermq.embedded.put_refusal import check_all, refusal
 from tiermq.errors import BadConfig, IllegalMessage
 from tiermq.kernel import GetPage, Message, PutResult, PutResults
 from tiermq.kernel.columns import TIME_MAX_MS
+from tiermq.kernel.message import batch_of
 from tiermq.message.message_filter import MessageFilter, TagFilter
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import QueueName, check_group, check_topic
@@ -36,6 +40,7 @@ from tiermq.store.local_store import LocalStore as LocalEngine
 from tiermq.store.reader import PULL_BYTES_MAX, QueryPage
 
 if TYPE_CHECKING:
+    from tiermq.tier.tiered_store import NotUploaded
     from tiermq.tier.tiered_store import TieredStore as TieredEngine
 
 _Engine = "LocalEngine | TieredEngine"
@@ -52,6 +57,7 @@ class MessageStore:
         self._made_arrivals: Arrivals | None = None
         self._made_groups: GroupState | None = None
         self._closed = False
+        _open_stores.add(self)
         if local.puts_at_once:  # No put waits for the disk, so these are the appender's own: nothing is faster.
             local.appender.raise_refusal = self._raise_refusal
             self.put = local.appender.put_or_raise  # type: ignore[method-assign]
@@ -78,7 +84,7 @@ class MessageStore:
         Raises what `put` raises when none was stored. When only some were refused the others are stored, and PutRefused
         is raised, whose `results` have what became of each.
         """
-        batch = messages if isinstance(messages, list) else list(messages)
+        batch = messages if isinstance(messages, list) else batch_of(messages)
         results = self._local.put_many(batch)
         if not results.all_ok:
             check_all(self._local, batch, results)
@@ -121,9 +127,9 @@ class MessageStore:
         TierError when only the tier has it and cannot answer.
         """
         chosen = message_filter or _tag_filter(tags)
-        if not wait_s:
+        if wait_s == 0:
             return self._page(topic, queue_id, offset, max_messages, chosen, max_bytes, fresh=fresh)
-        arrivals, deadline = self._arrivals, self._monotonic() + wait_s
+        arrivals, deadline = self._arrivals, self._monotonic() + checked_wait(wait_s)
         while True:
             seen = arrivals.count
             page = self._page(topic, queue_id, offset, max_messages, chosen, max_bytes, fresh=fresh)
@@ -161,6 +167,7 @@ class MessageStore:
         queue_id, offset: of one queue, from there on. Ends at what is there now; with `wait_s` it goes on with what
         comes, and ends when nothing came for so long.
         """
+        checked_wait(wait_s)
         now_ms = self._clock.now_ms()
         since_ms = 0 if since is None else moment_ms(since, now_ms)
         until_ms = EVER_MS if until is None else moment_ms(until, now_ms)
@@ -201,6 +208,7 @@ class MessageStore:
         start: where a new group begins: "first", "last", or a moment as in `read`. wait_s: how long its loop waits for
         a message before it ends. Raises StoreError when this group already has a consumer of the topic here.
         """
+        checked_wait(wait_s)
         check_topic(topic)
         check_group(group)
         self._require_open()
@@ -258,7 +266,7 @@ class MessageStore:
         return self._engine.status()
 
     @property
-    def config(self) -> Any:
+    def config(self) -> StoreConfig:
         """The settings, by RocketMQ's names in snake_case. They do not change."""
         return self._engine.config
 
@@ -277,8 +285,11 @@ class MessageStore:
         """Whether it was not closed."""
         return not self._closed and self._local.running
 
-    def close(self) -> Any:
-        """Make everything durable and unlock the directory. Twice does no harm."""
+    def close(self) -> NotUploaded | None:
+        """Make everything durable and unlock the directory. Twice does no harm. Stores that are open when the program
+        ends are closed then.
+        """
+        _open_stores.discard(self)
         was_open, self._closed = self.is_open, True
         if was_open and self._made_arrivals is not None:
             self._made_arrivals.close()
@@ -286,7 +297,7 @@ class MessageStore:
             if was_open and self._made_groups is not None:
                 self._made_groups.close()
         finally:
-            left = self._engine.close()
+            left: NotUploaded | None = self._engine.close()
         return left
 
     def __enter__(self) -> Self:
@@ -359,6 +370,19 @@ class MessageStore:
             if self._made_groups is None:
                 self._made_groups = GroupState(self._local, self._clock)
             return self._made_groups
+
+
+_open_stores: set[MessageStore] = set()
+"""Not weakly: the threads of a store that the program has dropped go on, and it is closed when the program ends."""
+
+
+def _close_all() -> None:
+    with ExitStack() as closing:  # Each, also when one before it failed.
+        for store in tuple(_open_stores):
+            closing.callback(store.close)
+
+
+atexit.register(_close_all)
 
 
 def _tag_filter(tags: str) -> TagFilter | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Self
 
 from tiermq.clock import EVER_MS
+from tiermq.embedded.locations import checked_wait
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import QueueName
@@ -120,7 +121,7 @@ class MessageStream:
 
     def wait_next(self, wait_s: float) -> StoredMessage | None:
         """The next message; None when none comes within `wait_s`, or the stream or its store is closed."""
-        if not wait_s:
+        if not checked_wait(wait_s):
             return self.next_now()
         arrivals = self._store._arrivals
         deadline = time.monotonic() + wait_s

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from tiermq.kernel.message import Message, PutResult, PutResults
+from tiermq.kernel.message import Message, PutResult, PutResults, batch_of
 from tiermq.kernel.stop_reasons import Refusal
 from tiermq.kernel.write_cursor import WriteCursor
 from tiermq.message.crc import crc32, encode_crc_property
@@ -249,7 +249,7 @@ class Appender:
     def put_many(self, messages: Iterable[Message]) -> PutResults:
         """Store a list in one call: each message has its own result."""
         results: list[PutResult] = []
-        for at, message in enumerate(messages):
+        for at, message in enumerate(batch_of(messages)):
             if type(message) is not Message:
                 raise TypeError(f"put_many takes Messages, found {type(message).__name__} at {at}")
             handle = self.handle(message.topic, message.queue_id)

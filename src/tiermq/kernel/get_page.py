@@ -58,7 +58,12 @@ class TransferLimits:
 
 
 class GetPage:
-    """Result of one get. `data` is the records as stored, concatenated; `messages` decodes them on first use."""
+    """Result of one get: a sequence of messages, also true when it is empty. `data` is the records as stored,
+    concatenated; `messages` decodes them on first use.
+
+    status: whether there are messages, else why not. count: how many. next_offset: where the next get begins.
+    min_offset, max_offset: of the queue, the latter behind its newest message.
+    """
 
     __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
 

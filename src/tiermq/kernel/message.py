@@ -5,6 +5,7 @@ Both twins share the functions: checking values, merging properties, ids.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -109,6 +110,11 @@ def merge_properties(
                     f"found {listed}"
                 )
             named["KEYS"] = joined
+        elif KEY_SEPARATOR in str(named.get("KEYS", "")):
+            raise IllegalMessage(
+                f"properties: expected KEYS without blanks, which separate stored keys, found {named['KEYS']!r}; give "
+                "several by keys=[…], or the stored form by encoded_properties"
+            )
         if tags:
             named["TAGS"] = tags
         merged = encode_properties(named)
@@ -123,6 +129,27 @@ def merge_properties(
 
 def properties_of(encoded: bytes) -> dict[str, str]:
     return decode_properties(encoded)
+
+
+def described(topic: str, queue_id: int, encoded: bytes, body_bytes: int) -> str:
+    """A message as text for people, also where its properties cannot be decoded. Bodies are not shown."""
+    named = decode_properties(encoded, errors="backslashreplace")
+    keys = f", keys={named['KEYS'].split(KEY_SEPARATOR)}" if "KEYS" in named else ""
+    tags = f", tags={named['TAGS']!r}" if "TAGS" in named else ""
+    return f"Message(topic={topic!r}, queue_id={queue_id}{keys}{tags}, body=<{body_bytes} bytes>)"
+
+
+def results_text(results: Iterable[PutResult]) -> str:
+    """Results as text for people: how many have each status."""
+    counts = Counter(result.status.name for result in results)
+    return f"PutResults({', '.join(f'{count} {name}' for name, count in counts.items()) or 'none'})"
+
+
+def batch_of(messages: object) -> list[Any]:
+    """Messages that were not given as a list. Raises TypeError for what is no row of any."""
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"expected Messages, such as a list of them, found {messages!r}")
+    return list(messages)
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
@@ -187,10 +214,11 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
+        """The properties by name, keys and tags among them."""
         return properties_of(self.encoded_properties)
 
     def __repr__(self) -> str:
-        return f"Message(topic={self.topic!r}, queue_id={self.queue_id}, body=<{len(self.body)} bytes>)"
+        return described(self.topic, self.queue_id, self.encoded_properties, len(self.body))
 
 
 class PutResult(tuple[Any, ...]):
@@ -215,42 +243,52 @@ class PutResult(tuple[Any, ...]):
 
     @property
     def status(self) -> PutStatus:
+        """Whether it is stored, and as durable as the settings require; else why not."""
         status: PutStatus = self[0]
         return status
 
     @property
     def physical_offset(self) -> int:
+        """Where its record begins in the commit log."""
         return int(self[2])
 
     @property
     def queue_offset(self) -> int:
+        """Its number in its queue."""
         return int(self[3])
 
     @property
     def store_timestamp_ms(self) -> int:
+        """When it was stored."""
         return int(self[4])
 
     @property
     def size(self) -> int:
+        """Bytes of its record."""
         return int(self[5])
 
     @property
     def count(self) -> int:  # type: ignore[override]
+        """How many messages it stands for: of a batch, several."""
         return int(self[6])
 
     @property
     def ok(self) -> bool:
+        """Whether the status is PUT_OK."""
         return self[0] is PUT_OK
 
     @property
     def end_offset(self) -> int:
+        """The offset of the commit log behind its record."""
         return int(self[2]) + int(self[5])
 
     @property
     def message_id(self) -> str | None:
+        """RocketMQ's id, by which brokers find it; None when nothing was stored."""
         return offset_message_id(self[1], self[2]) if self[2] >= 0 else None
 
     def with_status(self, status: PutStatus) -> PutResult:
+        """The same place with another status."""
         return PutResult(status, *self[1:])
 
     def __repr__(self) -> str:
@@ -261,7 +299,9 @@ class PutResult(tuple[Any, ...]):
 
 
 class PutResults:
-    """The results of one put_many, in the order of its messages."""
+    """The results of one put_many, in the order of its messages: a sequence. `end_offset`: behind the last record that
+    was stored, -1 when none was.
+    """
 
     __slots__ = ("_results", "end_offset", "store_timestamp_ms")
 
@@ -281,10 +321,12 @@ class PutResults:
 
     @property
     def others_by_index(self) -> dict[int, PutResult]:
+        """Those that are not PUT_OK, by the number of their message."""
         return {at: result for at, result in enumerate(self._results) if not result.ok}
 
     @property
     def all_ok(self) -> bool:
+        """Whether every status is PUT_OK."""
         return all(result.ok for result in self._results)
 
     @staticmethod
@@ -295,3 +337,6 @@ class PutResults:
     def with_status(self, status: PutStatus) -> PutResults:
         """The same results with every stored one marked as `status` (a flush that timed out)."""
         return PutResults([r.with_status(status) if r.ok else r for r in self._results], self.store_timestamp_ms)
+
+    def __repr__(self) -> str:
+        return results_text(self)

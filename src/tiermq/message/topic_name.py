@@ -104,7 +104,7 @@ _RULE = "only letters and digits of ASCII and the four characters % | _ - may oc
 
 def topic_problem(topic: str) -> str | None:
     """Why `topic` is not a legal topic name; None when it is."""
-    retry = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    retry = isinstance(topic, str) and topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     return _problem("topic", topic, RETRY_TOPIC_CHARACTERS_MAX if retry else TOPIC_CHARACTERS_MAX)
 
 
@@ -137,7 +137,9 @@ def group_problem(group: str) -> str | None:
     return _problem("group", group, GROUP_CHARACTERS_MAX)
 
 
-def _problem(kind: str, name: str, characters_max: int) -> str | None:
+def _problem(kind: str, name: object, characters_max: int) -> str | None:
+    if not isinstance(name, str):
+        return f"the {kind} is a text, found {name!r}"
     if not name or name.isspace():
         return f"the {kind} is blank"
     if _LEGAL.fullmatch(name) is None:

@@ -41,6 +41,7 @@ from tiermq.kernel import (
     read_deferred,
 )
 from tiermq.kernel.columns import TIME_MAX_MS
+from tiermq.kernel.message import batch_of
 from tiermq.message.layout import UNIT_BYTES
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import DELAY, get_property
@@ -91,7 +92,7 @@ class LocalStore(StoreLifecycle):
 
     def put_many(self, messages: Iterable[Message]) -> PutResults:
         """Store messages in one call, in order; each has its own result. Cheaper than putting them one by one."""
-        batch = messages if isinstance(messages, list) else list(messages)
+        batch = messages if isinstance(messages, list) else batch_of(messages)
         results = self._parts.log.appender.put_many(batch)
         if results.end_offset < 0:
             return results
@@ -176,7 +177,8 @@ class LocalStore(StoreLifecycle):
             self._ensure_running()
             if not self._parts.group_commit.running:
                 self._parts.group_commit.start()
-        self._parts.group_commit.when_durable(offset, call)
+            # Still under the lock: a close that begins behind it finds the call and makes it.
+            self._parts.group_commit.when_durable(offset, call)
 
     def _await_flush(self, end_offset: int, waits: bool) -> PutStatus:
         parts = self._parts

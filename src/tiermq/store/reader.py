@@ -355,7 +355,7 @@ CANDIDATES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class QueryPage:
-    """Messages that a query found, and the end of the index."""
+    """Messages that a query found, and the end of the index: a sequence, also true when it is empty."""
 
     messages: list[StoredMessage]
     last_update_timestamp_ms: int

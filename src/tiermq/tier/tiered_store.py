@@ -332,7 +332,7 @@ class TieredStore(TieredReading):
         return self._left
 
     def _upload_rest(self, timeout_s: float) -> None:
-        """Upload the backlog, and record what is left. In a separate thread: a request may hang."""
+        """Upload the backlog, and record what is left."""
         tier = self.tier
         if tier.follower is not None:
             return
@@ -343,9 +343,7 @@ class TieredStore(TieredReading):
             except (TierMQError, OSError) as error:  # The local store's close reports a failing disk.
                 _log.warning("what could not be written to the disk is not uploaded either: %s", error)
         if tier.engine.has_threads and timeout_s > 0 and not tier.writer.refusal:
-            last = threading.Thread(target=self._flush_last, args=(timeout_s,), name="tier-close", daemon=True)
-            last.start()
-            last.join(timeout_s)
+            _run_within(timeout_s, partial(self._flush_last, timeout_s))
         left = tier.engine.not_uploaded()
         stopped = {name: left.pop(name) for name in tier.engine.forked() if name in left}
         waiting, lost = sum(left.values()), sum(stopped.values())
@@ -366,16 +364,11 @@ class TieredStore(TieredReading):
             )  # fmt: skip
 
     def _copy_last_state(self, timeout_s: float) -> None:
-        """In a separate thread: a request may hang."""
         if self.tier.follower is None and self.tier.engine.has_threads:
-            last = threading.Thread(
-                target=self.tier.state.run, kwargs={"is_last": True}, name="tier-close", daemon=True
-            )
-            last.start()
-            last.join(timeout_s)
+            _run_within(timeout_s, partial(self.tier.state.run, is_last=True))
 
     def _release_delivery(self, timeout_s: float) -> None:
-        """Another process may deliver the tiered timers at once. In a separate thread: a request may hang."""
+        """Another process may deliver the tiered timers at once."""
 
         def release() -> None:
             try:
@@ -384,9 +377,7 @@ class TieredStore(TieredReading):
                 _log.warning("the lease of the tiered timers is left to expire: %s", error)
 
         if self.tier.delivery_lease.is_held:
-            last = threading.Thread(target=release, name="tier-close", daemon=True)
-            last.start()
-            last.join(timeout_s)
+            _run_within(timeout_s, release)
 
     def _flush_last(self, timeout_s: float) -> None:
         try:
@@ -757,3 +748,14 @@ class _Upkeep(Service):
 def _identity(message: StoredMessage) -> tuple[int, ...]:
     """Values that identify a message and are the same in its copy."""
     return message.queue_offset, message.size, message.body_crc, message.store_timestamp_ms, message.born_timestamp_ms
+
+
+def _run_within(timeout_s: float, call: Callable[[], object]) -> None:
+    """In a separate thread: a request may hang."""
+    last = threading.Thread(target=call, name="tier-close", daemon=True)
+    try:
+        last.start()
+    except RuntimeError as error:  # Python 3.12 and newer start none when the program ends: the next start does it.
+        _log.warning("a store that is closed by the end of the program asks nothing of its tier: %s", error)
+        return
+    last.join(timeout_s)

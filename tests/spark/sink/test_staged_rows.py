@@ -47,6 +47,8 @@ def test_every_column_finds_its_place_in_the_message(tmp_path: Path) -> None:
     }
     message = message_of(found)
     assert (message.topic, message.queue_id, message.born_timestamp_ms) == ("orders", 3, NOW_MS)
+    (again,) = rows_of(tmp_path, [{"topic": "orders", "body": b"x", "properties": {"KEYS": "a b"}}])
+    assert decode_properties(again["properties"])["KEYS"] == "a b", "as messages that were read have it"
 
 
 def test_born_time_host_flag_and_unique_key_can_be_written_and_else_each_row_gets_a_key(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from tiermq.client.cluster_client import ACCESS_KEY, SECRET_KEY, ClusterClient
-from tiermq.client.member.async_consumer import AsyncConsumer, ConsumerSettings
+from tiermq.client.member.async_consumer import AsyncConsumer, ConsumerSettings, check_take
 from tiermq.client.member.async_producer import AsyncProducer
 from tiermq.client.member.handlers import Handler
 from tiermq.client.member.message_trace import GROUP as TRACE_GROUP
@@ -126,6 +126,8 @@ class AsyncCluster:
 
     def open(self) -> None:
         """On the loop."""
+        if self._session is not None:
+            raise RemotingError("expected a cluster that is not open, found it open: one block at a time")
         how = self._connecting
         client = ClusterClient(how.name_servers, credentials=how.credentials, tls=how.tls)
         self._session = Session(client, how.name_servers, heartbeat_s=how.heartbeat_s)
@@ -149,6 +151,9 @@ class AsyncCluster:
             self._trace = None
             self._members.clear()
             await session.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncCluster({self._connecting.name_servers!r}{'' if self._session is not None else ', closed'})"
 
     def require_outside(self) -> None:
         """Raises RemotingError in a handler of a consumer of this cluster. Any thread may call."""
@@ -276,6 +281,7 @@ class AsyncCluster:
             raise BadConfig("offsets_file: expected a broadcasting consumer, found one whose offsets the broker keeps")
         if max_buffered < 1 or max_buffered_bytes < 1 or max_attempts < 1:
             raise BadConfig("expected max_buffered, max_buffered_bytes and max_attempts above 0")
+        check_take(max_buffered, idle_s)
         if on_message is not None and not callable(on_message):
             raise BadConfig(f"on_message: expected a function of one message, found {on_message!r}")
         if trace:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
@@ -37,9 +38,9 @@ from tiermq.client.member.handlers import Handler, Handlers, checked_level
 from tiermq.client.member.message_queue import MessageQueue, allocate_averagely
 from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.operator_requests import OperatorRequests
-from tiermq.client.member.received_message import Receipt, ReceivedMessage
+from tiermq.client.member.received_message import Receipt, ReceivedMessage, require_received
 from tiermq.client.member.replies import reply_command
-from tiermq.client.member.session import CLOSE_S, Session, not_started
+from tiermq.client.member.session import CLOSE_S, Session, closed_consumer, not_started
 from tiermq.client.member.start_position import Start, checked_start
 from tiermq.client.member.subscription import Subscription
 from tiermq.client.queue_access import (
@@ -51,7 +52,15 @@ from tiermq.client.queue_access import (
     require_own,
 )
 from tiermq.client.send_fields import send_fields
-from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefused, RequestTimedOut, TierMQError
+from tiermq.errors import (
+    BadConfig,
+    IllegalMessage,
+    PeerGone,
+    RemotingError,
+    RequestRefused,
+    RequestTimedOut,
+    TierMQError,
+)
 from tiermq.message.client_batch import unwrap_inner_batch
 from tiermq.message.message_filter import SQL92
 from tiermq.message.properties import (
@@ -116,6 +125,14 @@ class ConsumerSettings:
     offsets: OffsetFile | None = None
 
 
+def check_take(most: int, wait_s: float | None) -> None:
+    """Raises BadConfig for what is no number of messages, or no time to wait."""
+    if not isinstance(most, int) or most < 1:
+        raise BadConfig(f"max_messages: expected 1 or more, found {most!r}")
+    if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s >= 0):
+        raise BadConfig(f"wait_s, idle_s: expected seconds, 0 or more, or None for no limit; found {wait_s!r}")
+
+
 class AsyncConsumer:
     """A member of a consumer group: `async for message in consumer`, or `poll`, or handlers. Made by
     `AsyncCluster.consumer`, and used with `async with`; belongs to the cluster's loop.
@@ -178,6 +195,8 @@ class AsyncConsumer:
         Raises RequestRefused for a filter that the broker does not accept, IllegalMessage for a second consumer of the
         group in one client.
         """
+        if self._is_closing:
+            raise closed_consumer(self.group)
         if self.group in self._session.consumers:
             raise IllegalMessage(
                 f"group {self.group}: expected one consumer in each client, found a second: give it its own connect(), "
@@ -218,11 +237,20 @@ class AsyncConsumer:
                 queue.drop()
             if self.settings.is_ordered:
                 await self._unlock(queues)
-            await self._session.leave(self, is_consumer=True)
         finally:
-            self._queues.clear()
-            self._pulls.clear()
-            self._closed.set()
+            for task in (*self._tasks, *self._pulls.values()):  # Also of a close that was cancelled.
+                task.cancel()
+            try:
+                await self._session.leave(self, is_consumer=True)
+            finally:
+                self._queues.clear()
+                self._pulls.clear()
+                self._closed.set()
+
+    def __repr__(self) -> str:
+        topics = [each for each in self._subscriptions if not is_retry_topic(each)]
+        state = ", closed" if self._is_closing else "" if self._is_started else ", not begun"
+        return f"AsyncConsumer({self.group!r}, topics={topics}{state})"
 
     def require_outside(self) -> None:
         """Raises RemotingError in a handler's own thread, which would wait for itself. Any thread may call."""
@@ -310,6 +338,7 @@ class AsyncConsumer:
         receipt.done()
 
     def _receipt_of(self, message: ReceivedMessage) -> Receipt:
+        require_received(message)
         if message.receipt is None:
             raise IllegalMessage(
                 f"group {self.group}: expected a message as this consumer gave it, found a copy, such as one that was "
@@ -362,11 +391,12 @@ class AsyncConsumer:
     async def take(self, most: int, wait_s: float | None) -> list[ReceivedMessage]:
         """Messages that are ready, as soon as there are any; [] after `wait_s`, or when the consumer closes."""
         self._require_started()
+        check_take(most, wait_s)
         found = self._take_ready(most)
         if found or self._is_closing:
             return found
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(None if wait_s == math.inf else wait_s):
                 while not found and not self._is_closing:
                     self._arrived.clear()
                     await self._arrived.wait()

@@ -60,6 +60,8 @@ from tiermq.errors import (
     RequestTimedOut,
     TierMQError,
 )
+from tiermq.kernel import Message
+from tiermq.kernel.message import batch_of
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
@@ -70,7 +72,6 @@ from tiermq.remoting.command import RemotingCommand, int_field
 
 if TYPE_CHECKING:
     from tiermq.client.member.message_trace import MessageTrace
-    from tiermq.kernel import Message
 
 _log = logging.getLogger(__name__)
 
@@ -175,9 +176,14 @@ class AsyncProducer:
         if self._is_closed:
             return
         self._is_closed = True
-        await self.flush()
-        await self._transactions.close()
-        await self._session.leave(self, is_consumer=False)
+        try:
+            await self.flush()
+            await self._transactions.close()
+        finally:  # Also of a close that is cancelled: the next one would not do it.
+            await self._session.leave(self, is_consumer=False)
+
+    def __repr__(self) -> str:
+        return f"AsyncProducer({self.group!r}{', closed' if self._is_closed else ''})"
 
     @property
     def is_closed(self) -> bool:
@@ -367,7 +373,8 @@ class AsyncProducer:
         """Store messages in batches, each of which a broker stores whole or not at all, in one queue; their receipts
         in the same order. Raises as `send` does: then some batches may be stored.
         """
-        prepared = [self.preparation.prepare(each, sharding_key=sharding_key, may_compress=False) for each in messages]
+        batch = batch_of(messages)
+        prepared = [self.preparation.prepare(each, sharding_key=sharding_key, may_compress=False) for each in batch]
         delayed = next((each for each in prepared if each.is_timer or b"DELAY\x01" in each.properties), None)
         if delayed is not None:
             raise IllegalMessage(f"topic {delayed.topic}: expected messages without delay in a batch, found one with")
@@ -432,7 +439,9 @@ class AsyncProducer:
 
     async def _prepared(self, message: Message, delay: Delay, sharding_key: str | None) -> Outgoing:
         self.check_open()
-        if len(message.body) > _COMPRESSED_AT_ONCE_BYTES:  # A loop should not compress megabytes.
+        if (
+            type(message) is Message and len(message.body) > _COMPRESSED_AT_ONCE_BYTES
+        ):  # A loop should not compress megabytes.
             return await asyncio.to_thread(self.preparation.prepare, message, delay=delay, sharding_key=sharding_key)
         return self.preparation.prepare(message, delay=delay, sharding_key=sharding_key)
 

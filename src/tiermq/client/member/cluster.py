@@ -112,6 +112,9 @@ class _OnLoop:
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
 
+    def __repr__(self) -> str:
+        return repr(vars(self)["_inner"]).removeprefix("Async")
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result; an interrupt of the waiting thread cancels the work."""
         future = self._thread.submit(work)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.kernel import Message
 from tiermq.message.compression import compress
 from tiermq.message.properties import (
     DELAY,
@@ -31,9 +31,6 @@ from tiermq.message.properties import (
 )
 from tiermq.message.system_flag import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType, is_compressed
 from tiermq.message.topic_name import check_topic
-
-if TYPE_CHECKING:
-    from tiermq.kernel import Message
 
 DELAY_LEVEL_MAX = 18
 TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
@@ -140,7 +137,9 @@ class Preparation:
         may_compress: bool = True,
         sys_flag: int = 0,
     ) -> Outgoing:
-        """Raises IllegalMessage, before anything is sent."""
+        """Raises IllegalMessage, before anything is sent, and TypeError for what is no message."""
+        if type(message) is not Message:  # Not the call alone: each send comes here.
+            require_message(message)
         _check_topic(message.topic)
         if message.queue_id:
             raise IllegalMessage(
@@ -172,6 +171,12 @@ class Preparation:
                 flags |= COMPRESSED | self.compression.value << COMPRESSION_TYPE_SHIFT
         born_ms = message.born_timestamp_ms or self.now_ms()
         return Outgoing(message.topic, body, properties, flags, message.flag, unique_key, born_ms)
+
+
+def require_message(message: object) -> None:
+    """Raises TypeError for what is no message."""
+    if not isinstance(message, Message):
+        raise TypeError(f"expected a tiermq.Message, such as Message(topic, body), found {message!r}")
 
 
 _check_topic = lru_cache(1024)(check_topic)  # One that is wrong raises, and is not kept.

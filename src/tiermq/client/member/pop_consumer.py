@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -26,11 +27,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from tiermq.client.member.message_queue import MessageQueue
-from tiermq.client.member.received_message import ReceivedMessage
-from tiermq.client.member.session import REQUEST_S, Session, not_started
+from tiermq.client.member.received_message import ReceivedMessage, require_received
+from tiermq.client.member.session import REQUEST_S, Session, closed_consumer, not_started
 from tiermq.client.member.subscription import Subscription
 from tiermq.client.queue_access import require_own
-from tiermq.errors import IllegalMessage, PeerGone, RemotingError, RequestRefused
+from tiermq.errors import BadConfig, IllegalMessage, PeerGone, RequestRefused
 from tiermq.message.properties import POP_CK
 from tiermq.message.record import decode_records
 from tiermq.message.topic_name import RETRY_PREFIX, check_group, retry_topic
@@ -124,12 +125,18 @@ class AsyncSimpleConsumer:
 
     async def start(self) -> None:
         """Be known to the topic's brokers. Raises RequestRefused for an unknown topic."""
+        if self._is_closed:
+            raise closed_consumer(self.group)
         if self.group in self._session.consumers:
             raise IllegalMessage(f"group {self.group}: expected one consumer in each client, found a second")
-        if await self._session.route(self._subscription.topic) is None:
-            raise await self._session.client.unknown_topic(self._subscription.topic, "no broker has it")
         self._session.consumers[self.group] = self
-        await self._session.greet_all(self.topics())
+        try:
+            if await self._session.route(self._subscription.topic) is None:
+                raise await self._session.client.unknown_topic(self._subscription.topic, "no broker has it")
+            await self._session.greet_all(self.topics())
+        except BaseException:
+            await self._session.leave(self, is_consumer=True)
+            raise
         self._is_started = True
 
     async def close(self) -> None:
@@ -137,6 +144,10 @@ class AsyncSimpleConsumer:
         if not self._is_closed:
             self._is_closed = True
             await self._session.leave(self, is_consumer=True)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._is_closed else "" if self._is_started else ", not begun"
+        return f"AsyncSimpleConsumer({self.group!r}, topic={self._subscription.topic!r}{state})"
 
     @property
     def is_closed(self) -> bool:
@@ -149,11 +160,13 @@ class AsyncSimpleConsumer:
         PeerGone when a broker went away: receive again.
         """
         if self._is_closed:
-            raise RemotingError(f"group {self.group}: expected an open consumer, found it closed")
+            raise closed_consumer(self.group)
         if not self._is_started:
             raise not_started(self.group, "cluster.simple_consumer(…)")
         if not 1 <= max_messages <= POP_MESSAGES_MAX:
             raise IllegalMessage(f"expected 1 to {POP_MESSAGES_MAX} messages, found {max_messages}")
+        if not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
+            raise BadConfig(f"wait_s: expected a number of seconds of 0 or more, found {wait_s!r}")
         topic = self._subscription.topic
         route = await self._session.route(topic)
         brokers = sorted({(place.broker_name, place.address) for place in route.readable}) if route is not None else []
@@ -260,6 +273,7 @@ async def _nothing() -> None:
 
 
 def _receipt_of(message: ReceivedMessage) -> PopReceipt:
+    require_received(message)
     if not isinstance(message.receipt, PopReceipt):
         raise IllegalMessage("expected a message of this consumer's receive(), found another one")
     return message.receipt

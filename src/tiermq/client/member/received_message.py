@@ -118,6 +118,12 @@ class ReceivedMessage:
         )
 
 
+def require_received(message: object) -> None:
+    """Raises TypeError for what is no message of a consumer."""
+    if not isinstance(message, ReceivedMessage):
+        raise TypeError(f"expected a message that the consumer gave, found {message!r}")
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 

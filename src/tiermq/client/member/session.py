@@ -246,7 +246,9 @@ class Session:
 
     async def leave(self, member: Member, *, is_consumer: bool) -> None:
         """The member is gone: its brokers are notified at once, so that the group does not wait for heartbeats."""
-        if is_consumer and self.consumers.get(member.group) is member:
+        if is_consumer:
+            if self.consumers.get(member.group) is not member:
+                return  # It has never joined, and another one of the group may have.
             del self.consumers[member.group]
         if not is_consumer:
             self.producers.remove(member)
@@ -315,6 +317,10 @@ def make_client_id(name_servers: str) -> str:
         probe.connect((host, port))  # Of a datagram socket: it finds the way out and sends nothing.
         address = probe.getsockname()[0]
     return f"{address}@{os.getpid()}#{time.time_ns()}"
+
+
+def closed_consumer(group: str) -> RemotingError:
+    return RemotingError(f"group {group}: expected an open consumer, found it closed")
 
 
 def not_started(group: str, call: str) -> RemotingError:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tiermq.client.member.handlers import is_cancelled
 from tiermq.client.member.message_queue import MessageQueue
-from tiermq.client.member.outgoing import SendReceipt
+from tiermq.client.member.outgoing import SendReceipt, require_message
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.errors import CorruptRecord, IllegalMessage, RemotingError
 from tiermq.message.ids import decode_message_id
@@ -72,6 +72,10 @@ class AsyncTransaction:
         if not self._is_ended:
             await self.end(Decision.COMMIT if kind is None else Decision.ROLLBACK)
 
+    def __repr__(self) -> str:
+        state = "ended" if self._is_ended else "not begun" if self.receipt is None else "open"
+        return f"AsyncTransaction({self._message.topic!r}, {state})"
+
     async def commit(self) -> None:
         """Before the block ends. Raises RemotingError: then whether it was done may be open, and the broker asks."""
         await self.end(Decision.COMMIT)
@@ -118,6 +122,7 @@ class Transactions:
                 f"producer group {self._group}: expected a producer with check=…, which answers brokers when a sender "
                 "has died before its commit, found one without"
             )
+        require_message(message)
         return AsyncTransaction(self, message, choose)
 
     async def prepare(self, message: Message, choose: Any) -> tuple[SendReceipt, str]:

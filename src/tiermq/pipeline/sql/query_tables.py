@@ -10,7 +10,7 @@ be implied by the query, nothing more; unsupported terms prune nothing:
 * conditions are terms of the top-level AND of the WHERE of the very SELECT that has the table in its FROM or JOIN. Such
   a term must be true of each row that goes on, also behind outer joins, since it is not true of null;
 * a term compares a column of the table with literals of its own type: =, <=>, IN, BETWEEN, <, <=, >, >=, and
-  array_contains(keys, …);
+  array_contains(keys, …), in DuckDB's dialect also '…' IN keys, '…' = ANY (keys), keys @> […] and keys && […];
 * a column without a qualifier counts only where the SELECT has one table and nothing else that makes columns;
 * a table with a sample, a version, a pivot or renamed columns is not pruned, and a query that defines a name like
   that of a table, or is no plain query, is left as it is.
@@ -166,6 +166,8 @@ class _Terms:
 
     def pruning(self, term: exp.Expression) -> ScanPruning:
         """The pruning of a term; none if it is not supported."""
+        if keys := self._keys(term):
+            return ScanPruning(keys=keys)
         if isinstance(term, exp.EQ | exp.NullSafeEQ):
             for column, value in ((term.this, term.expression), (term.expression, term.this)):
                 if name := self._column(column):
@@ -179,15 +181,31 @@ class _Terms:
             if (name := self._column(term.this)) and not term.args.get("symmetric"):
                 low, high = term.args["low"], term.args["high"]
                 return self._bound(name, exp.GTE, low).also(self._bound(name, exp.LTE, high))
-        elif isinstance(term, exp.ArrayContains):
-            if self._column(term.this) == "keys" and (key := self._text(term.expression)):
-                return ScanPruning(keys=frozenset({key}))
         elif type(term) in _MIRRORED:
             if name := self._column(term.this):
                 return self._bound(name, type(term), term.expression)
             if name := self._column(term.expression):
                 return self._bound(name, _MIRRORED[type(term)], term.this)
         return ScanPruning()
+
+    def _keys(self, term: exp.Expression) -> frozenset[str]:
+        """Keys of which each row has one, by a term about the list of keys; empty if it is no such term."""
+        column, value = term.args.get("this"), term.args.get("expression")
+        if isinstance(term, exp.In):
+            column, value = term.args.get("field"), term.this
+        elif isinstance(term, exp.EQ) and isinstance(value, exp.Any):
+            column, value = value.this.unnest(), column
+        elif isinstance(term, exp.ArrayContainedBy):
+            column, value = value, column
+        elif not isinstance(term, exp.ArrayContains | exp.Contains | exp.ArrayContainsAll | exp.ArrayOverlaps):
+            return frozenset()
+        if not isinstance(column, exp.Expression) or self._column(column) != "keys":
+            return frozenset()
+        texts = [self._text(each) for each in (value.expressions if isinstance(value, exp.Array) else [value])]
+        if not texts or not all(texts):
+            return frozenset()
+        found = [text for text in texts if text]
+        return frozenset(found if isinstance(term, exp.ArrayOverlaps) else found[:1])  # Of keys that all must be: one.
 
     def _column(self, node: exp.Expression) -> str | None:
         """The name of a column of this table, in lower case; None if the node is no column."""
@@ -222,7 +240,7 @@ class _Terms:
             return ScanPruning(begin_ms=moment_ms) if is_lower else ScanPruning(end_ms=moment_ms + 1)
         return ScanPruning()
 
-    def _text(self, node: exp.Expression) -> str | None:
+    def _text(self, node: exp.Expression | None) -> str | None:
         """A plain text literal. One with an escape in it may mean something else to Spark."""
         if not isinstance(node, exp.Literal) or not node.is_string:
             return None

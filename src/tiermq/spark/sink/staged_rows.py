@@ -144,8 +144,8 @@ def staged_row(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, 
         raise IllegalMessage(f"row {mark}: {problem}")
     if row.get("_corrupt") is not None:
         raise IllegalMessage(f"row {mark}: expected a message, found a damaged one: {row['_corrupt']}; filter it out")
-    keys = row.get("keys") or ()
     properties = dict(row.get("properties") or ())
+    keys = row.get("keys") or (properties.get(names.KEYS) or "").split()
     if row.get("uniqKey"):
         properties[names.UNIQ_KEY] = row["uniqKey"]
     sharding_key = row.get("shardingKey")
