@@ -475,10 +475,21 @@ class OffloadBroker:
         new = [file for file in files if not self._run(file.queue.name).epoch or not file.recovered]
         if new:
             self._step("recover")
-        owned = self._without_refused(new, self._each(self._own, new))
-        recover = partial(self._recover, sizes=self._sizes(len(owned)))
-        refused = set(new) - set(self._without_refused(owned, self._each(recover, owned)))
+        if self._is_listing_cheaper(len(new)):
+            owned = self._without_refused(new, self._each(self._own, new))
+            assert self.lease is not None
+            self.lease.check()  # Another writer may have taken over a queue that was ours before the last one was.
+            recover = partial(self._recover, sizes=self._sizes())
+            kept = self._without_refused(owned, self._each(recover, owned))
+        else:
+            kept = self._without_refused(new, self._each(lambda file: self._own(file) or self._recover(file, {}), new))
+        refused = set(new) - set(kept)
         return [file for file in files if file not in refused]
+
+    def _is_listing_cheaper(self, queues: int) -> bool:
+        """Whether one listing of the broker has fewer requests than a look at the segments of so many queues."""
+        known = len(self._resting) + len(list(self.files))
+        return bool(queues) and queues >= LISTED_SHARE * known and self._driver.packs_chunks
 
     def _without_refused(
         self, files: Sequence[FlatMessageFile], errors: Iterable[TierMQError | None]
@@ -491,11 +502,8 @@ class OffloadBroker:
                 self._refuse(file.queue.name, error)
         return kept
 
-    def _sizes(self, queues: int) -> dict[SegmentKey, int]:
-        """The sizes of all segments, by one listing where that is worth it for so many queues that are ours now."""
-        known = len(self._resting) + len(list(self.files))
-        if not queues or queues < LISTED_SHARE * known or not self._driver.packs_chunks:
-            return {}
+    def _sizes(self) -> dict[SegmentKey, int]:
+        """The sizes of all segments, by one listing."""
         found = self._driver.list_segments(f"{self.directory}/")
         return {info.key: info.size for info in found if not info.damage}
 
