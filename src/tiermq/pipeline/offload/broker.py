@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -79,9 +79,6 @@ STEPS_MAX = 8
 """Init, gap, retry and roll come before an upload, each once or twice; more in a row are left to the next wave."""
 
 REQUEST_THREADS = 16
-LISTED_SHARE = 1 / 16
-"""Of a broker's queues: from so many on, one listing of its directory has fewer requests than two for each of them. A
-page has a thousand names, and an open segment few objects."""
 FILES_AT_ONCE = 1_000
 """Files that are opened together: to compare them with the source, or to plan them."""
 DANGER_AGE = 0.75
@@ -475,9 +472,7 @@ class OffloadBroker:
         new = [file for file in files if not self._run(file.queue.name).epoch or not file.recovered]
         if new:
             self._step("recover")
-        owned = self._without_refused(new, self._each(self._own, new))
-        recover = partial(self._recover, sizes=self._sizes(len(owned)))
-        refused = set(new) - set(self._without_refused(owned, self._each(recover, owned)))
+        refused = set(new) - set(self._without_refused(new, self._each(self._own, new)))
         return [file for file in files if file not in refused]
 
     def _without_refused(
@@ -491,28 +486,13 @@ class OffloadBroker:
                 self._refuse(file.queue.name, error)
         return kept
 
-    def _sizes(self, queues: int) -> dict[SegmentKey, int]:
-        """The sizes of all segments, by one listing where that is worth it for so many queues that are ours now."""
-        known = len(self._resting) + len(list(self.files))
-        if not queues or queues < LISTED_SHARE * known or not self._driver.packs_chunks:
-            return {}
-        found = self._driver.list_segments(f"{self.directory}/")
-        return {info.key: info.size for info in found if not info.damage}
-
     def _own(self, file: FlatMessageFile) -> TierError | None:
-        """Take over the queue."""
-        try:
-            self._run(file.queue.name).epoch = self.writer.own(file)
-        except TierError as error:
-            return error
-        return None
-
-    def _recover(self, file: FlatMessageFile, sizes: Mapping[SegmentKey, int]) -> TierError | None:
-        """Read the queue's end, once it is ours: in the other order another writer could still move the end."""
+        """Take over the queue, then read its end: in the other order another writer could still move the end."""
         run = self._run(file.queue.name)
         try:
+            run.epoch = self.writer.own(file)
             before = file.commit_offset
-            file.recover(sizes)
+            file.recover()
             assert self._held.manifests is not None
             taken_over = self._held.manifests.taken_over(file.queue)
             if self.packs and not self.writer.is_manifest_wrong(file) and taken_over and taken_over.segments:
@@ -832,7 +812,7 @@ class OffloadBroker:
             run = self._run(queue.name)
             if not run.epoch:
                 file = self._opened(queue.name)
-                error = self.files.damaged[queue.name] if file is None else self._own(file) or self._recover(file, {})
+                error = self.files.damaged[queue.name] if file is None else self._own(file)
                 if error is not None:
                     raise error
             run.causes.add(ManifestCause.COMMIT)

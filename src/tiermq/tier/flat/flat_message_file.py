@@ -15,7 +15,7 @@ stays. Threads: one writer (dispatcher or job) under `lock`; any number of reade
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
@@ -26,7 +26,7 @@ from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.flat.queue_recovery import QueueRecovery
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import DEFAULT_SPACING, NEVER_MS, Gap, TimeEntry, Topic, entry_for_commit
-from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
+from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.queue.records import CollectedRecords, RecordBatch, store_time_at
 
 BLANK_RUN_UNITS = 65_536
@@ -312,10 +312,9 @@ class FlatMessageFile:
     def recovered(self) -> bool:
         return self._recovered
 
-    def recover(self, sizes: Mapping[SegmentKey, int] | None = None) -> None:
+    def recover(self) -> None:
         """Compare the metadata with what is in the tier and finish what a crash left undone.
 
-        `sizes`: of segments, as a listing found them after this process became the queue's writer.
         Raises TierUnavailable when the back end is out of reach: the queue can be read as far as the metadata goes, and
         recovery is tried again before the next write. Raises CorruptSegment when the tier has lost what was committed.
         """
@@ -325,7 +324,7 @@ class FlatMessageFile:
             self.discard_pending()
             if self.initialised:
                 QueueRecovery(
-                    self._driver, self.log, self.units, self.gaps(), self._uncommitted.append, self.commit, sizes or {}
+                    self._driver, self.log, self.units, self.gaps(), self._uncommitted.append, self.commit
                 ).run()
                 self.commit()  # When that fails, the units wait like those of any commit.
                 self.log.complete_sums()

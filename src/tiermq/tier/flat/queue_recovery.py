@@ -14,7 +14,7 @@ unit cover: if those are missing, the tier lost them, which is an error and not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tiermq.consumequeue.unit import UNIT_BYTES
@@ -22,7 +22,6 @@ from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file import FlatAppendFile, FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Gap
-from tiermq.tier.names import SegmentKey
 from tiermq.tier.queue.log_walk import LogWalk, read_in, take_head, take_in_order
 from tiermq.tier.queue.records import RecordBatch, derive_units
 from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_range, runs_of_records, unit_at
@@ -76,8 +75,7 @@ class QueueRecovery:
     """Used once, by the queue's one writer, while nothing is pending and both files have a segment.
 
     `note` is called with every record that the metadata lack; `commit` makes the records noted so far durable, in the
-    tier and in the metadata, and returns False when the back end is unreachable. `sizes` are those of segments in the
-    tier, as far as they are known.
+    tier and in the metadata, and returns False when the back end is unreachable.
     """
 
     def __init__(
@@ -88,7 +86,6 @@ class QueueRecovery:
         gaps: Sequence[Gap],
         note: Callable[[RecordBatch], None],
         commit: Callable[[], bool],
-        sizes: Mapping[SegmentKey, int],
     ) -> None:
         self.log = log
         self.units = units
@@ -96,7 +93,6 @@ class QueueRecovery:
         self._gaps = gaps
         self._note = note
         self._commit = commit
-        self._sizes = sizes
         self._log_end = 0
         self._read_log = read_in(driver, log.last.key)  # Also what is not checked yet.
 
@@ -123,9 +119,7 @@ class QueueRecovery:
     def _true_size(self, file: FlatAppendFile) -> int:
         """The size of the file's last segment in the tier."""
         segment = file.last
-        size = self._sizes.get(segment.key, -1)
-        if size < segment.commit_position:
-            size = self._driver.size(segment.key)
+        size = self._driver.size(segment.key)
         if size < segment.commit_position:
             raise CorruptSegment(
                 f"{segment.key}: expected the {segment.commit_position} bytes that were committed, found {size} in the "
