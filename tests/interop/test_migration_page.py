@@ -54,7 +54,7 @@ class Home:
         self.path, self.store = path, path / "store"
         self._distribution = distribution
         names, self._port, self.here, self._metrics, self._ha = free_ports(5)
-        self.names = names if master is None else master.names
+        self.names: int = names if master is None else master.names
         self.conf = path / ("broker.conf" if master is None else "slave.conf")
         role = "brokerId=0\nbrokerRole=ASYNC_MASTER" if master is None else "brokerId=1\nbrokerRole=SLAVE"
         (path / "home").mkdir(parents=True)
@@ -179,7 +179,7 @@ def log_end(address: str) -> str:
     host, _, port = address.partition(":")
     with BlockingClient(host, int(port), timeout_s=60) as client:
         answer = client.request(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
-    table: dict[str, str] = json.loads(answer.body)["table"]
+    table: dict[str, str] = json.loads(bytes(answer.body))["table"]
     return table["commitLogMaxOffset"]
 
 
