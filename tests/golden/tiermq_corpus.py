@@ -211,11 +211,11 @@ def make() -> Path:
         (path / "facts.json").write_text(json.dumps({"version": __version__, "kinds": kinds}, indent=1, sort_keys=True))
         with tarfile.open(target, "w:xz") as packed:
             for each in sorted(path.iterdir()):
-                packed.add(each, each.name, filter=_nobody_s)
+                packed.add(each, each.name, filter=nobody_s)
     return target
 
 
-def _nobody_s(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def nobody_s(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
