@@ -47,7 +47,7 @@ examples:
   dev.py bench compare --list                           names, groups and goals
   dev.py bench compare --quick --only put_1_1024_async  a look at one work, written to build/benchmarks
   dev.py bench compare --resume                         go on after an interruption, or measure what is missing
-  dev.py bench compare --resume --again --only tier     measure a group anew, keep the rest of the report
+  dev.py bench compare --resume --again --only tier     measure a group again, keep the rest of the report
   dev.py bench compare --resume --growth-only           add the curves of growth (about 40 minutes)
   dev.py bench compare --report-only                    write the report again, such as after an edit of why.md
   dev.py bench compare --out /tmp/now --against docs/benchmarks/compare.json   what got worse?
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--out", type=Path, help="where the report goes (docs/benchmarks; with --quick or --only build/benchmarks)")
     add("--resume", action="store_true", help="go on with what lies in --out: measure only what is missing or failed")
-    add("--again", action="store_true", help="with --resume: also measure anew what is there")
+    add("--again", action="store_true", help="with --resume: measure what is there again, too")
     add("--report-only", action="store_true", help="measure nothing, write the report of what lies in --out")
     add("--no-pictures", action="store_true", help="a report without pictures, which needs no matplotlib")
     add("--against", type=Path, metavar="FILE", help="a kept compare.json: say what changed by more than its spread")
@@ -180,7 +180,7 @@ def _known(arguments: argparse.Namespace, out: Path, console: Console) -> Compar
 def _measure(
     known: Comparison, works: list[Work], arguments: argparse.Namespace, argv: list[str], out: Path, console: Console
 ) -> bool:
-    """Add to `known` what is missing; whether somebody ended it before its end."""
+    """Add to `known` what is missing; whether it was ended before its end."""
     jars = distribution()
     try:
         grounds = places.choose(arguments.dir, arguments.disk_dir, arguments.quick)
