@@ -196,7 +196,7 @@ def _require_one_commit(known: Comparison, described: dict[str, Any], arguments:
 def _measure(
     known: Comparison, works: list[Work], arguments: argparse.Namespace, argv: list[str], out: Path, console: Console
 ) -> bool:
-    """Add to `known` what is missing; whether somebody ended it before its end."""
+    """Add to `known` what is missing; whether it was ended before its end."""
     jars = distribution()
     try:
         grounds = places.choose(arguments.dir, arguments.disk_dir, arguments.quick)

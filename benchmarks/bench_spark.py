@@ -13,7 +13,7 @@
 
 scan, offload and export run in one session `local[1]` whose driver, JVM and workers share one core (`--core`);
 the others have all cores. Starting Spark, filling stores and making tiers is never in the time; planning, commits and
-the start of tasks always are. What each side does and leaves out is told in `benchmarks/spark_*_side.py`. Files lie in
+the start of tasks always are. What each side does and leaves out is in `benchmarks/spark_*_side.py`. Files are in
 memory, if there is room, so that disks do not decide. The JVM gets faster for ten runs: `--quick` does not wait for it.
 """
 

@@ -165,7 +165,7 @@ def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Itera
 
 
 def _await_route(name_server: str, topic: str) -> None:
-    """Until the name server tells where the topic is: RocketMQ's broker answers before it has said so, and the
+    """Until the name server knows the topic: RocketMQ's broker answers before it has said so, and the
     official programs count a message without a route as one that failed.
     """
     from tiermq.remoting.client import BlockingClient

@@ -64,7 +64,7 @@ class Delivering(ABC):
             yield self._pool[number % len(self._pool)]
 
     def put_all(self, messages: Iterable[Message]) -> None:
-        """Untimed: stored and visible to whoever delivers them."""
+        """Untimed: stored and visible to the delivery."""
         put = self.store.put
         for message in messages:
             result = put(message)
@@ -186,7 +186,7 @@ class Transactions(Delivering):
         return message, with_property(properties, UNIQ_KEY, f"{number:032X}")
 
     def round(self) -> Round:
-        """One timed round. Its op log is its own: nobody asks here about what was left open in the one before."""
+        """One timed round. Its op log is its own: no check asks here about what was left open in the one before."""
         ops = OpLog(self.store, self.clock)
         end = EndTransaction(self.store, ops, self.clock).end
         sent = [self._as_sent(number, message) for number, message in enumerate(self.messages())]

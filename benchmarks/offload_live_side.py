@@ -4,7 +4,7 @@
     python -m benchmarks.offload_live_side freshness         from a message's acknowledgement to its row, once job and
                                                              Spark have started
 
-The load is RocketMQ's own client (`interop/java/SteadyLoad.java`), which tells how long each send took. The job is
+The load is RocketMQ's own client (`interop/java/SteadyLoad.java`), which reports how long each send took. The job is
 `tiermq pipeline offload --trigger 5s` in a process of its own, with its tasks in it, into a tier of files. For rounds
 alone it is stopped by a signal and goes on afterwards, so that it always has something to copy. All share the machine:
 with few processors what the job takes of them is what producers notice.

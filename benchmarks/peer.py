@@ -44,7 +44,7 @@ class Peer:
         self.pid = self._process.pid
 
     def prepare(self, **parameters: object) -> dict[str, Any]:
-        """Build the work's files and data; what the side tells of them."""
+        """Build the work's files and data; what the side reports of them."""
         return self.ask("prepare", **parameters)
 
     def run(self, **parameters: object) -> Round:
@@ -86,7 +86,7 @@ class Peer:
         self._log.close()
 
     def end(self) -> None:
-        """End it in the middle of what it does: nobody waits for a round any more."""
+        """End it in the middle of what it does: no caller waits for a round any more."""
         self._process.terminate()
         try:
             self._process.wait(ENDING_SECONDS)

@@ -1,4 +1,4 @@
-"""A process and everything below it, by what the kernel tells: processor time, memory of its own.
+"""A process and everything below it, by what the kernel reports: processor time, memory of its own.
 
 Spark is a driver, a JVM and Python workers, so the time of one process says nothing of what a scan cost.
 """
@@ -26,7 +26,7 @@ class Process:
 
 
 def tree(root: int | None = None) -> list[Process]:
-    """The process `root` (this one, unless told otherwise) and all its descendants."""
+    """The process `root` (this one, by default) and all its descendants."""
     found = {process.pid: process for process in _all()}
     root = os.getpid() if root is None else root
     wanted, members = [root], []

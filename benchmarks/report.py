@@ -149,7 +149,7 @@ def median_rate(rounds: Sequence[Round]) -> float:
 def cpu_rate(rounds: Sequence[Round]) -> float:
     """Messages per second of the process' processor time, all its threads and all rounds together.
 
-    Not a median: Java tells its processor time in steps of 10 ms, which only a sum evens out.
+    Not a median: Java reports its processor time in steps of 10 ms, which only a sum evens out.
     """
     return sum(each.messages for each in rounds) / max(0.01, sum(each.cpu_seconds for each in rounds))
 
@@ -166,7 +166,7 @@ def spread(rounds: Sequence[Round]) -> float:
 
 
 def core_share(rounds: Sequence[Round]) -> float:
-    """Median of process CPU time / wall time: below 1 the side waited, or somebody else used its core."""
+    """Median of process CPU time / wall time: below 1 the side waited, or another process used its core."""
     return statistics.median(each.cpu_seconds / each.seconds for each in rounds)
 
 

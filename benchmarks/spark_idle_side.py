@@ -34,7 +34,7 @@ BROKER = "DefaultCluster/broker-a"
 
 
 class IdleStream:
-    """A running stream over a tier and a store that somebody puts single messages into."""
+    """A running stream over a tier and a store that single messages are put into."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._store = LocalStore.open(directory / "store", mapped_file_size_commit_log=16 << 20)
@@ -74,7 +74,7 @@ class IdleStream:
         return taken
 
     def idle_seconds(self) -> list[float]:
-        """What triggers took that found nothing, as far as Spark tells of them."""
+        """What triggers took that found nothing, as far as Spark reports them."""
         idle = [each for each in _progress(self._query) if not each["numInputRows"]]
         return [each["durationMs"]["triggerExecution"] / 1000 for each in idle[1:]]
 

@@ -2,7 +2,7 @@
 
 Run it alone for a look:  python -m benchmarks.spark_key_side 128M
 Counted is every byte that leaves the back end: manifests that planning reads, slots and items of the index, the record
-itself. Names that a listing tells are requests and no bytes. Stored are the bytes of all segments: logs, queues, index.
+itself. Names in a listing are requests and no bytes. Stored are the bytes of all segments: logs, queues, index.
 The frame has all columns, and the row that comes back is compared with the message that was put.
 """
 

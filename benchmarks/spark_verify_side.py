@@ -1,7 +1,7 @@
 """The sides of `verify` on Spark: the job on executors, and a plain read with a CRC-32 of the same bytes.
 
 Run it alone for a look:  python -m benchmarks.spark_verify_side 256M
-`disk`: files that the system was told to forget before each round, as history is when it is verified; driver, JVM and
+`disk`: files that the system forgets before each round, as history is when it is verified; driver, JVM and
 worker share one core, as the reader has one. `memory`: files in the page cache, the job on all cores, as by default,
 against one reader. There the reader copies a megabyte at a time into the same cache lines, faster than any disk; what
 the job costs beyond reading shows.
@@ -66,7 +66,7 @@ def measure_in_memory(
 def measure_on_disk(
     spark: SparkSession, directory: Path, log_size: int, *, rounds: int = 5, warmup: int = 3
 ) -> dict[str, list[Round]]:
-    """Alternating rounds over one long queue, whose files the system was told to forget before each of them."""
+    """Alternating rounds over one long queue, whose files the system forgets before each of them."""
     with harness.part_directory(directory) as place, verify_side.one_queue(place, log_size) as tier:
         os.sync()  # Pages that wait to be written are not forgotten.
         job = SparkVerifying(spark, tier, (place / "tier").as_uri())

@@ -106,7 +106,7 @@ class Uploads:
         return self.run(lambda _driver: None)
 
     def run(self, watch: Callable[[CountingDriver], None]) -> Round:
-        """The same, with somebody who is shown the driver before it begins."""
+        """The same, with an observer that gets the driver before it begins."""
         shutil.rmtree(self._directory, ignore_errors=True)
         driver = CountingDriver(open_driver(self._tier.as_uri()))
         with open_tiered(self._directory, self._tier, driver) as store:
@@ -262,7 +262,7 @@ class Putting:
 
 
 def _run_delay_s() -> float:
-    """How long this thread has waited for a core so far; 0 where nobody knows."""
+    """How long this thread has waited for a core so far; 0 where it is unknown."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except OSError:  # Not Linux.

@@ -93,7 +93,7 @@ def rows_of_log(size: int, varied: bool) -> Iterator[Row]:
     """The messages that fill one log file of `size` bytes but for its blank record.
 
     `varied` bodies have 136 to 264 bytes in an order without period, as real ones: a walk over records that are all
-    alike flatters whoever walks, because the processor learns the way.
+    alike flatters a walk, because the processor learns the way.
     """
     source = random.Random(7)
     lengths = [source.randint(*VARIED_BODY_BYTES) if varied else BODY_BYTES for _ in range(POOL_COUNT)]

@@ -58,7 +58,7 @@ def prove(
 ) -> None:
     """Try to break what TierMQ promises: simulated lives, power cuts, kills, bad disks, bad networks, hostile input.
 
-    Rounds of all parts take turns; each is told by its seed. What was done is written down after every round, so that a
+    Rounds of all parts take turns; each follows from its seed. What was done is written after every round, so that a
     campaign goes on with --resume. A long campaign takes hours: --minutes ends one early, and what it has done counts.
 
     Exit code: 0 when every promise held, 1 when one did not, 2 for wrong arguments.

@@ -1,6 +1,6 @@
-"""What a part of the campaign is: rounds that are told by their seed, what each counted, and what it found.
+"""What a part of the campaign is: rounds that follow from their seed, what each counted, and what it found.
 
-A round is wholly told by its seed (and by the machine, where real processes are killed): a finding names the command
+A round follows from its seed (and by the machine, where real processes are killed): a finding names the command
 that repeats it. Parts that need something of the machine say what is missing instead of passing.
 """
 
@@ -51,7 +51,7 @@ class Part(Protocol):
 
     @property
     def rounds(self) -> int:
-        """How many rounds a campaign does unless it is told otherwise."""
+        """How many rounds a campaign does by default."""
         ...
 
     def missing(self) -> str:

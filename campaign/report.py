@@ -183,7 +183,7 @@ def _broken(part: Mapping[str, Any]) -> int:
 
 
 def _counted(reported: Mapping[str, Any]) -> list[str]:
-    """Everything that the parts counted, for whoever wants to know what a row stands for."""
+    """Everything that the parts counted, for readers who want to know what a row stands for."""
     lines = ["## Counted", ""]
     for part in reported["parts"]:
         counted = [f"{amount:,} {name.replace('_', ' ')}" for name, amount in part["counts"].items() if amount]

@@ -25,7 +25,7 @@ def scripted(side: str, seconds: float, log: list[str] | None = None, messages: 
 
 
 def fake_work(name: str, log: list[str] | None = None, ours: float = 0.5, theirs: float = 1.0, **more: object) -> Work:
-    """TierMQ twice as fast as RocketMQ, the limit ten times as fast as TierMQ, unless told otherwise."""
+    """TierMQ twice as fast as RocketMQ, the limit ten times as fast as TierMQ, by default."""
 
     def opener(place: Place, stack: ExitStack) -> Sides:
         (place.directory / "file").write_bytes(bytes(4096 * place.scale))

@@ -37,7 +37,7 @@ def test_without_a_working_compiler_the_package_is_built_in_pure_python(tmp_path
     names = names_in_wheel(tmp_path, CC="/bin/false")
     assert "tiermq/kernel/pure.py" in names
     assert "tiermq/py.typed" in names
-    assert "pyspark_tiermq.py" in names  # By which Spark knows the format without being told.
+    assert "pyspark_tiermq.py" in names  # By which Spark knows the format by itself.
     assert "tiermq/spark/log4j2.properties" in names
     assert "tiermq/spark/PruneMessages.java" in names
     assert not [name for name in names if name.endswith(".so")]

@@ -1,4 +1,4 @@
-"""Clocks: the machine's one moves by itself, the manual one only when told."""
+"""Clocks: the machine's one moves by itself, the manual one only when it is moved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_manual_clock_stands_still_until_it_is_moved(manual_clock: ManualClock
     assert manual_clock.now_ms() == 7
 
 
-def test_the_system_clock_counts_milliseconds_since_1970_and_waits_by_seconds_that_nobody_sets() -> None:
+def test_the_system_clock_counts_milliseconds_since_1970_and_waits_by_seconds_that_cannot_be_set() -> None:
     clock = SystemClock()
     before, wall_ms, after = time.time_ns() // 10**6, clock.now_ms(), time.time_ns() // 10**6
     assert before <= wall_ms <= after

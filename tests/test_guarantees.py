@@ -55,7 +55,7 @@ def test_each_test_that_a_promise_names_exists(path: str, name: str) -> None:
 
 
 def test_every_test_of_the_crash_lane_stands_behind_a_promise() -> None:
-    """A crash test whose promise nobody wrote down is a promise that nobody knows of."""
+    """A crash test whose promise is not written down is a promise without a reader."""
     named = {path for path, _ in NAMED}
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "crash").glob("test_*.py")}
     assert files <= named

@@ -11,7 +11,7 @@ from tiermq.service import Service
 
 
 class Counting(Service):
-    """Counts its rounds, fails in the ones it is told to, and tells a waiting test."""
+    """Counts its rounds, fails in the ones it is asked to, and notifies a waiting test."""
 
     def __init__(self, fails_in: tuple[int, ...] = (), rest_s: float = 3600.0, finish_fails: bool = False) -> None:
         super().__init__("counting")

@@ -28,7 +28,7 @@ class Counted(Service):
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """In which threads somebody stood still."""
+    """Which threads stood still."""
     found: list[str] = []
     monkeypatch.setattr(stalls, "sleep", lambda _s: found.append(threading.current_thread().name))
     return found

@@ -38,7 +38,7 @@ from tiermq.remoting.frame import decode_frame, encode_frame
 
 HOST = "127.0.0.1"
 RETRY_S = 0.003
-"""Between two tries at a port where nobody listens yet."""
+"""Between two tries at a port where no process listens yet."""
 ANSWER_S = 10.0
 """A broker that has accepted a connection answers within this, or the message is sent again."""
 SETTLED_S = 3.0
@@ -84,7 +84,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def forget_peak(pid: int) -> None:
-    """Count the peak anew from now on."""
+    """Count the peak from now on."""
     for each in process_tree.tree(pid):
         (process_tree.PROC / str(each.pid) / "clear_refs").write_text("5")
 
@@ -105,7 +105,7 @@ def settled(pid: int, pause: Callable[[], None] = lambda: time.sleep(SETTLED_S))
 
 
 def ask(address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
-    """One request over a connection of its own, without threads. Raises OSError when nobody listens or answers."""
+    """One request over a connection of its own, without threads. Raises OSError without a listener or an answer."""
     with socket.create_connection(address, timeout=ANSWER_S) as peer:
         peer.sendall(encode_frame(command))
         with peer.makefile("rb") as stream:

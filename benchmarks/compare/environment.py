@@ -63,7 +63,7 @@ def is_busy(look_s: float = 1.0) -> bool:
 
 
 def java_version() -> str:
-    """The first line that the `java` of the path tells about itself."""
+    """The first line that the `java` of the path prints about its version."""
     try:
         reported = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
     except FileNotFoundError:

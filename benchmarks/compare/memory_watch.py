@@ -47,7 +47,7 @@ def held(pids: list[int]) -> Held:
 
 
 class MemoryWatch:
-    """Peaks per side and per round. `pids` is looked at anew every time: a side may start another process each round.
+    """Peaks per side and per round. `pids` is read again every time: a side may start another process each round.
 
     The lock guards the peaks and the lists of processes; the thread samples, the runner reads.
     """
@@ -98,7 +98,7 @@ class MemoryWatch:
             self.sample()
 
     def settled(self, most_seconds: float = 3.0) -> dict[str, Memory]:
-        """Peaks, and what stays when nobody works: the first value that four looks in a row agree on within 1 %."""
+        """Peaks, and what stays without work: the first value that four looks in a row agree on within 1 %."""
         deadline = time.monotonic() + most_seconds
         recent = [self._now()]
         while time.monotonic() < deadline and not _is_calm(recent):

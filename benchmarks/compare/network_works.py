@@ -179,7 +179,7 @@ def answered_bytes(port: int, frame: bytes) -> int:
 
 
 def stored_bytes(port: int, request: RemotingCommand) -> int:
-    """The length of the record that the broker at `port` makes of this send. Nobody else may send meanwhile."""
+    """The length of the record that the broker at `port` makes of this send. No other client may send meanwhile."""
     first, second = (ask((HOST, port), request).ext["msgId"][-PLACE_CHARACTERS:] for _ in range(2))
     return int(second, 16) - int(first, 16)
 

@@ -1,7 +1,7 @@
 """Where works keep their files: fresh directories that are removed afterwards, also those of a run that was killed.
 
 A directory is called `tiermq-compare-PID-…`; one whose process is gone is removed by the next run, because files
-left in a memory file system are memory that nobody can use.
+left in a memory file system are memory that cannot be used.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def all_works() -> list[Work]:
 def choose(works: Sequence[Work], names: Sequence[str]) -> list[Work]:
     """Works that are called so (`put_16_*` takes many) or whose group is, in the plan's order; all when none are named.
 
-    Raises UnknownWork for a name that is nobody's.
+    Raises UnknownWork for an unknown name.
     """
     for name in names:
         if not any(_is_called(work, name) for work in works):

@@ -4,7 +4,7 @@ One session serves all sides in turns, so they have the same settings and the sa
 `tiermq.spark.get_spark`, on all cores.
 
     kind=tiermq    format("tiermq") over the broker's tier and its store directory: hot and cold as one table
-    kind=rocketmq  the JSON lines that a consumer has written, with the schema told, so that nothing is inferred
+    kind=rocketmq  the JSON lines that a consumer has written, with the schema given, so that nothing is inferred
     kind=limit     the same number of bodies of the same size in Parquet files, uncompressed, which lie there already
 """
 
@@ -47,7 +47,7 @@ class Queries:
         return {"spark": self._spark.version, "master": self._spark.sparkContext.master}
 
     def reset(self, parameters: dict[str, str]) -> None:
-        """Nothing is left of a round: every query plans anew."""
+        """Nothing is left of a round: every query plans again."""
 
     def run(self, parameters: dict[str, str]) -> tuple[int, int]:
         """Ask until every message is there. Raises SystemExit when there is more than that, or never will be."""

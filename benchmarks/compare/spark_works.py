@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One side: its broker, what follows the producer in the background, and what Spark is told to read."""
+    """One side: its broker, what follows the producer in the background, and what Spark reads."""
 
     broker: Loaded
     spark: Peer

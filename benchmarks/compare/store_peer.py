@@ -176,7 +176,7 @@ class StoreDispatch:
     def reset(self, _parameters: dict[str, str]) -> None:
         store = self._store
         store.delete_topics(workload.TOPICS)
-        dispatch = store._parts.dispatch  # Only a recovery begins anew; no public name does.
+        dispatch = store._parts.dispatch  # Only a recovery begins again; no public name does.
         dispatch.destroy_index()
         dispatch.offset = 0
         gc.collect()

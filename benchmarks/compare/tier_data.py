@@ -78,7 +78,7 @@ class Amount:
         return max(1, self.messages // ITEMS_PER_SLOT)
 
     def parameters(self, store: Path, tier: Path) -> dict[str, object]:
-        """What both sides are told to prepare."""
+        """What both sides prepare."""
         return {
             "store": store,
             "tier": tier,

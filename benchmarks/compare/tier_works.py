@@ -67,7 +67,7 @@ LimitOf = Callable[[Path, Amount, ExitStack], Side]
 
 
 def _asked(peer: Peer, job: dict[str, object]) -> Side:
-    """Rounds of one job, each with a seed of its own: nobody is to remember what the round before asked for."""
+    """Rounds of one job, each with a seed of its own: no cache is to have what the round before asked for."""
     seeds = itertools.count(1)
     return lambda: peer.run(**job, seed=next(seeds))
 

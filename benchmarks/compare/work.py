@@ -1,7 +1,7 @@
 """What is compared: a work with two sides and, where there is one, the machine's own limit.
 
 A work opens its sides at its own size, or for its growth at 1, 4 or 16 times a part of it, each in a process of its
-own, so that their memory can be told apart; the runner lets them take turns. Ratios are TierMQ : RocketMQ
+own, so that their memory can be distinguished; the runner lets them take turns. Ratios are TierMQ : RocketMQ
 and TierMQ : limit.
 """
 

@@ -1,6 +1,6 @@
 """Disk trouble: damage in every kind of file, files that vanish, no room, errors, file systems that go read-only.
 
-damage      bits, sectors and whole files that go bad; rounds over grounds: detected, told, mended, never served
+damage      bits, sectors and whole files that go bad; rounds over grounds: detected, reported, repaired, never served
 ground      what a ground is: files by kind, what they hold, and what can be read of them after damage
 stores      the ground of a local store
 tiers       the ground of a store with a tier, local files and the tier's

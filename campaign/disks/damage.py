@@ -64,7 +64,7 @@ def _overwrite(path: Path, data: bytes | bytearray) -> None:
 
 
 class _Listener(logging.Handler):
-    """Keeps errors that are logged: an operator is told by them, too."""
+    """Keeps errors that are logged: an operator reads them, too."""
 
     def __init__(self, reported: list[str]) -> None:
         super().__init__(logging.ERROR)
@@ -76,7 +76,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """The errors that are logged meanwhile; nobody else gets them, as damage is logged at length."""
+    """The errors that are logged meanwhile; no other handler gets them, as damage is logged at length."""
     logger, reported = logging.getLogger("tiermq"), list[str]()
     listener, propagates = _Listener(reported), logger.propagate
     logger.addHandler(listener)
@@ -154,7 +154,7 @@ class DamagePart:
             outcome.findings += [
                 Finding(*finding, seed, (step,)) for finding in judged(verdict, kind in ground.repaired)
             ]
-            outcome.counts["told" if verdict.reported else "harmless"] += 1
+            outcome.counts["reported" if verdict.reported else "harmless"] += 1
             outcome.counts["served_damaged"] += len(verdict.wrong)
             outcome.counts["lost_untold"] += 0 if verdict.reported else len(verdict.lost)
         shutil.rmtree(damaged)
@@ -166,8 +166,8 @@ def judged(verdict: Verdict, is_repaired: bool) -> list[tuple[str, str]]:
     if verdict.wrong:
         found.append(("Damage is never served as a message.", f"{len(verdict.wrong)}: {verdict.wrong[0]}"))
     if verdict.lost and not verdict.reported:
-        found.append(("Damage that costs something is told.", f"{len(verdict.lost)} lost: {verdict.lost[:3]}"))
+        found.append(("Damage that costs something is reported.", f"{len(verdict.lost)} lost: {verdict.lost[:3]}"))
     if verdict.lost and is_repaired:
-        text = f"{len(verdict.lost)} lost: {verdict.lost[:3]}; told: {verdict.reported[:1]}"
-        found.append(("What is known from elsewhere is mended.", text))
+        text = f"{len(verdict.lost)} lost: {verdict.lost[:3]}; reported: {verdict.reported[:1]}"
+        found.append(("What is known from elsewhere is repaired.", text))
     return found

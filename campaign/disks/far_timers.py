@@ -1,8 +1,8 @@
 """The ground of tiered timers: objects of a tier that nothing else has a copy of, and what a broker remembers of them.
 
 Timers that are a day to weeks away, flushed in small objects, some of them merged. Damage may cost those of one object,
-and then it is told; it is never given out as a timer, and never holds the others up. A lease that cannot be read is
-taken over by the broker itself; no damage makes it look like a newer TierMQ's, which nobody would touch.
+and then it is reported; it is never given out as a timer, and never holds the others up. A lease that cannot be read is
+taken over by the broker itself; no damage makes it look like a newer TierMQ's, which no broker would touch.
 """
 
 from __future__ import annotations

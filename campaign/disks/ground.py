@@ -25,11 +25,11 @@ class Verdict:
     lost: list[str] = field(default_factory=list)
     """Put, and not to be had."""
     reported: list[str] = field(default_factory=list)
-    """Errors and problems that somebody was told of."""
+    """Errors and problems that were reported."""
 
     @contextmanager
     def telling(self, what: str) -> Iterator[None]:
-        """An error of ours, or of the operating system, is told; anything else is a finding of the runner."""
+        """An error of ours, or of the operating system, is reported; anything else is a finding of the runner."""
         try:
             yield
         except (TierMQError, OSError) as error:
@@ -38,7 +38,7 @@ class Verdict:
     def compare(self, expected: Mapping[Any, Any], found: Mapping[Any, Any]) -> None:
         for place, value in found.items():
             if place not in expected:
-                self.wrong.append(f"{place}: nobody put {value!r}"[:500])
+                self.wrong.append(f"{place}: never put: {value!r}"[:500])
             elif expected[place] != value:
                 self.wrong.append(f"{place}: expected {expected[place]!r}, found {value!r}"[:900])
         self.lost += [str(place) for place in expected if place not in found]
@@ -92,7 +92,7 @@ def identity(message: StoredMessage) -> tuple[Any, ...]:
 def read_queue(
     store: Any, topic: str, queue_id: int, verdict: Verdict, identity: Callable[[StoredMessage], Any] = identity
 ) -> dict[Place, Any]:
-    """What a consumer gets of a queue; one that meets damage is told, and goes on behind it."""
+    """What a consumer gets of a queue; one that meets damage gets an error, and goes on behind it."""
     found: dict[Place, Any] = {}
     offset = max(0, store.min_offset(topic, queue_id))
     while offset < store.max_offset(topic, queue_id):

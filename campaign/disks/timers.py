@@ -81,7 +81,7 @@ class TimerGround:
             found = world.delivered()
             world.end(killed=False)
             known = expected.came | expected.waiting
-            verdict.wrong += [f"came, and nobody sent it: {body!r}" for body in found if body not in known]
+            verdict.wrong += [f"came, and was never sent: {body!r}" for body in found if body not in known]
             verdict.wrong += [f"came early: {body!r}" for body, is_early in found.items() if is_early]
             verdict.lost += [f"never came: {body!r}" for body in sorted(expected.waiting) if body not in found]
             if world.timers.counts.skipped:

@@ -2,7 +2,7 @@
 
 Producers keep at a message until it is acknowledged. Trouble comes after some acknowledgements, and lasts until some
 sends were refused, or the broker has ended. Then it is over: there is room again, calls work, the file system was
-checked and mounted anew; the broker is killed and started where its promise asks for that. In the end everything
+checked and mounted again; the broker is killed and started where its promise asks for that. In the end everything
 acknowledged is there, once, at its place, and consumers could read it.
 """
 

@@ -1,4 +1,4 @@
-"""SteadyLoad: RocketMQ's own producer on all brokers of a fleet (`interop/java/SteadyLoad.java`), and what it was told.
+"""SteadyLoad: RocketMQ's own producer on all brokers of a fleet (`interop/java/SteadyLoad.java`), and its answers.
 
     load.start("topic", "name", brokers, queues=2)
     load.wait(100)                  until so many more messages were acknowledged

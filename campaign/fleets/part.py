@@ -1,6 +1,6 @@
 """A fleet into a bucket, while processes are killed: `python3 dev.py prove --part fleet`.
 
-    begin a load ─► kill somebody by chance, one to three times ─► end the load ─► wait until the tier has it ─► check
+    begin a load ─► kill a process by chance, one to three times ─► end the load ─► wait until the tier has it ─► check
 
 The servers live from the first round to the end of the campaign, and histories grow over all rounds; each round has its
 own load. By chance a round ends with RocketMQ's own retention: from then on the tier alone has what it checks. Every

@@ -31,10 +31,10 @@ accessKey = "root"
 secretKey = "the secret of root"
 admin = true
 [[accounts]]
-accessKey = "nobody"
-secretKey = "the secret of nobody"
+accessKey = "unknown"
+secretKey = "the secret of unknown"
 """
-ROOT, ABSENT = Credentials("root", "the secret of root"), Credentials("nobody", "the secret of nobody")
+ROOT, ABSENT = Credentials("root", "the secret of root"), Credentials("unknown", "the secret of unknown")
 FIELDS = {
     **dict.fromkeys(("topic", "b", "consumerGroup", "group", "producerGroup", "groupName", "a"), "guarded"),
     "queueId": "0", "queueOffset": "0", "commitOffset": "9", "offset": "0", "readQueueNums": "1", "writeQueueNums": "1",
@@ -49,7 +49,7 @@ BODIES = {
     int(RequestCode.QUERY_ASSIGNMENT): b'{"consumerGroup":"guarded","clientId":"c","topic":"guarded"}',
     int(RequestCode.BATCH_ACK_MESSAGE): b'{"acks":[{"c":"guarded","t":"guarded"}]}',
 }
-PROMISE = "whoever has no right is refused, hears nothing in the clear, and changes nothing"
+PROMISE = "an account without a right is refused, hears nothing in the clear, and changes nothing"
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Attack:
         elif kind == "body":
             command.body = bytes(command.body) + b" "
         elif kind == "key":
-            command.ext[ACCESS_KEY] = "nobody"
+            command.ext[ACCESS_KEY] = "unknown"
         elif kind == "bits":
             signature = bytearray(command.ext[SIGNATURE].encode())
             signature[self._chance.randrange(len(signature))] ^= 1 << self._chance.randrange(7)
@@ -156,7 +156,7 @@ class _Attack:
         return command
 
     def powerless(self) -> list[str]:
-        """Signed rightly by somebody who may do nothing."""
+        """Signed rightly by an account that may do nothing."""
         wrong = []
         with self._peer(ABSENT) as client:
             for code in self._codes:
@@ -179,7 +179,7 @@ class _Attack:
 
 
 def _begin_transaction(broker: Broker) -> None:
-    """Half a message at the beginning of the log: whoever ends, views or gives back what is there reaches it."""
+    """Half a message at the beginning of the log: ending, viewing or giving back what is there reaches it."""
     with BlockingClient(
         "127.0.0.1", broker.port, tls=trusting_client_context(), credentials=ROOT, timeout_s=60.0
     ) as client:

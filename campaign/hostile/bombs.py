@@ -1,4 +1,4 @@
-"""Small bodies that claim to be huge: whoever unpacks them stops at its bound, in memory too.
+"""Small bodies that claim to be huge: unpacking stops at its bound, in memory too.
 
 Each bomb is unpacked in a process of its own, whose address space is limited: a bound that does not hold ends it.
 """

@@ -36,7 +36,7 @@ class FloodsPart:
     title: str = "huge frames announced, slow peers, readers that do not read, floods of subscriptions and held pulls"
 
     def missing(self) -> str:
-        return "" if Path("/proc/self/statm").exists() else "a /proc that tells a process's memory"
+        return "" if Path("/proc/self/statm").exists() else "a /proc that has a process's memory"
 
     def round(self, seed: int, scratch: Path) -> Outcome:
         outcome = Outcome()
@@ -135,7 +135,7 @@ def _subscriptions(port: int, count: int, chance: random.Random, peers: contextl
 
 
 def _held(port: int, count: int, chance: random.Random, peers: contextlib.ExitStack) -> None:
-    """Pulls that wait for messages which nobody sends."""
+    """Pulls that wait for messages that never come."""
     del chance
     fields = {
         "consumerGroup": "held", "topic": "Bystander", "queueId": "1", "queueOffset": "0", "maxMsgNums": "32",

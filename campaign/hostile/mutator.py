@@ -1,6 +1,6 @@
 """New inputs from old ones: flipped bits, cuts, splices, lies in length fields, words of the format, long repetitions.
 
-Everything is decided by the chance that is passed in, so an input is told by its seed and the corpus it came from.
+Everything is decided by the chance that is passed in, so an input follows from its seed and the corpus it came from.
 """
 
 from __future__ import annotations

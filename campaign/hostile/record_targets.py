@@ -120,7 +120,7 @@ def _batches() -> list[bytes]:
 
 
 def _try_compressed(data: bytes) -> str:
-    """The first byte says which stream the rest is told to be."""
+    """The first byte says which stream the rest claims to be."""
     flag = SYS_FLAGS.get(data[0] % 4, 0x1 | 0x7 << 8) if data else 0
     found, said = documented(lambda: decompress(data[1:], flag, max_bytes=DECOMPRESSED_MAX), CorruptRecord)
     if found is not None and len(found) > DECOMPRESSED_MAX:

@@ -116,4 +116,4 @@ def _ask(broker: Broker, command: RemotingCommand, seen: set[tuple[int, int]]) -
     seen.add((code, int(answer.code)))
     if server.handler_errors != before:
         return f"a mistake of the handler ({answer.remark})"
-    return "" if int(answer.code) in KNOWN else f"answered with {int(answer.code)}, which nobody knows"
+    return "" if int(answer.code) in KNOWN else f"answered with {int(answer.code)}, which is unknown"

@@ -159,7 +159,7 @@ def body_seeds() -> list[bytes]:
 
 
 def _registrations() -> list[bytes]:
-    """The first byte says how it is told to be packed."""
+    """The first byte says how it claims to be packed."""
     topics = [TopicConfig("orders", 4, 4), TopicConfig("more", 1, 1, attributes={"+message.type": "DELAY"})]
     plain = encode_register_body(topics, DataVersion(1, 1))
     line = b"orders 4 4 6 SINGLE_TAG"

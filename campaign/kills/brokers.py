@@ -1,7 +1,7 @@
 """Brokers that are killed: `tiermq serve`, alone or with a tier in SeaweedFS, which is killed as well.
 
 Producers keep at a message until it is acknowledged, consumers keep their places while they live (`broker.soaking` of
-the tests). Whoever is killed is started again, at once or a few acknowledgements later. At the end everything
+the tests). A killed broker is started again, at once or a few acknowledgements later. At the end everything
 acknowledged was read, once, in order, at its place; with a tier, `tier verify` is clean, and a broker whose disk is
 lost reads all of it from the tier alone.
 """

@@ -1,6 +1,6 @@
 """An offload on Spark whose driver, JVM, executors, workers and object store are killed while it runs.
 
-    fill the store ─► start an offload ─► kill somebody by chance ─► wait how it ends ─► … ─► one that nobody disturbs
+    fill the store ─► start an offload ─► kill a process by chance ─► wait how it ends ─► … ─► one that is not disturbed
 
 Executors are processes of their own (local-cluster). An attempt may fail or die; what is in the tier after the last one
 must be, byte for byte, what the store's own dispatcher makes of the same store.
@@ -106,7 +106,7 @@ class _Round:
         return driver.call("offload", place=self.world.place(), tier=self.world.tier)
 
     def _disturbed(self, driver: DriverProcess, server: SeaweedFS, attempt: Attempt) -> bool:
-        """One attempt; whether somebody was killed before it ended."""
+        """One attempt; whether a process was killed before it ended."""
         driver.start()
         driver.send("offload", place=self.world.place(), tier=self.world.tier)
         victim = self._found(driver, attempt.victim)
@@ -123,7 +123,7 @@ class _Round:
         with suppress(DriverDied, AssertionError):  # It may fail, in whatever words; what it left is looked at later.
             driver.answer()
         if attempt.victim == "jvm":
-            driver.kill()  # A session whose JVM is gone serves nobody; the next attempt has one of its own.
+            driver.kill()  # A session whose JVM is gone serves no task; the next attempt has one of its own.
         return killed
 
     def _found(self, driver: DriverProcess, kind: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The processes that descend from one of ours, by what they are. Nobody else's are ever looked for, or killed."""
+"""The processes that descend from one of ours, by what they are. No others are ever looked for, or killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks that fail, between real processes and real servers, by schedules that a seed tells.
+"""Networks that fail, between real processes and real servers, by schedules that follow from a seed.
 
 proxy       our own TCP proxy: delays, throttles, holds, cuts in the middle of a frame, truncates, refuses
 faults      what can be done to a network, and schedules of it; the shortest schedule that still fails

@@ -23,7 +23,7 @@ class Fault(enum.Enum):
     RESET = "links are reset"
     CUT = "links are reset in the middle of a frame"
     TRUNCATE = "links end in the middle of a frame"
-    HALF_CLOSE = "the server is told that nothing more comes"
+    HALF_CLOSE = "the server is notified that nothing more comes"
 
 
 @dataclass(frozen=True, slots=True)

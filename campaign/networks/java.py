@@ -1,8 +1,8 @@
 """RocketMQ's own Java client and a broker, over a network that fails between them.
 
-The broker tells clients an address of the proxy's, so that everything but the name server goes through it. What the
+The broker gives clients an address of the proxy's, so that everything but the name server goes through it. What the
 client was acknowledged is stored; a consumer that lives through it all gets every stored message; when the network has
-healed, the client goes on without being told.
+healed, the client goes on without a notification.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _live(steps: list[Step], client: JavaClient, served: Serving, proxy: Proxy, 
             if message is not None:
                 missing.discard((message["queue"], message["offset"]))
                 deliveries += 1
-        raise _Enough  # A consumer that was told to wait for more does not end by itself.
+        raise _Enough  # A consumer that waits for more does not end by itself.
     outcome.counts["deliveries"] += deliveries
     outcome.counts["sends_that_failed"] += failed
     count_links(proxy, outcome)

@@ -94,13 +94,13 @@ def _live(
 
 
 def _turns(registration: BrokerRegistration) -> int:
-    """How often the name server behind the failing network was told something, or could not be."""
+    """How often the name server behind the failing network was notified, or could not be."""
     far = registration.status()[0]
     return far.accepted_count + far.failed_count
 
 
 def _until(server: NameServer, topic: str, *, registered: bool) -> None:
-    """Ask until the answer is so. Whoever never gets it is ended by who runs this."""
+    """Ask until the answer is so. A caller that never gets it is ended by its runner."""
     with BlockingClient("127.0.0.1", server.port, timeout_s=60.0) as client:
         while True:
             answer = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic}))

@@ -109,7 +109,7 @@ def _suffer(step: Step, process: subprocess.Popen[bytes], proxy: Proxy, outcome:
 
 
 def is_met(fault: Fault, since: Counter[str]) -> bool:
-    """By what a proxy counted since then. Whoever gave up waiting for an answer comes again by another link."""
+    """By what a proxy counted since then. A client that gave up waiting for an answer comes again by another link."""
     if fault is Fault.REFUSE:
         return since["refused"] > 0
     if fault in HOLDING:

@@ -98,4 +98,4 @@ def ending_its_threads(wrong: list[str]) -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = [thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()]
-    wrong += [f"threads that nobody ended: {left}"] if left else []
+    wrong += [f"threads that were not ended: {left}"] if left else []

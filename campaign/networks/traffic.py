@@ -1,8 +1,8 @@
 """Producers and consumers that live with any network, and remember what they were promised.
 
 A producer keeps at a message until it is acknowledged; what it sent more than once may be stored more than once. A
-consumer goes through its queue from the start and must see every offset once, in order. Nobody waits by time: each
-request ends by its answer, its end or its own timeout, and whoever watches waits for what has happened since.
+consumer goes through its queue from the start and must see every offset once, in order. No client waits by time: each
+request ends by its answer, its end or its own timeout, and the observer waits for what has happened since.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ledger:
     acknowledged: dict[bytes, Place] = field(default_factory=dict)
     attempts: Counter[bytes] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
-    """By who: acknowledgements and errors of each, whatever tells that it did not stop."""
+    """By who: acknowledgements and errors of each, whatever shows that it did not stop."""
     seen: dict[Place, bytes] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -136,7 +136,7 @@ def _send(traveller: Traveller, body: bytes, queue: int, ledger: Ledger) -> Plac
 
 
 def consume(traveller: Traveller, queue: int, ledger: Ledger, end_of: Callable[[int], int | None]) -> None:
-    """Until the end of the queue, once `end_of` tells where that is."""
+    """Until the end of the queue, once `end_of` returns it."""
     offset = 0
     while (end := end_of(queue)) is None or offset < end:
         answer = traveller.ask(pull_command(queue, offset), TIMEOUT_S + HOLD_MS / 1000)
@@ -166,7 +166,7 @@ def pull_command(queue: int, offset: int) -> RemotingCommand:
 def judge(ledger: Ledger, stored: dict[Place, bytes], ends: dict[int, int]) -> list[str]:
     """What does not fit between what was promised, what was seen and what is stored.
 
-    Consumers went up to `ends`: a send that nobody waited for any more may arrive later.
+    Consumers went up to `ends`: a send whose client gave up may arrive later.
     """
     wrong = list(ledger.problems)
     for body, place in ledger.acknowledged.items():

@@ -2,7 +2,7 @@
 
 What is in the page cache of the mounted file system and was not synced is not in its image, and so not in a copy. A
 copy takes a while; it counts only if the file system wrote nothing to its image meanwhile (`/sys/block/loopN/stat`),
-so that it is the disk of one moment. Whoever loads the file system is stopped for that.
+so that it is the disk of one moment. The load on the file system is stopped for that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IMAGE_BYTES = 192 << 20
 TOOLS = ("mkfs.ext4", "mount", "umount", "losetup")
 OPTIONS = ("", "noauto_da_alloc", "data=writeback,noauto_da_alloc", "data=journal", "commit=1", "nodelalloc")
 """How ext4 may be mounted. `noauto_da_alloc` takes away its guess that a renamed file is to be synced first."""
-FSCK_MENDED = 1
+FSCK_REPAIRED = 1
 _POLL_S = 0.002
 _WRITES = (4, 6, 11, 13, 15)  # Of a block device's statistics: writes, discards, flushes.
 _IN_FLIGHT = 8
@@ -85,7 +85,7 @@ class Machine:
                 return
 
     def boot_from(self, image: Path) -> None:
-        """The power is back: go on with that image; the old one is gone. Nobody may use the file system now."""
+        """The power is back: go on with that image; the old one is gone. The file system must not be in use."""
         self._umount()
         self.image.unlink()
         self.boots += 1
@@ -112,14 +112,14 @@ class Machine:
             image.unlink()
 
     def remount_broken(self) -> None:
-        """The file system finds an error and goes read-only under whoever uses it."""
+        """The file system finds an error and goes read-only under its users."""
         run("mount", "-o", "remount,abort", self.root)
 
     def repaired(self) -> None:
-        """Check the file system, and mount it anew. Nobody may use it now."""
+        """Check the file system, and mount it again. It must not be in use."""
         self._umount()
         done = subprocess.run(["e2fsck", "-fy", str(self.image)], capture_output=True, text=True, check=False)
-        if done.returncode > FSCK_MENDED:
+        if done.returncode > FSCK_REPAIRED:
             raise RuntimeError(f"e2fsck: {done.stdout[-500:]}")
         self._mount()
 

@@ -261,7 +261,7 @@ class TierRole(Role):
 
 
 def end_lease(tier: str) -> None:
-    """Its holder is dead, and the copy of its disk is mounted elsewhere: to the lease that is somebody else."""
+    """Its holder is dead, and the copy of its disk is mounted elsewhere: to the lease that is another holder."""
     lease = BrokerLease(open_driver(tier), "DefaultCluster", "broker-a", "the one who looks into the copy")
     lease.acquire(force=True)
     lease.release()
@@ -292,7 +292,7 @@ class TimerRole(Role):
         early = [number for number, out_ms, left_ms in delivered if left_ms < out_ms + TIMERS.precision_ms]
         assert not early, f"{len(early)} were delivered early, such as {early[:3]}"
         unknown = {number for number, _, _ in delivered} - self.sent
-        assert not unknown, f"delivered, and nobody sent them: {sorted(unknown)[:3]}"
+        assert not unknown, f"delivered, and never sent: {sorted(unknown)[:3]}"
         return len(delivered)
 
 

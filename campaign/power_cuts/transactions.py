@@ -82,5 +82,5 @@ def _judged(victim: Broker, found: list[int]) -> list[tuple[str, str]]:
         reported.append(("A commit that was acknowledged is delivered.", f"{len(lost)} were not: {sorted(lost)[:5]}"))
     if wrong := [number for number in found if decision(number) == ROLLBACK]:
         reported.append(("What was rolled back never appears.", f"it did: {wrong[:5]}"))
-    reported += [("Nobody is asked about what was rolled back.", problem) for problem in victim.problems]
+    reported += [("No producer is asked about what was rolled back.", problem) for problem in victim.problems]
     return reported

@@ -37,7 +37,7 @@ CALLS = frozenset(
 
 
 class Weather:
-    """A fault plan (`servers.faulty_driver.FaultPlan`) whose chance begins anew with every step."""
+    """A fault plan (`servers.faulty_driver.FaultPlan`) whose chance begins again with every step."""
 
     def __init__(self) -> None:
         self.name = "calm"

@@ -374,7 +374,7 @@ class World:
         return "restored"
 
     def disk_error(self, step: Step) -> str:
-        """A call to the disk fails; the operator looks, and starts the store anew."""
+        """A call to the disk fails; the operator looks, and starts the store again."""
         assert step.inner is not None
         left = [step.values[0]]
 
@@ -472,7 +472,7 @@ def _message(sent: Sent) -> Message:
 
 @contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """The thread that ends a store's work dies with the others; nobody needs to read about it."""
+    """The thread that ends a store's work dies with the others; its log is not needed."""
     before = threading.excepthook
 
     def hook(reported: threading.ExceptHookArgs) -> None:

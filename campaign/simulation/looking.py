@@ -1,7 +1,7 @@
 """Looking: what readers get of a store, compared with what the model says they should.
 
 A tier that does not answer is an error and never "no message": where the weather may be to blame, `Unanswered` is
-raised, and whoever looked goes on without an answer. A wrong answer is never excused.
+raised, and the reader goes on without an answer. A wrong answer is never excused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Look:
         strange = {(topic, queue_id) for topic, ids in store.topics().items() for queue_id in ids}
         strange -= self._model.queues.keys()
         if strange:
-            broken("no queue is there that nobody put to", str(sorted(strange)))
+            broken("no queue is there that got no message", str(sorted(strange)))
 
     def _note_tier(self, queue: QueueModel) -> None:
         """What the tier says that it has, it is held to."""

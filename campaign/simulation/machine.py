@@ -26,7 +26,7 @@ KEEP_ALL = 1.0
 
 
 class Disk:
-    """What is there when nobody runs: files, and the last committed metadata (None: none was ever made)."""
+    """What is there when no process runs: files, and the last committed metadata (None: none was ever made)."""
 
     def __init__(self, access: SimulatedFileAccess, metadata: bytes | None = None) -> None:
         self.access = access
@@ -74,7 +74,7 @@ class SimulatedDatabase(Database):
             self._power.touch("committed", "metadata")
 
     def let_go(self) -> bytes:
-        """The last committed state; whoever had it open is gone."""
+        """The last committed state; the process that had it open is gone."""
         if not self._closed:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
@@ -96,7 +96,7 @@ class SimulatedMetadata(MetadataStore):
 
 
 class _Work(Future[Any]):
-    """Something that was handed to the pool. Whoever asks for its result does it."""
+    """Something that was handed to the pool. The thread that asks for its result does it."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _Work(Future[Any]):
 
 
 class SteppedPool(Executor):
-    """No thread: work waits until somebody wants its result or the simulation lets some of it be done."""
+    """No thread: work waits until its result is wanted or the simulation lets some of it be done."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Work] = deque()

@@ -1,4 +1,4 @@
-"""The model: what should be in a store, told by what it has acknowledged, and what an end of a life may take away.
+"""The model: what should be in a store, by what it has acknowledged, and what an end of a life may take away.
 
 Per queue, a run of messages [low, high). `low` moves only where the tier was allowed to expire; `high` moves back only
 when a life ends, and only over messages that were never promised to last.
@@ -111,7 +111,7 @@ class Model:
         return sent
 
     def refused(self, sent: Sent) -> None:
-        """It was told that nothing was stored. Only the newest of a queue can be."""
+        """It got the answer that nothing was stored. Only the newest of a queue can be."""
         queue = self.queues[sent.queue]
         if queue.sent[-1] is not sent:
             broken("a refused message takes no number", f"{sent} was refused, and later ones of the queue were stored")
@@ -123,7 +123,7 @@ class Model:
                 sent.is_durable = sent.is_acknowledged = True
 
     def acknowledged_are_durable(self) -> None:
-        """For the death of a process: what it was told is in the page cache."""
+        """For the death of a process: what it got in the page cache stays."""
         for queue in self.queues.values():
             for sent in queue.sent:
                 sent.is_durable = sent.is_durable or sent.is_acknowledged

@@ -1,4 +1,4 @@
-"""The part of the campaign: a round is a life, a failing one tells its steps, and a shrunk one the fewest of them."""
+"""The part of the campaign: a round is a life, a failing one prints its steps, and a shrunk one the fewest of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_ERROR = "a life ends without an error"
 
 
 def live(life: Life) -> tuple[Outcome, World | None]:
-    """One life; findings say which promise was broken, or which error nobody expected."""
+    """One life; findings say which promise was broken, or which error was not expected."""
     outcome = Outcome()
     world: World | None = None
     with _quiet():
@@ -62,7 +62,7 @@ def _finding(life: Life, error: Exception) -> Finding:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What stores say of their troubles is what a life is about, and nobody reads it thousands of times."""
+    """What stores say of their troubles is what a life is about, and no one reads it thousands of times."""
     logger = logging.getLogger("tiermq")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -167,7 +167,7 @@ class Elections:
         return outcome
 
     def shrink(self, seed: int, scratch: Path) -> Finding | None:  # noqa: ARG002
-        return None  # A run is told by its seed.
+        return None  # A run follows from its seed.
 
 
 PARTS: list[Part] = [Simulation(), PureSimulation(), Elections()]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class PowerCut(BaseException):
-    """Raised by every call to a world that has no power any more. Nobody handles it."""
+    """Raised by every call to a world that has no power any more. It is not handled."""
 
 
 class Power:

@@ -110,7 +110,7 @@ class Later:
             due_ms = self.waiting.pop(name, None)
         if due_ms is None:
             if name not in self.twice:
-                raise AssertionError(f"{name} came, and nobody waits for it: it came before, or was never sent")
+                raise AssertionError(f"{name} came, and is not waited for: it came before, or was never sent")
         elif stored_ms < due_ms:
             raise AssertionError(f"{name} came {due_ms - stored_ms} ms early")
         self.tally.count("delayed_delivered" if due_ms else "committed_delivered")

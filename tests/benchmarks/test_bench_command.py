@@ -1,4 +1,4 @@
-"""`dev.py bench`: which benchmarks there are, what they are told, how their results are shown."""
+"""`dev.py bench`: which benchmarks there are, what they get, how their results are shown."""
 
 from __future__ import annotations
 

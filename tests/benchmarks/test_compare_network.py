@@ -74,7 +74,7 @@ def test_a_broker_takes_the_requests_that_the_limit_is_made_of(tmp_path: Path) -
         many = answered_bytes(port, encode_frame(send_request(BATCH_TOPIC, batch_body(16, 128), is_batch=True)))
         assert [len(message.body) for message in broker.messages(TOPIC)] == [128]
         assert [len(message.body) for message in broker.messages(BATCH_TOPIC)] == [128] * 16
-        assert many > one + 15 * 32  # It tells sixteen message ids.
+        assert many > one + 15 * 32  # It has sixteen message ids.
         for _ in range(40):
             broker.send(TOPIC, b"y" * 128, queue_id=0)
         pulled = answered_bytes(port, encode_frame(pull_request(TOPIC)))

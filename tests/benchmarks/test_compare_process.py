@@ -1,4 +1,4 @@
-"""Memory of processes is read as the kernel tells it, and a start is measured to a message that was really accepted."""
+"""Memory of processes is read as the kernel reports it, and a start is measured to a message that was accepted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ for line in sys.stdin:
 
 
 class Obeying:
-    """A process that takes the memory that it is told to take."""
+    """A process that takes as much memory as it is asked to."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -151,7 +151,7 @@ def test_a_first_message_is_one_that_was_accepted_not_one_that_was_answered() ->
 
 def test_a_broker_that_ends_before_its_first_message_is_reported() -> None:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # Nobody listens there.
+        bound.bind(("127.0.0.1", 0))  # Nothing listens there.
         command = [sys.executable, "-c", "raise SystemExit(3)"]
         with subprocess.Popen(command) as process, pytest.raises(PeerFailed, match="found it ended with 3"):
             first_message(bound.getsockname(), process)

@@ -29,7 +29,7 @@ def parameters_of(tmp_path: Path, amount: Amount = SMALL) -> dict[str, str]:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> dict[str, str]:
-    """What a side is told to prepare, its local store filled."""
+    """What a side prepares, its local store filled."""
     tier_data.fill_store(tmp_path / "store", SMALL)
     return parameters_of(tmp_path)
 

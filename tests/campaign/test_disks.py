@@ -37,7 +37,7 @@ GROUNDS: list[Ground] = [
 
 
 @pytest.mark.parametrize("ground", GROUNDS, ids=lambda ground: ground.name)
-def test_a_ground_that_nobody_damaged_is_sound(ground: Ground, tmp_path: Path) -> None:
+def test_a_ground_without_damage_is_sound(ground: Ground, tmp_path: Path) -> None:
     expected = ground.build(tmp_path, 1)
     verdict = ground.judge(tmp_path, expected)
     assert (verdict.wrong, verdict.lost) == ([], [])
@@ -106,7 +106,7 @@ class LeaseAlone(FarTimerGround):
 
 
 def make_newer(path: Path, _: random.Random) -> str:
-    """One bad bit: as if a newer TierMQ had written it, whose lease nobody would touch."""
+    """One bad bit: as if a newer TierMQ had written it, whose lease no broker would touch."""
     path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":3'))
     return "says that it is of version 3"
 
@@ -117,7 +117,7 @@ def test_a_damaged_lease_is_reported_and_costs_no_far_timer(tmp_path: Path) -> N
         outcome = DamagePart("lease", "", [damage], [ground], tries=1).round(seed, tmp_path / str(seed))
         assert outcome.findings == []
         assert outcome.counts["damages"] == 1
-        assert outcome.counts["told"] == (damage is not vanish)
+        assert outcome.counts["reported"] == (damage is not vanish)
 
 
 def test_a_broker_that_gives_up_at_a_damaged_lease_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_broker_that_gives_up_at_a_damaged_lease_is_found(tmp_path: Path, monk
         BrokerLease, "_decoded", lambda self, stored, _now_ms, **_: decode_lease(stored.data, self.name)
     )
     found = DamagePart("lease", "", [blank], [LeaseAlone()], tries=1).round(1, tmp_path).findings
-    assert [finding.promise for finding in found] == ["What is known from elsewhere is mended."]
+    assert [finding.promise for finding in found] == ["What is known from elsewhere is repaired."]
 
 
 @pytest.mark.parametrize("damage", [blank, vanish, make_newer])
@@ -134,7 +134,7 @@ def test_a_broker_goes_on_under_a_higher_epoch_when_the_lease_goes_bad_after_job
 ) -> None:
     outcome = DamagePart("lease", "", [damage], [LeaseGround()], tries=1).round(0, tmp_path)
     assert outcome.findings == []
-    assert (outcome.counts["damages"], outcome.counts["told"]) == (1, damage is not vanish)
+    assert (outcome.counts["damages"], outcome.counts["reported"]) == (1, damage is not vanish)
 
 
 def test_a_broker_that_asks_no_manifest_for_the_epoch_of_a_lost_lease_is_found(
@@ -143,7 +143,7 @@ def test_a_broker_that_asks_no_manifest_for_the_epoch_of_a_lost_lease_is_found(
     monkeypatch.setattr("tiermq.tier.metadata.broker_lease.highest_epoch", lambda *_: 0)
     monkeypatch.setattr(QueueWriter, "_acquire", lambda self, queue: self._manifests.acquire(queue))
     found = DamagePart("lease", "", [vanish], [LeaseGround()], tries=1).round(0, tmp_path).findings
-    assert "What is known from elsewhere is mended." in [finding.promise for finding in found]
+    assert "What is known from elsewhere is repaired." in [finding.promise for finding in found]
 
 
 def test_losses_without_a_report_are_findings() -> None:

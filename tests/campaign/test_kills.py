@@ -1,4 +1,4 @@
-"""Kills, in small: a broker that is killed keeps what it acknowledged, and a ledger that misses something tells it."""
+"""Kills, in small: a broker that is killed keeps what it acknowledged, and a ledger reports what it misses."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_a_tier_that_is_not_available_is_asked_again_and_not_for_ever() -> None:
     assert outcome.counts["asked_again"] == 2
 
     def never() -> str:
-        raise TierUnavailable("nobody answers")
+        raise TierUnavailable("no answer")
 
     def damaged() -> str:
         raise CorruptSegment("another error is not passed over")

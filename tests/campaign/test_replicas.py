@@ -36,7 +36,7 @@ def can_connect(machine: Machine, port: int) -> bool:
 
 
 @needs_namespaces
-def test_a_machine_that_is_cut_off_reaches_nobody_until_it_is_healed() -> None:
+def test_a_machine_that_is_cut_off_reaches_no_other_until_it_is_healed() -> None:
     def live() -> list[bool]:
         make_hub()
         machine = Machine(1)

@@ -171,7 +171,7 @@ def test_a_life_that_does_not_fail_has_nothing_to_shrink() -> None:
     assert shrunk(draw(0)) is None
 
 
-def test_an_error_that_nobody_expected_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_world: lives.World, *_values: object) -> None:
         raise ZeroDivisionError("as planned")
 

@@ -61,7 +61,7 @@ def test_a_number_that_comes_again_right_away_is_what_a_lost_answer_does(broker:
     [
         (lambda later: later.never.add("m"), "was rolled back, and came"),
         (lambda later: later.waiting.update(m=2**60), "early"),
-        (lambda later: None, "nobody waits for it"),
+        (lambda later: None, "is not waited for"),
     ],
 )
 def test_a_message_that_should_not_come_is_noticed(broker: Broker, prepare: object, words: str) -> None:

@@ -131,7 +131,7 @@ def test_a_walk_behind_the_check_is_the_walk_that_checks_itself(seed: int, pages
         assert walk(ahead=True) == walk(ahead=False)
 
 
-def test_what_the_check_meets_is_raised_by_whoever_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_check_meets_is_raised_by_the_walker(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_file: MappedFile) -> int:
         raise OSError("no disk")
 
@@ -140,7 +140,7 @@ def test_what_the_check_meets_is_raised_by_whoever_walks(monkeypatch: pytest.Mon
         list(ahead)
 
 
-def test_the_thread_ends_when_nobody_wants_the_rest() -> None:
+def test_the_thread_ends_when_the_rest_is_not_wanted() -> None:
     data, _ = log_of(1)
     with CheckAhead(file_of(data), PAGE) as ahead:
         assert 0 < next(iter(ahead)) <= len(data)

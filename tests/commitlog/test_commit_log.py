@@ -56,7 +56,7 @@ def test_a_put_that_waits_too_long_for_room_gets_page_cache_busy() -> None:
 
 
 def test_a_put_that_others_overtake_while_it_makes_room_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They append without the lock that it holds; it looked twice where they end, and raised what nobody caught."""
+    """They append without the lock that it holds; it looked twice where they end, and raised an error."""
     with on_simulation() as store:
         put_all(store, 1, size=900)
         log: CommitLog = store._parts.log

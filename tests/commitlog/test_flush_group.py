@@ -14,7 +14,7 @@ FOREVER_S = threading.TIMEOUT_MAX / 2
 
 
 class Disk:
-    """Flushes when the test says so: `begun` tells that a leader is at it, `go` lets it reach an offset."""
+    """Flushes when the test says so: `begun`: a leader is at it, `go` lets it reach an offset."""
 
     def __init__(self) -> None:
         self.where = 0
@@ -115,7 +115,7 @@ def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(d
     assert disk.count == 1
 
 
-def test_a_signal_in_a_follower_leaves_nobody_waiting(disk: Disk, group: FlushGroup) -> None:
+def test_a_signal_in_a_follower_leaves_no_thread_waiting(disk: Disk, group: FlushGroup) -> None:
     class Interrupted:
         def acquire(self, timeout: float) -> bool:
             raise KeyboardInterrupt
@@ -148,7 +148,7 @@ def test_a_follower_whose_time_is_over_leaves_and_is_not_made_leader(disk: Disk,
     disk.go.put(1)
     first.join()
     disk.go.put(2)
-    assert group.wait(2, FOREVER_S) is True  # Nobody leads, so the caller does.
+    assert group.wait(2, FOREVER_S) is True  # There is no leader, so the caller leads.
 
 
 def test_a_leader_waits_for_those_whom_the_flush_before_let_go(

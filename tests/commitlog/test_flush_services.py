@@ -1,4 +1,4 @@
-"""Flushing: what is durable when, who waits how long, and that a failed flush is final and told to everybody."""
+"""Flushing: what is durable when, who waits how long, and that a failed flush is final and raised in every waiter."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_trap_38_a_put_that_waits_longer_than_allowed_gets_a_time_out_and_the_me
         assert store.max_offset("T", 0) == 4
 
 
-def test_waiting_for_bytes_that_nobody_wrote_ends_at_the_deadline() -> None:
+def test_waiting_for_bytes_that_were_not_written_ends_at_the_deadline() -> None:
     with on_simulation(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
         put_all(store, 1)
         group_commit = store._parts.group_commit

@@ -23,7 +23,7 @@ FILE_BYTES = UNITS_PER_FILE * UNIT_BYTES
 
 
 class Disk:
-    """One queue directory, opened again and again; files are patched while nobody has them open."""
+    """One queue directory, opened again and again; files are patched while they are closed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -312,7 +312,7 @@ def test_a_crash_between_rewinding_and_its_end_leaves_old_units_or_those_of_the_
     assert not disk.dropped
 
 
-def test_ending_a_rewind_that_nobody_began_changes_nothing(disk: Disk) -> None:
+def test_ending_a_rewind_that_was_not_begun_changes_nothing(disk: Disk) -> None:
     fill(disk.queue, 8)
     disk.queue.end_rewind()
     assert facts(disk.queue) == (0, 8, 800)

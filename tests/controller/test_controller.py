@@ -241,7 +241,7 @@ def test_of_two_controllers_either_may_be_killed(world: ExitStack, tmp_path: Pat
     with running(tmp_path) as one:
         first, second = pair(world, one, other)
         assert first.master(at=1) == (1, 1)
-    # The brokers' connections to the controller that has ended are closed: that elects nobody.
+    # The brokers' connections to the controller that has ended are closed: that elects no master.
     second_view = second.ask(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, ["b"], at=1)
     assert json.loads(bytes(second_view.body))["replicasInfoTable"]["b"]["masterBrokerId"] == 1
     first.die()

@@ -1,6 +1,6 @@
 """The process that a kill test kills: `python child.py '{"root": ..., "mode": ..., ...}'`.
 
-It tells its parent on standard output, one line each, written by one `os.write`:
+It reports to its parent on standard output, one line each, written by one `os.write`:
 
     S number topic queue                       about to be put
     A number topic queue offset physical       acknowledged
@@ -95,7 +95,7 @@ def say(lines: list[str]) -> None:
 
 
 class Producer(threading.Thread):
-    """Puts single messages, lists and batches to random queues, and tells about each before and after."""
+    """Puts single messages, lists and batches to random queues, and reports each before and after."""
 
     def __init__(self, store: LocalStore, seed: int, first_number: int) -> None:
         super().__init__(daemon=True)

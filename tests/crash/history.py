@@ -113,7 +113,7 @@ class History:
 
     def _compare(self, sent: Sent, stored: StoredMessage) -> None:
         assert stored.body == sent.body, sent
-        # A store that was told to appends a checksum of the whole record as the last property.
+        # A store that is set to appends a checksum of the whole record as the last property.
         properties = stored.encoded_properties.partition(b"__CRC32#")[0]
         assert properties == sent.encoded_properties, (sent, properties)
         assert sent.physical_offset in (-1, stored.physical_offset), (sent, stored)
@@ -122,7 +122,7 @@ class History:
     def _everything(self, store: LocalStore) -> Iterator[StoredMessage]:
         """Every message of every queue, in order; asserts that no queue has a hole."""
         topics = {queue[0] for queue in self._next_offset}
-        assert set(store.topics()) <= topics, f"topics that nobody put to: {set(store.topics()) - topics}"
+        assert set(store.topics()) <= topics, f"topics that got no message: {set(store.topics()) - topics}"
         for topic, queue_ids in store.topics().items():
             for queue_id in queue_ids:
                 offset = store.min_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""The disk fails: syncs, writes and removals that raise, and files that are gone. Producers are told, readers go on."""
+"""The disk fails: syncs, writes and removals raise, files are gone. Producers get the error, readers go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real file system without room: producers get a status, nobody dies, nothing acknowledged is lost, and it heals."""
+"""A real file system without room: producers get a status, nothing acknowledged is lost, and it heals."""
 
 from __future__ import annotations
 

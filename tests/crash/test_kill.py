@@ -120,7 +120,7 @@ class Victim:
                         assert message.queue_offset == offset, "queue offsets are unbroken"
                         assert message.body == body_of(number)
                         assert message.keys == [key_of(number)]
-                        assert number in self.sent, f"a message that nobody sent: {message}"
+                        assert number in self.sent, f"a message that was never sent: {message}"
                         assert number not in found, f"twice: {message}"
                         found[number] = (topic, queue_id, offset)
                         offset += 1

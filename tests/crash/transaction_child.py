@@ -1,4 +1,4 @@
-"""The broker that a kill test kills: `python transaction_child.py STORE FLUSH`. It tells its port first."""
+"""The broker that a kill test kills: `python transaction_child.py STORE FLUSH`. It prints its port first."""
 
 from __future__ import annotations
 

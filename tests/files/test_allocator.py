@@ -46,7 +46,7 @@ def test_the_file_after_the_one_taken_is_made_in_advance_and_handed_out_next(wor
         assert second.from_offset == SIZE
         wait_until_made(allocator)
         assert names(world) == [0, 1, 2]
-    assert names(world) == [0, 1], "what nobody took is deleted at shutdown"
+    assert names(world) == [0, 1], "what was not taken is deleted at shutdown"
     first.close()
     second.close()
 

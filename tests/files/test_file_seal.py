@@ -1,4 +1,4 @@
-"""Seals of small files: a bad bit is told from an edit, and a file without a seal is believed."""
+"""Seals of small files: a bad bit is distinguished from an edit, and a file without a seal is believed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def go_bad(path: Path) -> None:
-    """One bit, as a disk loses it: nobody writes to the file."""
+    """One bit, as a disk loses it: without a write to the file."""
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[data.index(b"billing")] ^= 1

@@ -217,7 +217,7 @@ def test_a_second_release_of_a_selection_changes_nothing(world: World) -> None:
     file.close()
 
 
-def test_a_destroyed_file_is_unlinked_at_once_when_nobody_holds_it(world: World) -> None:
+def test_a_destroyed_file_is_unlinked_at_once_when_it_is_not_held(world: World) -> None:
     file = create(world)
     file.append(b"abc")
     tail = file.tail

@@ -101,7 +101,7 @@ def wait_in_tier(served: Serving, tier: Path) -> None:
 
 
 def wait_here(served: Serving) -> None:
-    """Messages that wait: of a delay level, for a time, and a transaction that nobody ends."""
+    """Messages that wait: of a delay level, for a time, and a transaction that is not ended."""
     run(served.name_server, "produce", "orders", "delayed", "--queue", "0", "--delay-level", "18")
     timer = "TIMER_DELAY_SEC=" + str(12 * 3_600)
     run(served.name_server, "produce", "orders", "timed", "--queue", "0", "--property", timer)
@@ -211,11 +211,19 @@ def make() -> Path:
         (path / "facts.json").write_text(json.dumps({"version": __version__, "kinds": kinds}, indent=1, sort_keys=True))
         with tarfile.open(target, "w:xz") as packed:
             for each in sorted(path.iterdir()):
+<<<<<<< HEAD
                 packed.add(each, each.name, filter=nobody_s)
     return target
 
 
 def nobody_s(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+=======
+                packed.add(each, each.name, filter=_without_owner)
+    return target
+
+
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+>>>>>>> f16
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

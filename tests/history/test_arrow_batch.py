@@ -269,7 +269,7 @@ def test_checksums_can_be_left_alone() -> None:
 
 @both_kernels
 @pytest.mark.parametrize("side", Side)
-def test_without_bodies_the_column_is_null_and_nobody_misses_their_bytes(side: Side) -> None:
+def test_without_bodies_the_column_is_null_and_their_bytes_are_not_read(side: Side) -> None:
     run = small_run(2, body=b"x" * 500, sys_flag=1, crc_property=True)
     for start in run.starts:
         run.buffer[start + 88 : start + 88 + 500] = bytes(500)  # As a reader leaves it that skips bodies.

@@ -1,4 +1,4 @@
-"""Bodies that nobody wants are not read, and everything else of the record is as it was."""
+"""Bodies that are not wanted are not read, and everything else of the record is as it was."""
 
 from __future__ import annotations
 

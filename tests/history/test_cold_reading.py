@@ -1,4 +1,4 @@
-"""How records are fetched from the tier: in runs, neighbours together, nothing that nobody asked for."""
+"""How records are fetched from the tier: in runs, neighbours together, nothing that was not asked for."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_next_bytes_are_fetched_while_these_are_used(
         runs = reader_of(world, plan.tasks[0], ScanCounters(), []).runs(0, 200)
         next(runs)
         assert isinstance(runs, Generator)
-        runs.close()  # Whoever stops early leaves nothing behind that keeps the history from closing.
+        runs.close()  # A reader that stops early leaves nothing behind that keeps the history from closing.
     finally:
         world.bury()
 

@@ -1,4 +1,4 @@
-"""Hot records are views of mapped files; what is gone is told in its place."""
+"""Hot records are views of mapped files; what is gone is reported in its place."""
 
 from __future__ import annotations
 

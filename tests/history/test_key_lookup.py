@@ -186,11 +186,11 @@ def test_a_damaged_index_costs_time_and_no_message(world: HistoryWorld, damage: 
     assert as_sent(found) == sent_of(world.sent["orders", 0][8:9])
 
 
-def test_a_key_that_nobody_has_reads_no_record(world: HistoryWorld) -> None:
+def test_a_key_without_a_message_reads_no_record(world: HistoryWorld) -> None:
     world.put(100)
     world.flush_to_tier()
     world.upload_index()
-    plan, found, counters = find(world.catalog(store=False), "nobody")
+    plan, found, counters = find(world.catalog(store=False), "absent")
     assert (found, plan.tasks, counters.bytes_read) == ([], (), 0)
 
 

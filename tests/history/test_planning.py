@@ -111,7 +111,7 @@ def test_times_prune_segments_and_chunks() -> None:
     assert spans(plan(cold(), end_ms=-1)) == []
 
 
-def test_topics_brokers_and_queues_that_nobody_wants_have_no_tasks() -> None:
+def test_topics_brokers_and_queues_that_are_not_wanted_have_no_tasks() -> None:
     other = QueueKey("c", "b2", "payments", 3)
     assert {task.queue for task in plan(cold(), cold(other), topics=frozenset({"orders"})).tasks} == {KEY}
     assert {task.queue for task in plan(cold(), cold(other), brokers=frozenset({"b2"})).tasks} == {other}
@@ -147,7 +147,7 @@ def test_offsets_that_are_not_there_are_losses(
     assert [loss.reason for loss in losses] == ([] if reason is None else [reason])
 
 
-def test_a_recorded_gap_is_a_loss_of_whoever_reads_across_it() -> None:
+def test_a_recorded_gap_is_a_loss_of_the_reader_across_it() -> None:
     queue = cold(gaps=(Gap(200, 210, "the disk was cleaned", 0),))
     found = plan(queue, loss_is_error=False)
     assert spans(found) == [(0, 200), (210, 1000)]

@@ -1,4 +1,4 @@
-"""Hot and cold read as one: each message once, in order, whatever went where; what is lost is told."""
+"""Hot and cold read as one: each message once, in order, whatever went where; what is lost is reported."""
 
 from __future__ import annotations
 

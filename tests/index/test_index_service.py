@@ -243,7 +243,7 @@ def test_files_are_vouched_for_in_order_however_late_their_flush_runs(tmp_path: 
     tasks[1]()
     assert events == ["000", "001", "checkpoint 19"]
     service.close()
-    assert events[-1] == "002", "synced, but nobody vouches for a file that can still take entries"
+    assert events[-1] == "002", "synced, but no mark vouches for a file that can still take entries"
 
 
 def test_foreign_names_are_left_alone(index: Index) -> None:

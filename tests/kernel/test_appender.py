@@ -123,7 +123,7 @@ def test_the_sleeping_dispatcher_is_woken_once(kernel: ModuleType) -> None:
         assert (world.wakes, world.appender.reput_idle) == (before + 1, False)
 
 
-def test_a_refused_put_wakes_nobody(kernel: ModuleType) -> None:
+def test_a_refused_put_wakes_no_thread(kernel: ModuleType) -> None:
     world = ready(kernel, max_body_bytes=10)
     world.appender.reput_idle = True
     world.appender.put(kernel.Message("T", bytes(11)))

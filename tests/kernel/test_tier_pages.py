@@ -86,7 +86,7 @@ def test_a_page_is_a_piece_with_the_bounds_of_its_queue(kernel: ModuleType) -> N
     assert repr(page) == f"TierPage(status=FOUND, count=3, next_offset={FIRST + 5})"
 
 
-def test_a_page_that_would_pass_the_window_is_left_to_whoever_knows_the_next_one(kernel: ModuleType) -> None:
+def test_a_page_that_would_pass_the_window_is_left_to_the_caller_with_the_next_one(kernel: ModuleType) -> None:
     window = pages(kernel)
     assert window.page(FIRST + 5, 3, 1 << 20, 0, 9).count == 3
     for offset in (FIRST - 1, FIRST + 6, FIRST + 8, FIRST + 100):

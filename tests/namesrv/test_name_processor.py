@@ -35,7 +35,7 @@ class Channel:
 
 
 class Unhurried(RemotingServer):
-    """Takes all steps of a request at once: without a network there is nobody else to be served."""
+    """Takes all steps of a request at once: without a network there is no other peer to be served."""
 
     def in_steps(self, connection: Connection, command: RemotingCommand, steps: Steps) -> RemotingCommand | None:
         while True:

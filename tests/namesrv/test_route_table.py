@@ -174,7 +174,7 @@ def test_wiped_permissions_stay_wiped_until_the_broker_changes_its_table(table: 
     for _ in table.permission_steps("broker-a", to=PERM_READ | PERM_WRITE):
         pass
     assert queues_of(table, "TBW102") == {"broker-a": (8, 6)}
-    assert table.wipe_write_permission("nobody") == 0
+    assert table.wipe_write_permission("unknown") == 0
     table.wipe_write_permission("broker-a")
     table.register(reported(version=2))
     assert queues_of(table, "TBW102") == {"broker-a": (8, 7)}
@@ -193,9 +193,9 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(table: RouteTable) -> N
 
 def test_a_topic_is_registered_at_known_brokers_only(table: RouteTable) -> None:
     table.register(reported())
-    table.register_topic("orders", [QueueData("broker-a", 4, 4, 6), QueueData("nobody", 4, 4, 6)])
+    table.register_topic("orders", [QueueData("broker-a", 4, 4, 6), QueueData("unknown", 4, 4, 6)])
     assert queues_of(table, "orders") == {"broker-a": (4, 6)}
-    table.register_topic("ghost", [QueueData("nobody", 4, 4, 6)])
+    table.register_topic("ghost", [QueueData("unknown", 4, 4, 6)])
     assert table.route("ghost") is None
 
 
@@ -231,7 +231,7 @@ def test_a_broker_that_moves_to_another_cluster_is_in_the_new_one_only(table: Ro
         reported(timeout_ms=0),
     ],
 )
-def test_a_registration_that_nobody_could_use_is_refused(table: RouteTable, bad: Registration) -> None:
+def test_a_registration_of_no_use_is_refused(table: RouteTable, bad: Registration) -> None:
     with pytest.raises(RequestRefused):
         table.register(bad)
     assert table.brokers() == []
@@ -261,7 +261,7 @@ def test_permissions_of_many_topics_are_changed_in_steps(table: RouteTable) -> N
 
 
 @pytest.mark.parametrize("hurry", [1, 2])
-def test_of_two_changes_of_permissions_the_later_wins_whoever_is_faster(table: RouteTable, hurry: int) -> None:
+def test_of_two_changes_of_permissions_the_later_wins_if_slower_too(table: RouteTable, hurry: int) -> None:
     table.register(reported(*MANY))
     wiping = table.permission_steps("broker-a", clear=PERM_WRITE)
     next(wiping)

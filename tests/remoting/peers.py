@@ -134,7 +134,7 @@ class RawPeer:
         return decode_frame(start + self.read_exactly(struct.unpack(">i", start)[0]))
 
     def is_closed_by_server(self) -> bool:
-        """Reads until the server closes; whatever else comes is an answer that nobody expected."""
+        """Reads until the server closes; whatever else comes is an answer that was not expected."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

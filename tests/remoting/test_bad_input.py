@@ -225,7 +225,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     st.text(max_size=40),
     st.sampled_from(HeaderType),
 )
-def test_whoever_signs_wrongly_is_refused_and_who_signs_rightly_is_served(
+def test_a_wrong_signature_is_refused_and_a_right_one_is_served(
     guarded: int, wrong: str, text: str, header_type: HeaderType
 ) -> None:
     command = RemotingCommand(ECHO, ext={"field": "value"}, body=b"body", header_type=header_type)

@@ -18,7 +18,7 @@ from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.tls import TlsSettings, trusting_client_context
 
 
-def test_where_nobody_listens_the_error_reports_where() -> None:
+def test_without_a_listener_the_error_reports_where() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -138,7 +138,7 @@ def test_a_client_that_is_closed_does_not_wait_for_a_peer_that_takes_nothing() -
         peer, _ = deaf.accept()
         with peer:
             asked = client.request_later(RemotingCommand(ECHO, body=bytes(15 << 20)))
-            client.close()  # More was sent than the kernels hold between them, and nobody reads it.
+            client.close()  # More was sent than the kernels hold between them, and it is not read.
             with pytest.raises(PeerGone):
                 asked.result()
 

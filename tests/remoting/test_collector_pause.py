@@ -1,4 +1,4 @@
-"""The collector rests while somebody is inside, and goes on as it was."""
+"""The collector rests while a call is inside, and goes on as it was."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_frame_that_arrives_byte_by_byte_is_one_frame() -> None:
     assert (answer.opaque, bytes(answer.body)) == (11, b"abc")
 
 
-def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+def test_an_answer_that_is_not_waited_for_is_dropped() -> None:
     with serving(make_server()) as running, RawPeer(running.port) as peer:
         peer.send(RemotingCommand(0, opaque=77, flag=FLAG_RESPONSE), RemotingCommand(ECHO, opaque=1))
         assert peer.read().opaque == 1
@@ -258,7 +258,7 @@ def test_what_follows_an_end_is_called_once_each_and_a_mistake_there_is_logged(
     assert "a close callback failed" in caplog.text
 
 
-def test_a_closed_connection_takes_no_more_and_asks_nobody() -> None:
+def test_a_closed_connection_takes_no_more_and_asks_no_peer() -> None:
     server = make_server()
     kept: list[Connection] = []
     ended = threading.Event()

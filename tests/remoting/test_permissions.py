@@ -187,9 +187,11 @@ def test_administration_is_for_administrators(table: AccessTable) -> None:
 def test_signatures_and_keys_must_be_right_except_from_white_addresses(table: AccessTable) -> None:
     wrong = Credentials("user", "guess")
     assert "signature" in str(refused(table, RemotingCommand(310, ext=SEND), credentials=wrong))
-    assert "account" in str(refused(table, RemotingCommand(310, ext=SEND), credentials=Credentials("nobody", "x")))
+    assert "account" in str(refused(table, RemotingCommand(310, ext=SEND), credentials=Credentials("unknown", "x")))
     assert refused(table, RemotingCommand(310, ext=SEND), writes("b"), wrong, "10.8.0.1") is None
-    assert refused(table, RemotingCommand(310, ext=SEND), ADMINISTRATOR, Credentials("nobody", "x"), "10.9.3.4") is None
+    assert (
+        refused(table, RemotingCommand(310, ext=SEND), ADMINISTRATOR, Credentials("unknown", "x"), "10.9.3.4") is None
+    )
     changed = RemotingCommand(310, ext=SEND, body=b"one")
     USER.sign(changed)
     changed.body = b"other"

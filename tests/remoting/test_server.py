@@ -157,7 +157,7 @@ def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
 
 
 @pytest.mark.skipif(KERNEL == "pure", reason="it parses sends when they are handled")
-def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> None:
+def test_of_a_read_those_sends_reach_the_handler_that_were_not_taken_before() -> None:
     server = make_server()
     handled: list[int] = []
     reads: list[list[int]] = []
@@ -177,7 +177,7 @@ def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> No
     server.take_sends_by(take_two)
     with serving(server) as started, RawPeer(started.port) as peer:
         peer.send(RemotingCommand(310, ext=SEND_EXT, opaque=1))
-        assert (peer.read().opaque, reads) == (1, [])  # Nobody had said yet where its messages are born.
+        assert (peer.read().opaque, reads) == (1, [])  # Where its messages are born was not known yet.
         peer.send(*(RemotingCommand(310, ext=SEND_EXT, opaque=opaque) for opaque in range(2, 6)))
         answers = [peer.read() for _ in range(4)]
     assert sorted(each.opaque for each in answers if each.remark == "later") == reads[0][:2]
@@ -303,7 +303,7 @@ def test_calls_from_other_threads_all_run_and_a_failing_one_stops_no_other(caplo
     assert server.handler_errors == 1
 
 
-def test_a_call_that_comes_after_the_end_is_nobody_s_mistake() -> None:
+def test_a_call_that_comes_after_the_end_is_no_mistake() -> None:
     server = make_server()
     ran: list[int] = []
     with serving(server):
@@ -323,7 +323,7 @@ def test_a_big_answer_arrives_whole(running: ServerThread) -> None:
         assert len(client.request(RemotingCommand(BIG, ext={"bytes": str(12 << 20)})).body) == 12 << 20
 
 
-def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_nobody_s_mistake() -> None:
+def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_no_mistake() -> None:
     asked = []
     server = RemotingServer()
     server.register(
@@ -345,7 +345,7 @@ def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_nobody_s_mistake()
 
 
 @pytest.mark.parametrize("values", [{"connections_max": 0}, {"idle_s": -1.0}, {"write_bytes_max": 5}])
-def test_a_limit_that_nobody_can_keep_is_refused(values: dict[str, int]) -> None:
+def test_a_limit_that_cannot_be_kept_is_refused(values: dict[str, int]) -> None:
     with pytest.raises(BadConfig, match=next(iter(values))):
         ServerLimits(**values)
 

@@ -11,7 +11,7 @@ CALLS |= frozenset({"list_segments", "get_object", "put_object", "delete_object"
 
 
 class Died(BaseException):
-    """Nobody handles it: what it passes through is left as it is."""
+    """It is not handled: what it passes through is left as it is."""
 
 
 class DyingDriver:

@@ -162,7 +162,7 @@ class Resume:
 
 @dataclass
 class Lost:
-    """From here on nobody expects these messages any more."""
+    """From here on these messages are not expected any more."""
 
     from_offset: int
     to_offset: int
@@ -297,7 +297,7 @@ class ExpectTierError:
 
 @dataclass
 class ExpectStatus:
-    """What an operator is told of the tier."""
+    """What an operator sees of the tier."""
 
     holds: Callable[[dict[str, Any]], bool]
 

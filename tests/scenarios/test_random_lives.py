@@ -1,4 +1,4 @@
-"""Lives that nobody thought of: steps by chance, the same ones for the same seed, and everything is expected always."""
+"""Lives by chance: steps by chance, the same ones for the same seed, and everything is expected always."""
 
 from __future__ import annotations
 

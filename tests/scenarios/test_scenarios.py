@@ -109,7 +109,7 @@ def test_a_queue_whose_last_segments_were_sealed_goes_on_when_the_disk_is_lost(t
     assert world.store.flush_to_tier()
     for info in list(world.driver.list_segments()):
         if info.key.topic == "orders":
-            world.driver.seal(info.key)  # The writer rolled, sealed, and died before it told anybody.
+            world.driver.seal(info.key)  # The writer rolled, sealed, and died before it reported that.
     world.erase_disk()
     play(world, [Open({"restore": True}), ExpectEverything(), Produce(2), TierNow(), ExpectEverything()])
 
@@ -160,7 +160,7 @@ def test_what_had_not_reached_the_tier_is_lost_with_the_disk_and_nothing_else(wo
                  ExpectEverything(), Produce(5), ExpectOffsets(0, 25), TierNow(), ExpectEverything()])  # fmt: skip
 
 
-def test_a_back_end_that_is_down_for_an_hour_holds_up_nobody_and_is_caught_up_with(world: BrokerWorld) -> None:
+def test_a_back_end_that_is_down_for_an_hour_holds_up_no_put_and_is_caught_up_with(world: BrokerWorld) -> None:
     outage: list[Step] = [BackEndDown(), Produce(60), TierNow(succeeds=False), MoveClock(HOUR_MS // 2),
               ExpectMessages(), Reopen(), Produce(60), TierNow(succeeds=False), ExpectMessages(), KillWriter(),
               ExpectMessages(),

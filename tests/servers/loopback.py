@@ -42,11 +42,11 @@ def _is_claimed(port: int) -> bool:
 
 
 def free_ports(count: int, *, also_above: int = 0) -> list[int]:
-    """Ports that nobody listens on now, nor on their neighbours p-2 and p+1. `also_above`: the port this much higher is
+    """Ports without a listener, nor on their neighbours p-2 and p+1. `also_above`: the port this much higher is
     free instead of the neighbours (gRPC twins).
 
-    They lie below those that the kernel gives to whoever wants just any, and no other process that runs tests is given
-    them: nobody takes them between now and a server's start, nor while a server that was killed is started again.
+    They lie below those that the kernel gives to processes that want any, and no other process that runs tests is given
+    them: no process takes them between now and a server's start, nor while a server that was killed is started again.
     """
     found: list[int] = []
     with ExitStack() as held:
@@ -92,7 +92,7 @@ def with_own_network(work: Callable[[], T]) -> T:
 
 
 def stop(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """End a process whose data nobody needs any more. Asking politely takes some servers twenty seconds."""
+    """End a process whose data is not needed any more. Asking politely takes some servers twenty seconds."""
     if process.poll() is None:
         process.kill()
     process.wait()

@@ -34,7 +34,7 @@ def descriptors_left(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:
-        if count == 0:  # Below this limit nobody closes one, so none becomes free by chance.
+        if count == 0:  # Below this limit no file is closed, so none becomes free by chance.
             resource.setrlimit(resource.RLIMIT_NOFILE, (_STANDARD, hard))
         else:
             highest = max(map(int, os.listdir("/proc/self/fd")))

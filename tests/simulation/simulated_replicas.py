@@ -51,7 +51,7 @@ RATES = (0.9, 1.1)
 REQUEST_S = 1.0
 """After so long a request to the bucket is given up."""
 BURST = 60
-"""So many messages are sent at once, now and then; nobody waits for an answer before the next one."""
+"""So many messages are sent at once, now and then; no sender waits for an answer before the next one."""
 FRAME_BYTES = 150
 MESSAGE_BYTES_MAX = 5 * FRAME_BYTES
 EPOCHS = "epochs"

@@ -79,7 +79,7 @@ class World:
         """Whose code runs now."""
         self.thread: Thread | None = None
         self.failures: list[BaseException] = []
-        self._agenda: list[tuple[float, int, Process | None, Callable[[], object]]] = []
+        self._schedule: list[tuple[float, int, Process | None, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._back = _closed_gate()
         self._processes: list[Process] = []
@@ -92,12 +92,12 @@ class World:
     def later(self, delay_s: float, call: Callable[[], object], process: Process | None = None) -> None:
         """Call it then; with a process: as its code, once it is not paused, and never if it has ended."""
         at_s = self.now_s + max(LEAST_S, delay_s)
-        heapq.heappush(self._agenda, (at_s, next(self._numbers), process, call))
+        heapq.heappush(self._schedule, (at_s, next(self._numbers), process, call))
 
     def run(self, until_s: float) -> None:
         """Raises what a simulated thread has raised."""
-        while self._agenda and self._agenda[0][0] <= until_s:
-            at_s, _, process, call = heapq.heappop(self._agenda)
+        while self._schedule and self._schedule[0][0] <= until_s:
+            at_s, _, process, call = heapq.heappop(self._schedule)
             self.now_s = max(self.now_s, at_s)
             if process is not None:
                 if not process.is_alive:

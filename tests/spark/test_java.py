@@ -80,7 +80,7 @@ def test_the_shim_drops_the_one_argument_and_keeps_all_others_as_they_are(tmp_pa
     assert answer.stdout.splitlines() == ["<-cp>", "<a b>", "<>", "<--add-modules=other>", "<*>"]
 
 
-def test_the_shim_is_made_once_and_again_when_somebody_changed_it(tmp_path: Path) -> None:
+def test_the_shim_is_made_once_and_again_when_it_was_changed(tmp_path: Path) -> None:
     script = shim_home(tmp_path / "java", tmp_path) / "bin" / "java"
     made, text = script.stat().st_mtime_ns, script.read_text()
     assert shim_home(tmp_path / "java", tmp_path) == script.parent.parent

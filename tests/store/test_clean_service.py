@@ -322,7 +322,7 @@ def test_the_oldest_offsets_survive_a_restart(disk: DiskOf, clock: ManualClock, 
     store.close()
 
 
-def test_a_file_that_somebody_reads_is_deleted_once_it_is_let_go(disk: DiskOf, clock: ManualClock) -> None:
+def test_a_file_that_is_being_read_is_deleted_once_it_is_let_go(disk: DiskOf, clock: ManualClock) -> None:
     """Item 36."""
     with filled(disk, clock) as store:
         first = store._parts.log.files.files[0]

@@ -40,7 +40,7 @@ LIGHT: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
 
 
 class Seen:
-    """A dispatcher that notes what it is given, and fails as often as it is told to."""
+    """A dispatcher that notes what it is given, and fails as often as it is set to."""
 
     def __init__(self, failures: int = 0) -> None:
         self.requests: list[DispatchRequest] = []

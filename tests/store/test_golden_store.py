@@ -115,7 +115,7 @@ def first_at_or_after(store: Golden, search: Fact) -> int:
 
 
 def index_bytes(directory: Path) -> list[bytes]:
-    """The index files, oldest first; a file that is made anew has another name."""
+    """The index files, oldest first; a file that is made again has another name."""
     return [path.read_bytes() for path in sorted((directory / "index").iterdir())]
 
 

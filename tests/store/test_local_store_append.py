@@ -40,7 +40,7 @@ def test_what_when_durable_has_called_back_for_survives_a_power_cut(flush: str) 
 
     def called(status: PutStatus) -> None:
         statuses.append(status)
-        store.append(Message("T", b"nobody waited for this"))
+        store.append(Message("T", b"not waited for"))
         disks.append(power_cut(access))  # Here, on the thread that flushes: a moment later it would flush this as well.
         durable.set()
 

@@ -11,7 +11,7 @@ from tiermq.store.local_store import LocalStore
 
 
 class TickingClock(ManualClock):
-    """A millisecond passes each time somebody looks."""
+    """A millisecond passes each time it is read."""
 
     def now_ms(self) -> int:
         self.advance_ms(1)

@@ -17,7 +17,7 @@ def test_units_are_listed_over_the_ends_of_files_and_within_bounds() -> None:
         assert [place for _, place, _ in found] == [result.physical_offset for result in results[45:105]]
         assert list(store.units_between("T", 0, 118, 1 << 40))[-1][0] == 119
         assert list(store.units_between("T", 0, 50, 50)) == []
-        assert list(store.units_between("nobody", 0, 0, 10)) == []
+        assert list(store.units_between("unknown", 0, 0, 10)) == []
 
 
 def test_collected_records_are_the_store_s_own_but_for_their_place() -> None:
@@ -28,7 +28,7 @@ def test_collected_records_are_the_store_s_own_but_for_their_place() -> None:
         assert (found.count, found.next_offset) == (5, 53)
         assert [message.body for message in messages] == numbered(5, 48)
         assert messages[0].physical_offset == 9_000
-        assert store.collect_for_tier("nobody", 0, 0, 5, 1 << 20, 0).count == 0
+        assert store.collect_for_tier("unknown", 0, 0, 5, 1 << 20, 0).count == 0
 
 
 def test_queues_of_batch_topics_are_no_simple_queues(tmp_path: Path) -> None:

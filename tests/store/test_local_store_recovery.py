@@ -216,7 +216,7 @@ def test_what_a_killed_process_left_unflushed_is_durable_once_it_was_recovered()
     access = SimulatedFileAccess(clock=clock)
     abandoned = on_simulation(access, clock=clock)
     put_all(abandoned, 400)
-    access._locked.clear()  # The process died; its pages are the kernel's now, and nobody synced them.
+    access._locked.clear()  # The process died; its pages are the kernel's now, and they were not synced.
     recovered = on_simulation(access, clock=clock)
     assert recovered.flushed_where == recovered.max_physical_offset
     clock.advance_ms(60_000)

@@ -65,7 +65,7 @@ def test_times_outside_of_the_queue_give_its_ends(store: LocalStore) -> None:
 
 def test_an_unknown_queue_has_offset_zero_at_every_time(store: LocalStore) -> None:
     """Item 4."""
-    assert store.offset_at("Nobody", 0, START_MS) == 0
+    assert store.offset_at("Unknown", 0, START_MS) == 0
     assert store.offset_at("T", 9, START_MS, "upper") == 0
 
 
@@ -91,7 +91,7 @@ def test_the_store_time_of_each_message(store: LocalStore) -> None:
     assert [store.store_time_of("T", 0, at) for at in range(120)] == [START_MS + at // 2 * 10 for at in range(120)]
     assert store.store_time_of("T", 0, 120) == -1
     assert store.store_time_of("T", 0, -1) == -1
-    assert store.store_time_of("Nobody", 0, 0) == -1
+    assert store.store_time_of("Unknown", 0, 0) == -1
 
 
 def test_store_times_of_records_with_hosts_of_either_family(clock: ManualClock) -> None:
@@ -104,7 +104,7 @@ def test_store_times_of_records_with_hosts_of_either_family(clock: ManualClock) 
 
 
 def test_the_earliest_time_is_that_of_the_oldest_message(store: LocalStore) -> None:
-    assert (store.earliest_time("T", 0), store.earliest_time("Nobody", 0)) == (START_MS, -1)
+    assert (store.earliest_time("T", 0), store.earliest_time("Unknown", 0)) == (START_MS, -1)
 
 
 def test_a_batch_queue_answers_by_time_too(clock: ManualClock) -> None:

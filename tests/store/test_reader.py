@@ -78,7 +78,7 @@ def test_trap_22_an_unknown_queue_has_no_match_and_is_not_made_by_asking(
     store: LocalStore, chosen: TagFilter | None
 ) -> None:
     """Trap 22: in the original a read of any name leaves a queue behind."""
-    for topic, queue_id in (("Nobody", 0), ("T", 5)):
+    for topic, queue_id in (("Unknown", 0), ("T", 5)):
         page = store.get(topic, queue_id, 7, message_filter=chosen)
         assert (page.status, page.next_offset, page.count) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
     assert store.topics() == {"T": [0]}
@@ -306,7 +306,7 @@ def test_a_first_message_beyond_every_limit_comes_alone(chosen: TagFilter | None
 def test_trap_25_a_page_that_found_nothing_suggests_no_slave(store: LocalStore, chosen: TagFilter | None) -> None:
     for offset in (-1, 120, 500):
         assert not store.get("T", 0, offset, message_filter=chosen).suggest_slave
-    assert not store.get("Nobody", 0, 0, message_filter=chosen).suggest_slave
+    assert not store.get("Unknown", 0, 0, message_filter=chosen).suggest_slave
     assert not store.get("T", 0, 0, message_filter=TagFilter("none")).suggest_slave
 
 
@@ -425,7 +425,7 @@ def test_gets_are_counted_by_what_they_found(store: LocalStore) -> None:
     store.get("T", 0, 0, 10)
     store.get("T", 0, 0, 10, message_filter=TagFilter("none"))
     store.get("T", 0, 120)
-    store.get("Nobody", 0, 0)
+    store.get("Unknown", 0, 0)
     after = (reader.found_count, reader.missed_count, reader.transferred_count)
     assert tuple(now - then for now, then in zip(after, before, strict=True)) == (1, 3, 10)
 

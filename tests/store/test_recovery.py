@@ -433,7 +433,7 @@ def test_a_killed_store_that_lacks_records_which_were_on_disk_reports_so(
     store.flush_queues()
     put_all(store, 1, first=300)
     sound = on_simulation(power_cut(access), clock=clock)
-    assert len(bodies(sound)) == 300, "the last one was not flushed, and nobody misses it"
+    assert len(bodies(sound)) == 300, "the last one was not flushed, and is not missed"
     assert sound.recovered is not None
     assert not sound.recovered.lost_durable
     damaged = power_cut(access)

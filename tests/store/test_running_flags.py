@@ -1,4 +1,4 @@
-"""RunningFlags: each reason counts for itself, and whoever changes one is told what came of it."""
+"""RunningFlags: each reason counts for itself, and a change returns what came of it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def topics(**attributes: object) -> bytes:
     return json.dumps({"dataVersion": {"counter": 3}, "topicConfigTable": table}).encode()
 
 
-def test_a_topic_that_nobody_spoke_of_is_simple() -> None:
+def test_a_topic_without_attributes_is_simple() -> None:
     attributes = TopicAttributes.read(SimulatedFileAccess(), "/store")
     assert attributes.queue_type_of("T") is QueueType.SIMPLE
     assert not attributes.is_batch_queue("T")

@@ -35,7 +35,7 @@ def rows_in(table: ExportTable) -> int:
     return int(DeltaTable(table.place.path).count())
 
 
-def test_a_commit_of_somebody_else_in_between_is_no_conflict(table: ExportTable, tmp_path: Path) -> None:
+def test_a_commit_of_another_writer_in_between_is_no_conflict(table: ExportTable, tmp_path: Path) -> None:
     table.create(SCHEMA)
     commit(table, 7, 0, file_in(table, "data/a.parquet"))
     write_deltalake(table.place.path, pa.table({"queueOffset": [9], "body": [b"y"]}, schema=SCHEMA), mode="append")

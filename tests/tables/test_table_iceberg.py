@@ -43,7 +43,7 @@ def test_the_snapshot_reports_which_commit_it_is(table: ExportTable, tmp_path: P
     assert snapshot.summary["tiermq.commit"] == "7"
 
 
-def test_a_table_that_somebody_made_is_taken_as_it_is(table: ExportTable, tmp_path: Path) -> None:
+def test_a_table_of_another_writer_is_taken_as_it_is(table: ExportTable, tmp_path: Path) -> None:
     catalog = open_catalog(f"sqlite:///{tmp_path}/c.db", None)
     catalog.create_namespace("lake")
     catalog.create_table("lake.t", schema=SCHEMA)

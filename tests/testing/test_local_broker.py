@@ -108,7 +108,7 @@ def test_the_topic_of_a_message_that_a_test_puts_is_known_to_the_name_server(
     hand_over = BrokerRegistration._hand_over
 
     def late(registration: BrokerRegistration) -> None:
-        """As if the thread that tells name servers had no time for a moment."""
+        """As if the thread that notifies name servers had no time for a moment."""
         asyncio.get_running_loop().call_later(0.3, hand_over, registration)
 
     with LocalBroker(tmp_path) as broker, at(broker.name_server) as client:
@@ -118,8 +118,8 @@ def test_the_topic_of_a_message_that_a_test_puts_is_known_to_the_name_server(
         assert route.code == ResponseCode.SUCCESS
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems let nobody keep a port for another")
-def test_nobody_else_gets_the_port_of_a_broker_that_is_being_started_again(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let no process keep a port for another")
+def test_no_other_process_gets_the_port_of_a_broker_that_is_being_started_again(tmp_path: Path) -> None:
     with LocalBroker(tmp_path) as broker:
         port = broker.broker.port
         broker._stop_broker()  # The first half of a restart.

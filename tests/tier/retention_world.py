@@ -11,7 +11,7 @@ from tiermq.tier.tier_config import TierConfig
 
 
 class IndexSpy:
-    """Stands for the index: how often it was asked to expire, and which queues it was told to forget."""
+    """Stands for the index: how often it was asked to expire, and which queues it was asked to forget."""
 
     def __init__(self) -> None:
         self.expired = 0

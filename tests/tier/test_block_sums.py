@@ -1,4 +1,4 @@
-"""Checksums of blocks, of index files and segments: what they cover, how they are told, and that no bad bit passes."""
+"""Checksums of blocks, of index files and segments: what they cover, how they are stored, no bad bit passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_read_is_what_was_asked_for(position: int, length: int) -> None:
     assert read(DATA, BlockSums.of(DATA), position, length) == DATA[position : position + length]
 
 
-def test_a_bad_bit_is_found_by_whoever_touches_its_block() -> None:
+def test_a_bad_bit_is_found_by_each_read_of_its_block() -> None:
     sums = BlockSums.of(DATA)
     bad = bytearray(DATA)
     bad[BLOCK_BYTES_MIN + 7] ^= 16

@@ -106,7 +106,7 @@ def test_what_is_forgotten_lies_beside(world: OffloadWorld) -> None:
         assert metadata.segment_count() > 0
 
 
-def test_what_somebody_reads_is_not_forgotten(world: OffloadWorld) -> None:
+def test_what_is_being_read_is_not_forgotten(world: OffloadWorld) -> None:
     path = metadata_path(world)
     with MetadataStore(path) as metadata:
         metadata.topics()

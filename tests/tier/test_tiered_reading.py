@@ -175,7 +175,7 @@ def test_a_reader_who_is_ahead_of_the_tier_waits_for_it_and_is_not_sent_back_at_
     assert world.store.flush_to_tier()
     world.put(2)
     assert world.store.get(T, 0, 5).status is GetStatus.OFFSET_OVERFLOW_ONE
-    assert world.store.get(T, 0, 6).status is GetStatus.OFFSET_OVERFLOW_BADLY  # Nobody has that.
+    assert world.store.get(T, 0, 6).status is GetStatus.OFFSET_OVERFLOW_BADLY  # Neither store has that.
 
 
 def test_a_tier_that_is_down_falls_back_to_local_where_local_can_answer(world: BrokerWorld) -> None:

@@ -95,7 +95,7 @@ def test_a_store_without_a_tier_reports_what_it_needs(tmp_path: Path) -> None:
 # Bad input
 
 
-def test_a_scheme_that_nobody_knows_is_refused_and_the_known_ones_are_named(tmp_path: Path) -> None:
+def test_an_unknown_scheme_is_refused_and_the_known_ones_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadTierUrl, match="s3"):
         TieredStore.open(tmp_path / "store", tier="ftp://host/dir", background=False)
     assert not (tmp_path / "store" / "abort").exists()

@@ -141,7 +141,7 @@ def test_of_two_stores_that_start_at_once_the_one_without_the_lease_takes_no_put
     world.close()
     shutil.copytree(world.disk, tmp_path / "copy")
     world.open()
-    with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:  # Nobody has the lease yet.
+    with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:  # The lease is free.
         assert world.store.flush_to_tier()
         assert not second.flush_to_tier()
         assert second.status()["flags"] == ["FENCED"]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from tiermq.errors import IllegalMessage
+from tiermq.message.crc import CRC_PROPERTY_NAME
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import (
     KEY_SEPARATOR,
@@ -20,7 +21,6 @@ from tiermq.message.properties import (
 )
 from tiermq.status import PutStatus
 
-_CRC_PROPERTY = b"__CRC32#"
 _INNER = b"INNER_"  # Start of every property that ties a message to its queue offset.
 INNER_BATCH_FLAG = 0x80
 _I32 = range(-(2**31), 2**31)
@@ -121,9 +121,9 @@ def merge_properties(
     if b"\0" in merged:
         # Bytes that a power cut lost read as zeros: recovery detects a torn record by them.
         raise IllegalMessage("properties hold a NUL byte: no name and no value may")
-    if _CRC_PROPERTY in merged:
+    if CRC_PROPERTY_NAME in merged:
         # A whole-record CRC belongs to one stored record; a re-sent message must not keep the old one.
-        merged = delete_property(merged, _CRC_PROPERTY)
+        merged = delete_property(merged, CRC_PROPERTY_NAME)
     return merged
 
 

@@ -228,7 +228,7 @@ class _LostPuts:
         return Fault.AFTER if operation == "put_object" else None
 
 
-def test_a_flush_that_failed_gets_another_number_when_somebody_else_has_written_meanwhile(tmp_path: Path) -> None:
+def test_a_flush_that_failed_gets_another_number_when_another_has_written_meanwhile(tmp_path: Path) -> None:
     driver = FaultyDriver(MemoryDriver())
     world = FarWorld(tmp_path, driver)
     world.timers.add(timer(99, NOW_MS + 2 * DAY_MS))
@@ -327,7 +327,7 @@ def test_a_torn_object_is_reported_and_kept_and_holds_nothing_up(
     kept = world.driver.get_object(manifest_name(CLUSTER, BROKER))
     assert kept is not None
     assert len(decode_timer_manifest(kept.data, "manifest").damaged) == 1
-    world.driver.delete_object(path)  # Somebody has looked at it.
+    world.driver.delete_object(path)  # An operator has looked at it.
     world.restart()
     assert world.timers.state.ready().manifest.damaged == frozenset()
     assert "left as it is" in caplog.text

@@ -80,7 +80,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out_by_reading_again() -> None:
     snapshot = state.ready()
     assert snapshot.manifest.forgotten_ms == 5
     assert snapshot.generation != generation
-    with pytest.raises(ManifestConflict):  # Whoever decided by what was known before must decide anew.
+    with pytest.raises(ManifestConflict):  # A decision by what was known before must be made again.
         state.commit(generation, lambda _: TimerManifest())
 
 
@@ -119,9 +119,9 @@ def test_a_flush_whose_answer_was_lost_counts_once_when_a_listing_has_found_it()
     driver.plan = ScriptedFaults("put_object", [Fault.BEFORE])
     with pytest.raises(TierUnavailable):
         state.commit(state.known().generation, lambda manifest: manifest)
-    snapshot = state.ready()  # Everything is listed anew.
+    snapshot = state.ready()  # Everything is listed again.
     assert encoded.name in snapshot.live
-    state.commit(  # The upkeep writes it anew, and its number is settled.
+    state.commit(  # The upkeep writes it again, and its number is settled.
         snapshot.generation, lambda manifest: replace(manifest, settled=encoded.name.serial)
     )
     before = driver.list_objects()
@@ -168,7 +168,7 @@ def test_a_flush_of_an_owner_who_was_replaced_meanwhile_is_refused_by_its_number
     state = TieredTimerState(driver, CLUSTER, BROKER, owner)
     flushed(state, 1)
     encoded = state.encode(None, [timer(2, DUE_MS)])
-    flushed(state_of(driver), 3)  # Somebody else, with the same number.
+    flushed(state_of(driver), 3)  # Another writer, with the same number.
     owner.lease.acquire()
     state.ready()
     with pytest.raises(ManifestConflict, match="number 2"):

@@ -1,4 +1,4 @@
-"""Tiered timers from the bucket alone: counted, verified, and nobody's orphans."""
+"""Tiered timers from the bucket alone: counted, verified, and no orphans."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_scan_reports_how_many_wait_and_until_when(listed: FarWorld) -> None:
     assert numbers_of(near) == [0, 30]
 
 
-def test_a_tier_without_far_timers_has_no_survey_of_them() -> None:
+def test_a_tier_without_far_timers_has_no_view_of_them() -> None:
     assert discover_timers(MemoryDriver()) == []
 
 

@@ -1,4 +1,4 @@
-"""Timer objects: what goes in comes out, by time; damage at any byte is told and never served."""
+"""Timer objects: what goes in comes out, by time; damage at any byte is reported and never served."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A process with a million timers, which a test kills: `python -m delivery.timer.million_waiting STORE COUNT AHEAD_S`.
 
 With its clock at now it puts what is missing of the numbered timers and takes them into the wheel; with the clock so
-many seconds ahead it delivers what is due. A line on its output tells each step: `waiting N`, `delivered N`, and at the
+many seconds ahead it delivers what is due. A line on its output shows each step: `waiting N`, `delivered N`, and at the
 end `done N` with the most memory of its own that it had. Until then nothing is flushed but by the service itself.
 """
 

@@ -18,7 +18,7 @@ OWN_BYTES_MAX = 50_000_000
 
 
 def run(root: Path, ahead_s: int, *, kill_at: int | None = None) -> int:
-    """One life of the process. Its memory; 0 when it was killed, as soon as it told of so many timers."""
+    """One life of the process. Its memory; 0 when it was killed, as soon as it reported so many timers."""
     command = [sys.executable, "-m", "delivery.timer.million_waiting", str(root), str(COUNT), str(ahead_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

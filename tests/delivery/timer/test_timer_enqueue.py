@@ -220,7 +220,7 @@ def test_a_small_window_rolls_a_timer_no_more_often_than_rocketmq_does() -> None
     assert SMALL.roll_slots == 100
 
 
-def test_a_far_timer_is_a_value_that_nobody_changes_after_it_was_added() -> None:
+def test_a_far_timer_is_a_value_that_does_not_change_after_it_was_added() -> None:
     timer = TieredTimer(1_700_000_000_000, False, b"record")
     assert timer == TieredTimer(1_700_000_000_000, False, b"record")
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from simulation.manual_clock import ManualClock
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq.delivery.timer.timer_log import (
-    BLANK_MAGIC,
     TIMER_UNIT_BYTES,
     TimerLog,
     TimerUnit,
@@ -21,6 +20,7 @@ from tiermq.delivery.timer.timer_log import (
 )
 from tiermq.errors import DiskFull, StoreDamaged
 from tiermq.message.java_hash import java_hash
+from tiermq.message.layout import MAGIC_BLANK
 
 FILE_BYTES = 4096
 PER_FILE = (FILE_BYTES - 16) // TIMER_UNIT_BYTES
@@ -171,7 +171,7 @@ def test_zeros_and_blanks_are_no_units_and_only_blanks_are_blank() -> None:
     assert decode_unit(encode_blank(60)) is None
     assert is_blank(encode_blank(17))
     assert len(encode_blank(60)) == 60
-    assert BLANK_MAGIC & 0xFFFFFFFF == 0xCBD43194
+    assert MAGIC_BLANK & 0xFFFFFFFF == 0xCBD43194
     assert not is_blank(encode_unit(UNIT))
     assert not is_blank(b"")
 

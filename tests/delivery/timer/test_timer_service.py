@@ -1,4 +1,4 @@
-"""The service as a whole: rounds, clocks, restarts, cancelling, what it tells."""
+"""The service as a whole: rounds, clocks, restarts, cancelling, what it reports."""
 
 from __future__ import annotations
 

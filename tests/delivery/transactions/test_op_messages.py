@@ -114,4 +114,4 @@ def test_what_a_round_has_read_is_forgotten_a_round_later(world: World) -> None:
     assert world.ops.outcome(5) is Outcome.ROLLBACK, "a producer may answer twice"
     world.ops.end(Outcome.ROLLBACK, 6)
     world.ops.was_read(1)
-    assert (world.ops.outcome(5), world.ops.outcome(6)) == (None, Outcome.ROLLBACK), "nobody has read the second op"
+    assert (world.ops.outcome(5), world.ops.outcome(6)) == (None, Outcome.ROLLBACK), "the second op was not read"

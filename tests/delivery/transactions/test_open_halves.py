@@ -1,4 +1,4 @@
-"""Open half messages of a store directory, told by its files."""
+"""Open half messages of a store directory, by its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def listed(world: World) -> list[tuple[str, int]]:
     return [(each.transaction_id.removeprefix("ID-"), each.questions) for each in open_halves(world.path)]
 
 
-def test_what_nobody_has_ended_is_open(world: World) -> None:
+def test_what_was_not_ended_is_open(world: World) -> None:
     halves = [world.half(name) for name in "abcd"]
     world.roll_back(halves[1])
     world.commit(halves[2])

@@ -86,7 +86,7 @@ def test_a_young_message_ends_the_round_and_a_late_born_one_is_asked_about(world
     assert world.round_after(6) == ["young", "b", "a", "future"]
 
 
-def test_whoever_asked_for_more_time_gets_it_and_does_not_hold_up_the_others(world: World) -> None:
+def test_a_producer_that_asked_for_more_time_gets_it_and_does_not_hold_up_the_others(world: World) -> None:
     world.half("immune", more={"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"})
     world.half("a")
     assert world.round_after(30) == ["a"]
@@ -137,7 +137,7 @@ def test_a_late_answer_to_an_older_question_ends_the_newest_copy(world: World) -
     assert world.ops_written() == [b"1,0,"]
 
 
-def test_nobody_is_asked_about_what_was_ended_a_moment_ago(world: World) -> None:
+def test_no_producer_is_asked_about_what_was_ended_a_moment_ago(world: World) -> None:
     """RocketMQ asks while the op waits to be written."""
     half, other = world.half("a"), world.half("b")
     world.clock.advance_ms(6_000)
@@ -195,7 +195,7 @@ def test_a_restart_forgets_nothing_that_was_written(world: World) -> None:
     assert world.bodies() == ["a", "c"]
 
 
-def test_nobody_is_asked_about_a_commit_whose_op_was_not_written(world: World) -> None:
+def test_no_producer_is_asked_about_a_commit_whose_op_was_not_written(world: World) -> None:
     """RocketMQ asks, and delivers again: it does not write ops when it stops."""
     half = world.half("a")
     world.commit(half)
@@ -227,7 +227,7 @@ def test_a_message_with_the_key_of_another_that_was_committed_is_open(world: Wor
     assert [decode_record(each.record).body for each in world.asked] == [b"b"]
 
 
-def test_without_progress_a_round_begins_at_the_beginning_and_asks_nobody_twice(world: World) -> None:
+def test_without_progress_a_round_begins_at_the_beginning_and_asks_no_producer_twice(world: World) -> None:
     world.roll_back(world.half("a"))
     world.half("b")
     assert world.round_after(30) == ["b"]

@@ -1,4 +1,4 @@
-"""What became of a transaction: told by a store directory, or by the tier alone when everything else is gone."""
+"""What became of a transaction: by a store directory, or by the tier alone when everything else is gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tiermq.tier.tiered_store import TieredStore
 
 
 def fate_in(world: World, name: str) -> TransactionFate | None:
-    """As the world's directory tells it."""
+    """As the world's directory has it."""
     world.store.flush()
     world.store.dispatch_now()
     with open_history(HistoryPlace(stores=(StorePlace(str(world.path)),))) as history:
@@ -47,7 +47,7 @@ def test_a_store_directory_reports_what_became_of_each_transaction(world: World)
     assert world.round_after(30) == ["asked", "open"]
     world.commit(world.asked[0], is_answer=True)
     assert fates(world, *halves) == [Fate.COMMITTED, Fate.ROLLED_BACK, Fate.COMMITTED, Fate.OPEN]
-    assert fates(world, "nobody's") == [None]
+    assert fates(world, "unknown") == [None]
     world.rules = TransactionRules(check_max=1)
     world.round_after(30)
     assert fates(world, "open", "asked") == [Fate.GIVEN_UP, Fate.COMMITTED]

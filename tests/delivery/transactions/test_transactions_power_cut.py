@@ -78,7 +78,7 @@ class Broker:
 
 
 class Life(CutLife):
-    """Transactions that are prepared, ended at once or when asked; again. It remembers what it was told."""
+    """Transactions that are prepared, ended at once or when asked; again. It remembers the answers."""
 
     def __init__(self, calls: int | None) -> None:
         super().__init__(calls)

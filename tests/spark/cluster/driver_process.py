@@ -137,7 +137,7 @@ def main() -> None:
         name, arguments = json.loads(line)
         try:
             outcome = [True, getattr(scenarios, name)(spark, **arguments)]
-        except Exception:  # noqa: BLE001 - the outermost edge of this process: the test is told.
+        except Exception:  # noqa: BLE001 - the outermost edge of this process: the test gets it.
             outcome = [False, traceback.format_exc()]
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()

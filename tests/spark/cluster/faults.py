@@ -39,7 +39,7 @@ class Fault:
             return self._function(task)
         with counted(("read", "write"), self._after, lambda: _act(kind)):
             result = self._function(task)
-        # The task was over before its fault: so it happens at its very end, when all is written and nothing told.
+        # The task was over before its fault: so it happens at its very end, when all is written and nothing reported.
         _act(kind)
         return result
 
@@ -142,7 +142,7 @@ def claimed_kind(folder: str, kinds: Sequence[str], task: str) -> str:
 
 
 def claim(folder: str, name: str) -> int:
-    """A number that nobody else got, in any process: 0, 1, 2 and so on."""
+    """A number that no other call got, in any process: 0, 1, 2 and so on."""
     number = 0
     while True:
         try:
@@ -185,7 +185,7 @@ def _act(kind: str) -> None:
         kill_executor()
     elif kind == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
-    raise RuntimeError("this task fails, as it was told to")
+    raise RuntimeError("this task fails, as it was asked to")
 
 
 @contextmanager

@@ -142,7 +142,7 @@ class DyingWriter(TierMQWriter):
 
 def commit_and_die(store: str, commit: Callable[[], None]) -> None:
     """The commits 0, 2 and 4 kill the driver, each at another place; the directory `commits` beside the store counts
-    them, and with a file `spared` in it nobody dies.
+    them, and with a file `spared` in it no task dies.
 
     The process of the commit itself dies in the middle of the put; in the other places it is left to find out.
     """

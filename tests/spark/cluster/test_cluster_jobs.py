@@ -93,7 +93,7 @@ def test_a_repair_whose_executors_and_drivers_die_mends_the_tier(
 
 
 @pytest.mark.parametrize("back_end", ["files", "objects"])
-def test_an_expiry_whose_drivers_die_ends_as_one_that_nobody_disturbed(
+def test_an_expiry_whose_drivers_die_ends_as_one_without_disturbance(
     driver: DriverProcess, tmp_path: Path, back_end: str, request: pytest.FixtureRequest
 ) -> None:
     """With a store it has no tasks: all of it is done by the driver."""

@@ -39,7 +39,7 @@ def given(world: SourceWorld, path: Path, *kinds: str, **more: str) -> dict[str,
     }
 
 
-def nobody_dies(path: Path) -> None:
+def no_task_dies(path: Path) -> None:
     (path / "commits").mkdir()
     (path / "commits" / "spared").touch()
 
@@ -101,7 +101,7 @@ def test_rows_of_a_batch_with_a_name_are_put_once_wherever_driver_and_executors_
 def test_two_copies_of_a_task_that_stage_the_same_rows_put_them_once(
     driver: DriverProcess, world: SourceWorld, tmp_path: Path, way: str
 ) -> None:
-    nobody_dies(tmp_path)
+    no_task_dies(tmp_path)
     more = {"name": "once"} if way == "write" else {"checkpoint": str(tmp_path / "checkpoint")}
     driver.call(way, **given(world, tmp_path, "slow", **more))
     assert (tmp_path / "faults" / "copy-1").exists()

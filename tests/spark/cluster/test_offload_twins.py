@@ -1,6 +1,6 @@
 """Copies of offload tasks that live on: beside each other, and beside the next driver. Without Spark, step by step.
 
-A driver that is killed may leave tasks that go on writing, for as long as nobody tells them. So here a task that is
+A driver that is killed may leave tasks that go on writing, until they are notified. So here a task that is
 older than the driver takes one more step of its writing before each step of the new driver's, and never looks at the
 lease again: no clock can promise that a process does not stop for a while between looking and writing.
 """

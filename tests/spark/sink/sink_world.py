@@ -24,7 +24,7 @@ def sink_options(path: Path, **more: str) -> SinkOptions:
 
 
 def make_store(path: Path) -> None:
-    """A store with small files, as somebody else made it."""
+    """A store with small files, as another program made it."""
     LocalStore.open(path / "store", **SIZES).close()
 
 

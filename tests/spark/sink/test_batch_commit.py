@@ -75,7 +75,7 @@ def test_a_driver_may_die_before_or_after_each_step(
     with pytest.raises(Died):
         commit_batch(QUERY, staged(options, QUERY, bodies("a", "b", "c")), options)
     monkeypatch.setattr(batch_commit, name, original)
-    # Somebody else writes meanwhile, and the repetition has its rows in another order.
+    # Another writer writes meanwhile, and the repetition has its rows in another order.
     with LocalStore.open(tmp_path / "store", **SIZES) as store:
         assert store.put(Message("T", b"other")).ok
     commit_batch(QUERY, staged(options, QUERY, bodies("c", "a", "b")), options)

@@ -38,7 +38,7 @@ def test_a_schema_that_does_not_fit_is_reported_what_would(spark: SparkSession, 
     assert expected in str(raised.value)
 
 
-def test_somebody_must_say_the_topic(spark: SparkSession) -> None:
+def test_the_topic_must_be_given(spark: SparkSession) -> None:
     check_sink_schema(StructType.fromDDL("body binary"), WITH_TOPIC)
     with pytest.raises(BadSchema, match="a column topic or an option topic"):
         check_sink_schema(StructType.fromDDL("body binary"), WITHOUT)

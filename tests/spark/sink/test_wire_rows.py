@@ -117,7 +117,7 @@ def test_an_account_that_may_only_send_sends_and_is_refused_for_that_right(
             assert broker.registration.wait_accepted(60.0)
             options = SinkOptions.of({"namesrv": names, "topic": "orders"})
             assert send_rows(rows, NAME, 0, options, 5, is_repeated=False).sent == 10
-            assert send_rows(rows, NAME, 0, options, 5, is_repeated=True).sent == 10, "nobody can be asked"
+            assert send_rows(rows, NAME, 0, options, 5, is_repeated=True).sent == 10, "no broker can be asked"
             options = SinkOptions.of({"namesrv": names, "topic": "denied"})
             for is_repeated in (False, True):
                 with pytest.raises(RequestRefused, match="may not PUB the topic 'denied'"):

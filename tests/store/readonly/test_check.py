@@ -243,7 +243,7 @@ def test_a_lite_topic_that_has_expired_and_begun_again_is_no_damage(tmp_path: Pa
 def test_a_unit_of_a_light_queue_that_leads_to_a_message_of_others_is_found(tmp_path: Path) -> None:
     store = Path(shutil.copytree(GOLDEN / "rocketmq-5.3.3-light-queues" / "store", tmp_path / "store"))
     light = next(path for path in (store / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
-    light.rename(light.with_name("%LMQ%somebody-else"))
+    light.rename(light.with_name("%LMQ%another"))
     assert kinds(check_store(store))["unit_wrong"] > 0
 
 

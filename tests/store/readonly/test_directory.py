@@ -1,4 +1,4 @@
-"""What a file is, told from its path."""
+"""What a file is, by its path."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_files_come_in_order_and_one_that_is_being_made_is_not_there_yet(tmp_pat
 
 
 def test_a_file_that_gets_its_length_long_after_its_name_is_seen(tmp_path: Path) -> None:
-    """Its directory does not change then, and had been taken for one that tells."""
+    """Its directory does not change then, and had been taken for one that shows it."""
     for size_before in (0, 10):
         write(tmp_path, 0, b"x" * 100)
         write(tmp_path, 100, b"y" * size_before)
@@ -93,7 +93,7 @@ def test_bytes_that_another_process_writes_are_seen_and_nothing_written_here_rea
     assert path.read_bytes() == b"hello" + bytes(95)
 
 
-def test_a_deleted_file_stays_readable_for_whoever_has_it_and_is_gone_for_others(tmp_path: Path) -> None:
+def test_a_deleted_file_stays_readable_for_its_readers_and_is_gone_for_others(tmp_path: Path) -> None:
     path = write(tmp_path, 0, b"a" * 10)
     write(tmp_path, 10, b"b" * 10)
     run = MappedRun([tmp_path])

@@ -34,7 +34,7 @@ def test_units_come_in_order_over_files_and_pieces(world: HistoryWorld) -> None:
     store.close()
 
 
-def test_a_map_lives_as_long_as_somebody_reads_it(world: HistoryWorld) -> None:
+def test_a_map_lives_as_long_as_it_is_read(world: HistoryWorld) -> None:
     world.put(400)
     store = ReadOnlyStore.open(str(world.disk))
     piece = store.log_file(0)

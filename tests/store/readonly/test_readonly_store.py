@@ -144,7 +144,7 @@ def test_a_flush_syncs_the_files_of_what_was_seen_and_each_only_as_often_as_it_g
         seen.refresh()
         monkeypatch.setattr(os, "fdatasync", counted)
         seen.flush()
-        assert synced == []  # Nobody has looked at a queue.
+        assert synced == []  # No queue was looked at.
         for name in seen.queues():
             seen.max_offset(*name)
         seen.flush()

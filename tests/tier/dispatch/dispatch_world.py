@@ -33,7 +33,7 @@ CLUSTER, BROKER = "DefaultCluster", "broker-a"
 
 
 class ListIndex:
-    """An index that remembers what it was told, and may refuse."""
+    """An index that remembers what it was given, and may refuse."""
 
     def __init__(self) -> None:
         self.requests: list[IndexRequest] = []

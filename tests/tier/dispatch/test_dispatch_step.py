@@ -101,7 +101,7 @@ def test_whatever_fails_by_chance_everything_arrives_once(tmp_path: Path, seed: 
         places = world.places("T", queue_id)
         assert places == sorted(set(places))
         reported = world.index.places("T", queue_id)
-        assert reported == sorted(set(reported)), "in order, and nobody twice"
+        assert reported == sorted(set(reported)), "in order, and none twice"
 
 
 def test_bug_03_a_writer_that_was_fenced_stops_and_reports_who_took_over(world: DispatchWorld) -> None:
@@ -123,7 +123,7 @@ def test_bug_03_a_writer_that_was_fenced_stops_and_reports_who_took_over(world: 
 def test_another_writer_s_bytes_stop_one_queue_and_no_other(world: DispatchWorld) -> None:
     world.put(5)
     world.put(5, "other")
-    world.driver.write(KEY.segment(SegmentType.COMMIT_LOG, 0), 0, [b"somebody else was here, and wrote all of this"])
+    world.driver.write(KEY.segment(SegmentType.COMMIT_LOG, 0), 0, [b"another writer was here, and wrote all of this"])
     world.go()
     assert world.tier_offsets("other") == list(range(5))
     assert "other bytes" in str(world.engine.status()["troubles"])
@@ -131,7 +131,7 @@ def test_another_writer_s_bytes_stop_one_queue_and_no_other(world: DispatchWorld
     assert world.engine.metrics.failures("refused") == 1
 
 
-def test_bytes_that_the_tier_lost_stop_the_queue_until_somebody_looks(world: DispatchWorld) -> None:
+def test_bytes_that_the_tier_lost_stop_the_queue_until_an_operator_looks(world: DispatchWorld) -> None:
     world.put(5)
     world.go()
     world.driver.delete(KEY.segment(SegmentType.COMMIT_LOG, 0))
@@ -153,9 +153,7 @@ def test_an_index_without_room_holds_up_its_queue_and_is_given_everything_later(
     assert world.tier_offsets() == list(range(5))
 
 
-def test_an_error_that_nobody_thought_of_ends_one_turn_and_no_other(
-    world: DispatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_ends_one_turn_and_no_other(world: DispatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.put(5)
     world.put(5, "other")
     collect = world.source.collect

@@ -1,4 +1,4 @@
-"""The engine with its threads: fair over thousands of queues, bounded in its end, and nobody waits for it."""
+"""The engine with its threads: fair over thousands of queues, bounded in its end, and no caller waits for it."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_pausing_waits_for_the_turn_under_way(broker: Broker) -> None:
     assert broker.engine.flush(60)
 
 
-def test_among_two_thousand_queues_a_busy_one_starves_nobody(tmp_path: Path) -> None:
+def test_among_two_thousand_queues_a_busy_one_starves_no_other(tmp_path: Path) -> None:
     world = DispatchWorld(
         tmp_path,
         config=DispatchConfig(group_commit_count=10, group_commit_timeout_ms=0),

@@ -175,8 +175,8 @@ def test_a_crash_between_any_two_steps_loses_and_doubles_nothing_the_index_inclu
         after, places = world.index.places(), world.places()
         assert before == places[: len(before)]
         assert after == places[len(places) - len(after) :], "without a hole, to the end"
-        assert not set(before) & set(after), "nobody is told twice"
-        # What was committed and not told, the index finds itself at its start: the metadata knew of it by then.
+        assert not set(before) & set(after), "none is reported twice"
+        # What was committed and not reported, the index finds itself at its start: the metadata knew of it by then.
         assert all(place < known for place in places[len(before) : len(places) - len(after)])
         world.die()
 

@@ -62,7 +62,7 @@ def test_an_unknown_queue_has_nothing_and_every_queue_has_a_tail(tmp_path: Path)
     file = world.files.find("T", 0)
     assert file is not None
     rebuild = rebuild_from(world.files)
-    assert list(rebuild(QueueKey(CLUSTER, BROKER, "nobody", 0), 0)) == []
+    assert list(rebuild(QueueKey(CLUSTER, BROKER, "unknown", 0), 0)) == []
     assert list(rebuild(KEY, 0)) == world.index.requests
     world.files.find_or_create("empty", 0)
     assert queue_tails(world.files) == [QueueTail("T", file.topic.id, 0, file.log.commit_offset)]

@@ -40,7 +40,7 @@ def test_memory_is_refused_when_it_is_used_up_and_the_refused_are_named_when_it_
     assert budget.settle(C, 4) == set(), "nothing came back"
     assert budget.settle(A, 1) == {B}
     assert budget.used_bytes == 5
-    assert budget.settle(A, 0) == set(), "nobody waits any more"
+    assert budget.settle(A, 0) == set(), "none waits any more"
     assert budget.take(B, 5)
     assert (budget.settle(B, 0), budget.settle(C, 0), budget.used_bytes) == (set(), set(), 0)
 

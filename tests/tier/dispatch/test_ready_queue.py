@@ -64,7 +64,7 @@ def test_no_queue_is_ever_lost(steps: list[tuple[str, tuple[str, int]]]) -> None
     assert left == wanted
 
 
-def test_waiting_ends_when_somebody_comes_or_the_time_is_over() -> None:
+def test_waiting_ends_when_a_queue_comes_or_the_time_is_over() -> None:
     turns = ReadyQueue()
     version = turns.version
     turns.wait(version, 0.001)
@@ -82,7 +82,7 @@ def test_waiting_ends_when_somebody_comes_or_the_time_is_over() -> None:
 
 def test_who_waits_for_queues_to_be_done_is_woken_by_one_that_leaves_and_not_by_every_turn() -> None:
     turns = ReadyQueue()
-    turns.wait_left(60)  # Nobody is there, so nobody will leave.
+    turns.wait_left(60)  # None is there, so none will leave.
     turns.push([A, B])
     assert turns.take() == A
     woken = threading.Event()
@@ -96,7 +96,7 @@ def test_who_waits_for_queues_to_be_done_is_woken_by_one_that_leaves_and_not_by_
     turns.done(A, again=True)
     assert turns.take() == B
     assert not woken.is_set()
-    while not woken.is_set():  # The thread may not have begun to wait yet: let somebody leave until it has.
+    while not woken.is_set():  # The thread may not have begun to wait yet: let one leave until it has.
         turns.done(B, again=False)
         turns.push([B])
         turns.take()

@@ -73,7 +73,7 @@ def test_turns_are_larger_while_many_messages_come() -> None:
     assert world.pace.batch_factor == 1
 
 
-def test_whoever_looks_is_notified_of_now_although_no_turn_is_taken() -> None:
+def test_a_reader_is_notified_of_now_although_no_turn_is_taken() -> None:
     world = World()
     world.pass_time(2 * SAMPLE_S, puts_per_s=5000)
     assert world.pace.is_paced

@@ -104,7 +104,7 @@ def test_an_old_lease_that_came_back_is_taken_again_above_the_epochs_of_all_mani
 
 
 class TakenOver(MemoryDriver):
-    """Somebody takes lease and queue by force between the question whose the lease is and the queue's manifest."""
+    """A process takes lease and queue by force between the question whose the lease is and the queue's manifest."""
 
     clock: ManualClock | None = None
 

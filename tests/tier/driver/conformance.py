@@ -242,8 +242,8 @@ class SegmentConformance:
                 with pytest.raises(SegmentMissing):
                     any_driver.read(key, 0, 1)
             assert list(driver.list_segments(key.queue.directory)) == []
-            driver.write(key, 0, [b"anew"])
-            assert bytes(place.open().read(key, 0, 4)) == b"anew"
+            driver.write(key, 0, [b"late"])
+            assert bytes(place.open().read(key, 0, 4)) == b"late"
 
     def test_a_tail_is_trimmed_and_written_again(self, place: Place, driver: TierDriver) -> None:
         key = fresh_segment()
@@ -271,7 +271,7 @@ class SegmentConformance:
             driver.seal(key)
         # The new bytes may come from the old ones, which are there until the new ones are whole.
         pieces: list[Buffer] = [new[:60], driver.read(key, 0, 30), new[90:]]
-        for _ in range(2):  # Again, as after a crash that nobody was told the end of.
+        for _ in range(2):  # Again, as after a crash whose end is unknown.
             kept = driver.replace(key, pieces, "damaged-17")
             assert kept is not None
             assert kept.startswith(f"{key.path}.damaged-17")
@@ -295,7 +295,7 @@ class SegmentConformance:
         driver = place.open()
         for start in (0, 30):
             driver.write(key, start, [pattern(30)])
-        for old in (pattern(30) * 2, new):  # Again, as after a crash that nobody was told the end of.
+        for old in (pattern(30) * 2, new):  # Again, as after a crash whose end is unknown.
             assert bytes(driver.read(key, 0, 60)) == old
             assert driver.replace(key, [new[:20], new[20:]], "damaged-17", old_size=60)
         driver.write(key, 60, [b"more"])
@@ -306,8 +306,8 @@ class SegmentConformance:
     def test_a_segment_that_is_not_there_is_made_by_replacing_it(self, place: Place) -> None:
         key, driver = fresh_segment(), place.open()
         assert driver.replace(key, [b"made"], "damaged-17") is None
-        driver.write(key, 4, [b" anew"])
-        assert bytes(place.open().read(key, 0, 9)) == b"made anew"
+        driver.write(key, 4, [b" late"])
+        assert bytes(place.open().read(key, 0, 9)) == b"made late"
 
     @pytest.mark.parametrize("old_size", [0, 3, 9])
     def test_a_segment_that_has_changed_since_is_not_replaced(self, place: Place, old_size: int) -> None:

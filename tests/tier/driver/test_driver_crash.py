@@ -98,7 +98,7 @@ def test_what_a_killed_server_had_acknowledged_is_there_when_it_is_back(mortal_s
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write_on)
-        writing.add_done_callback(lambda _: writes.release(1_000))  # Nobody waits for a writer that has ended.
+        writing.add_done_callback(lambda _: writes.release(1_000))  # A writer that has ended is not waited for.
         try:
             for _ in range(2):
                 for _ in range(10):

@@ -1,4 +1,4 @@
-"""Every driver against the simplest model of it, in orders of calls that nobody would think of, with planned faults."""
+"""Every driver against the simplest model of it, in unlikely orders of calls, with planned faults."""
 
 from __future__ import annotations
 

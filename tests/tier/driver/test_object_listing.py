@@ -27,7 +27,7 @@ def test_objects_in_any_order_become_segments_in_the_order_of_paths() -> None:
         ObjectStat(part_path(BROKEN.path, 0), 10, 6),
         ObjectStat(part_path(BROKEN.path, 20), 10, 6),
         ObjectStat(QUEUE.object_name("manifest"), 100, 9),
-        ObjectStat("somebody/else", 100, 9),
+        ObjectStat("another/writer", 100, 9),
         ObjectStat(OPEN.path + ".parts/not a position", 100, 9),
         ObjectStat(OPEN.path + ".bak", 100, 9),
     ]

@@ -61,7 +61,7 @@ class FailingCalls(PosixCalls):
         return super().pwrite(descriptor, data, position)
 
     def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        return super().pread(descriptor, buffer[:3], position)  # Short answers are legal: whoever reads must go on.
+        return super().pread(descriptor, buffer[:3], position)  # Short answers are legal: the reader must go on.
 
     def sync_data(self, descriptor: int) -> None:
         if self.failing == "sync_data":
@@ -314,7 +314,7 @@ def test_a_directory_that_cannot_be_read_is_an_error_and_not_an_empty_listing(tm
     with descriptors_left(0), pytest.raises(TierUnavailable, match="could not list.*ulimit -n"):
         list(driver.list_segments())
     assert [info.key for info in driver.list_segments()] == [KEY]
-    assert list(driver.list_segments("nobody/has/this/")) == []
+    assert list(driver.list_segments("no/queue/has/this/")) == []
 
 
 def test_a_queue_s_first_manifest_makes_its_directories_durable_with_one_sync(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory that is used again: never while somebody looks at it, never more idle than allowed."""
+"""Memory that is used again: never while a view of it exists, never more idle than allowed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def block_bytes(view: memoryview) -> int:
     return memoryview(view.obj).nbytes
 
 
-def test_memory_that_nobody_looks_at_any_more_is_used_again() -> None:
+def test_memory_without_a_view_is_used_again() -> None:
     memory = RecycledMemory()
     view = memory.lease(200_000)
     assert (len(view), view.format, view.readonly, memory.idle_bytes) == (200_000, "B", False, 0)

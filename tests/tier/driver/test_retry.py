@@ -1,4 +1,4 @@
-"""RetryingDriver: what is tried again, how long it waits, and that a back end that is down holds nobody up."""
+"""RetryingDriver: what is tried again, how long it waits, and that a back end that is down holds no caller up."""
 
 from __future__ import annotations
 

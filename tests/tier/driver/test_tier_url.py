@@ -18,7 +18,7 @@ from tiermq.tier.driver.provider_metrics import ProviderMetrics
 from tiermq.tier.driver.retry import RetryingDriver
 from tiermq.tier.driver.tier_url import bare_driver, open_driver, require_conditional_writes
 
-SECRET = "a-secret-that-nobody-may-see"
+SECRET = "a-secret-not-to-be-shown"
 AWS = {
     "AWS_ACCESS_KEY_ID": "k",
     "AWS_SECRET_ACCESS_KEY": SECRET,

@@ -137,7 +137,7 @@ def slow_pace() -> BackendLatency:
 
 
 def quick_pace() -> BackendLatency:
-    """Of a back end where nobody ever waits."""
+    """Of a back end without waits."""
     return BackendLatency(lambda: 0)
 
 

@@ -226,7 +226,7 @@ def test_what_is_in_memory_is_served_while_the_tier_is_away(hundred: FetchWorld)
     assert hundred.get(132).count == 32
 
 
-def test_a_failed_read_ahead_is_nobodys_error_until_somebody_needs_it(make_world: Make) -> None:
+def test_a_failed_read_ahead_is_no_error_until_it_is_needed(make_world: Make) -> None:
     world = make_world()
     world.write(mails(5_000))
     world.get(0)
@@ -294,7 +294,7 @@ def test_a_filter_that_drops_everything_leads_up_to_the_damage_and_not_past_it(m
     world = make_world(cache_enable=cached)
     file = world.write(mails(100))
     world.damage(LOG, unit_of(file, 30)[0] + 90, b"\xff\xff\xff")
-    nothing = TagFilter("nobody-has-this")
+    nothing = TagFilter("unknown")
     page = world.fetcher.get(TOPIC, QUEUE_ID, 0, 100, None, nothing)
     assert (page.status, page.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 30)
     with pytest.raises(CorruptSegment):

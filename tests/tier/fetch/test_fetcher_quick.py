@@ -1,4 +1,4 @@
-"""Gets from a back end where nobody waits: fetched when they are needed, in memory that is used again."""
+"""Gets from a back end without waits: fetched when they are needed, in memory that is used again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_reads(world: FetchWorld) -> list[tuple[int, int]]:
     return [(position, length) for key, position, length in world.driver.reads if key.type is LOG]
 
 
-def test_nobody_else_is_asked_to_fetch(quick: FetchWorld) -> None:
+def test_no_other_thread_is_asked_to_fetch(quick: FetchWorld) -> None:
     quick.write(mails(5_000))
     assert quick.read_all() == list(range(5_000))
     assert quick.pool.waiting == []

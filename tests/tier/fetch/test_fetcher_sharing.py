@@ -1,4 +1,4 @@
-"""Many readers at once: each byte is fetched once, memory stays within its limit, read-ahead adapts, nobody starves."""
+"""Many readers at once: each byte is fetched once, memory is bounded, read-ahead adapts, no reader starves."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_damaged_record_is_an_error_that_names_its_place(filled: FetchWorld, p
         query_cold(FixedIndex(QueryAnswer([one])), ColdRecords(filled.files), pool, TOPIC, "k1", *EVER, 10)
 
 
-def test_a_query_for_nothing_asks_nobody(filled: FetchWorld, pool: ThreadPoolExecutor) -> None:
+def test_a_query_for_nothing_sends_no_request(filled: FetchWorld, pool: ThreadPoolExecutor) -> None:
     index = FixedIndex(QueryAnswer())
     assert query_cold(index, ColdRecords(filled.files), pool, TOPIC, "k", 5, 4, 10) == []
     assert query_cold(index, ColdRecords(filled.files), pool, TOPIC, "k", *EVER, 0) == []
@@ -217,7 +217,7 @@ def test_with_the_real_index_a_key_finds_its_messages_and_each_record_is_read_on
     newest = query_cold(index, records, pool, TOPIC, "all", *EVER, 32)
     assert [one.queue_offset for one in newest] == list(range(8, 40))
     assert [one.queue_offset for one in query_cold(index, records, pool, TOPIC, "u17", *EVER, 9)] == [17]
-    assert query_cold(index, records, pool, TOPIC, "nobody", *EVER, 9) == []
+    assert query_cold(index, records, pool, TOPIC, "unknown", *EVER, 9) == []
     places = [position for key, position, _ in filled.driver.reads if key.type is SegmentType.COMMIT_LOG]
     assert len(places) == len(set(places))
     index.close()

@@ -1,4 +1,4 @@
-"""How far is read ahead: additive increase, multiplicative decrease, and a jump starts anew."""
+"""How far is read ahead: additive increase, multiplicative decrease, and a jump starts again."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_a_reader_that_jumped_is_not_fetched_for_any_more(world: FetchWorld) -> 
     assert world.driver.reads == []
 
 
-def test_what_somebody_else_has_fetched_is_passed_over(world: FetchWorld) -> None:
+def test_what_another_reader_has_fetched_is_passed_over(world: FetchWorld) -> None:
     file = world.write(mails(1_000))
     theirs = world.fetcher.loader.load(file, 300, 200, MUCH, "other").window
     world.driver.reads.clear()

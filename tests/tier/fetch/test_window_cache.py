@@ -223,7 +223,7 @@ def test_a_put_lets_what_has_expired_go() -> None:
     assert (cache.bytes_of("g"), cache.bytes_of("h")) == (0, 10)
 
 
-def test_a_dropped_window_is_held_by_nobody() -> None:
+def test_a_dropped_window_is_not_held() -> None:
     run = Run.of([Mail(body=bytes(1000))] * 9, 0, 0)
     cache = Cache(1 << 20)
     buffer = bytearray(run.data)
@@ -234,7 +234,7 @@ def test_a_dropped_window_is_held_by_nobody() -> None:
     cache.forget("q")
     assert kept.window is None
     assert cache.bytes == cache.count == 0
-    buffer.append(0)  # Possible only when nobody has a view of it any more.
+    buffer.append(0)  # Possible only when there is no view of it any more.
 
 
 def test_the_same_place_put_again_replaces_the_window() -> None:

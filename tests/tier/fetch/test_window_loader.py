@@ -1,4 +1,4 @@
-"""Fetching windows: two reads each, once for everybody, and an error is nobody's for longer than one try."""
+"""Fetching windows: two reads each, once for all readers, and an error lasts no longer than one try."""
 
 from __future__ import annotations
 

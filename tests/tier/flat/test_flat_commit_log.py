@@ -48,7 +48,7 @@ def test_bug_23_asking_for_the_minimum_offset_sends_no_request(tmp_path: Path) -
     assert driver.injected == []
 
 
-def test_the_oldest_queue_offset_of_a_tier_that_somebody_else_wrote_is_read_from_the_record(tmp_path: Path) -> None:
+def test_the_oldest_queue_offset_of_a_tier_of_rocketmq_is_read_from_the_record(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.file.init(6)
     world.write(3)

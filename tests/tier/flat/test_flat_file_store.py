@@ -15,7 +15,7 @@ from tiermq.tier.names import QueueKey, SegmentType, index_queue
 
 def test_an_empty_store_has_no_queues(tmp_path: Path) -> None:
     world = World(tmp_path)
-    assert world.files.find("nobody", 0) is None
+    assert world.files.find("unknown", 0) is None
     assert len(world.files) == 1
 
 
@@ -30,7 +30,7 @@ def test_queues_are_there_again_after_a_restart_less_those_destroyed(tmp_path: P
     for number in range(2):
         assert world.files.destroy("more", number)
     assert [file.queue.queue_id for file in world.files.of_topic("more")] == [2, 3]
-    assert world.files.of_topic("nobody") == ()
+    assert world.files.of_topic("unknown") == ()
     world.reopen()
     assert sorted(file.queue.queue_id for file in world.files if file.queue.topic == "more") == [2, 3]
 

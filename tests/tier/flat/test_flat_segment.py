@@ -29,7 +29,7 @@ def test_a_new_segment_begins_at_its_base_and_has_no_times() -> None:
     assert (segment.begin_ms, segment.end_ms) == (NEVER_MS, NEVER_MS)
 
 
-def test_a_commit_of_nothing_succeeds_and_asks_nobody() -> None:
+def test_a_commit_of_nothing_succeeds_without_a_request() -> None:
     driver = FaultyDriver(MemoryDriver(), ScriptedFaults("write", [Fault.BEFORE]))
     segment = segment_on(driver)
     assert segment.commit()
@@ -147,7 +147,7 @@ def test_bug_27_closing_waits_for_the_commit_under_way_but_not_for_ever() -> Non
     thread = threading.Thread(target=lambda: results.append(segment.commit()))
     thread.start()
     driver.entered.wait()
-    assert not segment.commit(), "a second commit is told that one is under way"
+    assert not segment.commit(), "a second commit learns that one is under way"
     assert not segment.close(timeout_s=0.001)
     driver.go_on.set()
     assert segment.close()

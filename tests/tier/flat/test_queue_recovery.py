@@ -201,7 +201,7 @@ def test_bug_17_bytes_that_the_tier_lost_are_reported_and_not_papered_over(tmp_p
     assert not world.file.recovered
 
 
-def test_a_back_end_that_is_down_keeps_nobody_from_starting(tmp_path: Path) -> None:
+def test_a_back_end_that_is_down_keeps_no_broker_from_starting(tmp_path: Path) -> None:
     driver = FaultyDriver(MemoryDriver())
     world = World(tmp_path, driver)
     world.file.init(0)

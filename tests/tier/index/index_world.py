@@ -36,7 +36,7 @@ class PowerCut(BaseException):
 
 
 class HookedDriver:
-    """A memory driver that tells each call to a hook, before and after, and counts reads."""
+    """A memory driver that passes each call to a hook, before and after, and counts reads."""
 
     def __init__(self, inner: MemoryDriver, hook: Hook | None = None) -> None:
         self.inner = inner

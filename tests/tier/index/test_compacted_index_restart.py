@@ -1,4 +1,4 @@
-"""What a key look-up costs right after a start, when nobody remembers the uploaded files."""
+"""What a key look-up costs right after a start, when nothing of the uploaded files is in memory."""
 
 from __future__ import annotations
 

@@ -87,14 +87,14 @@ def test_what_an_earlier_life_indexed_is_learned_behind_the_first_puts() -> None
     base.of("T", 1, 3).holes = [Hole(2, 5), Hole(7, OPEN)]
     base.of("T", 1, 3).end = 7
     base.of("again", 1, 0).end = 100
-    base.of("anew", 1, 0).end = 100
+    base.of("added", 1, 0).end = 100
     base.of("quiet", 1, 0).holes = [Hole(3, 9)]
     base.of("named", 1, 0).end = 100
     coverage = Coverage(is_base_known=False)
     for queue_id, first in ((0, 500), (1, 900), (2, 100), (3, 20)):
         coverage.of("T", 1, queue_id).note_put(first, 10)
     coverage.of("again", 2, 0).note_put(0, 10)
-    coverage.of("anew", 1, 0).note_put(0, 10)
+    coverage.of("added", 1, 0).note_put(0, 10)
     coverage.of("named", 1, 0)
     coverage.begin_from(base)
     assert coverage.is_base_known
@@ -105,7 +105,7 @@ def test_what_an_earlier_life_indexed_is_learned_behind_the_first_puts() -> None
         ("T", 2): (110, []),
         ("T", 3): (30, [Hole(2, 5), Hole(7, 20)]),
         ("again", 0): (10, []),
-        ("anew", 0): (10, []),
+        ("added", 0): (10, []),
         ("quiet", 0): (0, [Hole(3, 9)]),
         ("named", 0): (100, []),
     }

@@ -58,7 +58,7 @@ def test_a_local_file_knows_its_times_and_an_empty_one_has_none() -> None:
     assert IndexEntry(NOW_MS, IndexState.UNSEALED, local=empty).newest_ms() == -1
 
 
-def test_a_file_whose_oldest_time_nobody_can_show_may_be_of_any_age() -> None:
+def test_a_file_whose_oldest_time_is_unknown_may_be_of_any_age() -> None:
     file = local_file()
     for remote in (uploaded(file), uploaded(file, FaultyDriver(MemoryDriver(), Down()))):
         entry = IndexEntry(NOW_MS, IndexState.UPLOAD, remote=remote)

@@ -1,4 +1,4 @@
-"""What the index is told of each record of a batch."""
+"""What the index gets of each record of a batch."""
 
 from __future__ import annotations
 

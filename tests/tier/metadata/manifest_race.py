@@ -37,7 +37,7 @@ def run_all(tasks: Sequence[Callable[[], None]], on_error: Callable[[], None]) -
 
 
 def check_race(stores: Sequence[ManifestStore], writes: int) -> None:
-    """All acquire at once, then all write at once: the highest epoch wins, every other writer is told so."""
+    """All acquire at once, then all write at once: the highest epoch wins, every other writer gets the error."""
     epochs: dict[int, int] = {}
     stopped: list[int] = []
     together = threading.Barrier(len(stores))

@@ -1,4 +1,4 @@
-"""The lease of a broker: one holder, taken over after it expired, and the old holder is told."""
+"""The lease of a broker: one holder, taken over after it expired, and the old holder is notified."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_free_lease_is_acquired_and_reports_who_holds_it(manual_clock: ManualC
     lease.check()
 
 
-def test_nobody_gets_a_lease_that_is_held_and_the_error_names_the_holder(manual_clock: ManualClock) -> None:
+def test_no_other_gets_a_lease_that_is_held_and_the_error_names_the_holder(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     lease_of(driver, DISPATCHER, manual_clock).acquire()
     manual_clock.advance_ms(29_999)
@@ -214,7 +214,7 @@ def test_a_holder_that_renews_in_time_keeps_the_lease(manual_clock: ManualClock)
     assert lease.epoch == 1
 
 
-def test_a_lease_that_expired_unnoticed_is_renewed_when_nobody_took_it(manual_clock: ManualClock) -> None:
+def test_a_lease_that_expired_unnoticed_is_renewed_when_it_was_not_taken(manual_clock: ManualClock) -> None:
     lease = lease_of(MemoryDriver(), DISPATCHER, manual_clock)
     lease.acquire()
     manual_clock.advance_ms(3_600_000)
@@ -328,7 +328,7 @@ def test_a_conflict_with_another_owner_of_the_same_epoch_loses_the_lease(manual_
 
 
 class TellingLock:
-    """A lock that tells who has come to it."""
+    """A lock that shows who has come to it."""
 
     def __init__(self) -> None:
         self.came = threading.Semaphore(0)
@@ -389,7 +389,7 @@ def damage(driver: MemoryDriver, name: str) -> None:
     driver.put_object(name, stored.data.replace(b'"epoch":', b'"epocx":'), expected=ANY)
 
 
-def test_a_damaged_lease_is_taken_over_when_nobody_wrote_it_again_for_a_term(
+def test_a_damaged_lease_is_taken_over_when_it_was_not_written_again_for_a_term(
     manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = MemoryDriver()
@@ -462,7 +462,7 @@ def test_a_lease_of_the_first_release_is_read(manual_clock: ManualClock) -> None
     assert job.acquire() == 42
 
 
-def test_damage_that_changed_is_waited_for_again_because_somebody_may_be_at_work(manual_clock: ManualClock) -> None:
+def test_damage_that_changed_is_waited_for_again_because_a_writer_may_be_at_work(manual_clock: ManualClock) -> None:
     driver = MemoryDriver()
     job = lease_of(driver, JOB, manual_clock)
     for text in (b"x", b"y"):
@@ -506,7 +506,7 @@ def test_a_holder_whose_term_is_over_does_not_take_a_damaged_lease_for_its_own(
     holder, job = (lease_of(driver, owner, manual_clock) for owner in (DISPATCHER, JOB))
     holder.acquire()
     manual_clock.advance_ms(30_000)
-    job.acquire(epoch_min=9)  # And nobody can read that any more.
+    job.acquire(epoch_min=9)  # And that cannot be read any more.
     damage(driver, job.name)
     before = driver.get_object(job.name)
     with pytest.raises(StaleWriter, match="the lease is damaged"):

@@ -26,7 +26,7 @@ def blank(driver: TierDriver, name: str) -> None:
 
 
 @pytest.mark.parametrize("lose", [gone, blank])
-def test_whoever_takes_a_lease_that_shows_no_epoch_passes_those_of_all_manifests(
+def test_who_takes_a_lease_that_shows_no_epoch_passes_those_of_all_manifests(
     lose: Callable[[TierDriver, str], None], manual_clock: ManualClock
 ) -> None:
     driver = MemoryDriver()
@@ -82,7 +82,7 @@ def test_a_term_begins_when_the_discovery_is_over(manual_clock: ManualClock) -> 
 
 
 class Overtaken(MemoryDriver):
-    """Somebody else takes the lease while its epoch is looked for."""
+    """Another holder takes the lease while its epoch is looked for."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()

@@ -231,7 +231,7 @@ def test_who_writes_together_shares_one_transaction(tmp_path: Path) -> None:
         )
         for _ in range(8)
     ]
-    with database.transaction():  # Whoever comes meanwhile waits.
+    with database.transaction():  # A thread that comes meanwhile waits.
         statements.clear()
         for thread in threads:
             thread.start()
@@ -244,7 +244,7 @@ def test_who_writes_together_shares_one_transaction(tmp_path: Path) -> None:
     database.close()
 
 
-def test_one_who_fails_in_a_shared_transaction_takes_nobody_with_it(tmp_path: Path) -> None:
+def test_one_who_fails_in_a_shared_transaction_takes_no_other_with_it(tmp_path: Path) -> None:
     database = Database(tmp_path / "tier.db")
     found: list[Exception] = []
     before = counter(database)

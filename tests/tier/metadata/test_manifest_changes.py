@@ -1,4 +1,4 @@
-"""The list of changed manifests: what a reader must read again, whoever wrote the tier in between."""
+"""The list of changed manifests: what a reader must read again, by whichever writer of the tier."""
 
 from __future__ import annotations
 

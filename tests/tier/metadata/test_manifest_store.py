@@ -1,4 +1,4 @@
-"""Manifests under compare-and-set: one writer per queue, and the one before it is told that it is stale."""
+"""Manifests under compare-and-set: one writer per queue, and the one before it learns that it is stale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = manifest_name(QUEUE)
 
 
 class LossyDriver(MemoryDriver):
-    """A driver that stores an object and then loses the answer, when it is told to."""
+    """A driver that stores an object and then loses the answer, when it is set to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def test_a_manifest_that_vanished_is_not_silently_created_again() -> None:
     with pytest.raises(ManifestConflict):
         manifests.write(SAMPLE)
     assert driver.get_object(NAME) is None
-    assert manifests.write(SAMPLE).epoch == 1  # The next attempt acquires it anew.
+    assert manifests.write(SAMPLE).epoch == 1  # The next attempt acquires it again.
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_with_a_lease_every_manifest_has_the_epoch_of_the_lease(manual_clock: Ma
     assert ManifestStore(driver, "a", lease=lease).write(SAMPLE).epoch == 7
 
 
-def test_whoever_lost_the_lease_cannot_write_a_manifest_that_the_new_holder_never_touched(
+def test_who_lost_the_lease_cannot_write_a_manifest_that_the_new_holder_never_touched(
     manual_clock: ManualClock,
 ) -> None:
     driver = MemoryDriver()

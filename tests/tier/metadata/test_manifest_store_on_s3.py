@@ -57,7 +57,7 @@ def test_a_lease_over_s3_has_one_holder(driver: TierDriver, manual_clock: Manual
         first.renew()
 
 
-def test_whoever_takes_a_lost_lease_over_s3_passes_every_epoch_of_the_manifests(
+def test_who_takes_a_lost_lease_over_s3_passes_every_epoch_of_the_manifests(
     driver: TierDriver, manual_clock: ManualClock
 ) -> None:
     for number in range(3):

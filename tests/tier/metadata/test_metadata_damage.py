@@ -1,4 +1,4 @@
-"""Damage of the tier's metadata is found when they are opened, told, and mended from the tier."""
+"""Damage of the tier's metadata is found when they are opened, reported, and repaired from the tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema: what SQLite must be told so that a commit stays cheap."""
+"""The schema: which settings SQLite needs so that a commit stays cheap."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_commit_is_kept_with_size_times_checksum_and_offsets(store: MetadataSt
     assert (segment.begin_offset, segment.end_offset) == (6, 12)
 
 
-def test_a_commit_to_a_segment_that_nobody_announced_is_refused(store: MetadataStore) -> None:
+def test_a_commit_to_a_segment_that_was_not_announced_is_refused(store: MetadataStore) -> None:
     with pytest.raises(SegmentMissing, match=log_key(0).path):
         store.update_size(log_key(0), 1, 1, 1)
 
@@ -95,7 +95,7 @@ def test_bug_17_a_deletion_that_was_interrupted_is_known_after_a_crash(store: Me
     assert not store.delete_segment(log_key(0))
 
 
-def test_a_segment_that_is_being_deleted_takes_no_bytes_and_lends_its_name_to_nobody(store: MetadataStore) -> None:
+def test_a_segment_that_is_being_deleted_takes_no_bytes_and_lends_its_name_to_no_other(store: MetadataStore) -> None:
     store.add_segment(log_key(0))
     store.mark_deleted(log_key(0))
     with pytest.raises(SegmentMissing):

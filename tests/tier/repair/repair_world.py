@@ -1,4 +1,4 @@
-"""A sound tier to be damaged and mended, and a local store that still has its messages."""
+"""A sound tier to be damaged and repaired, and a local store that still has its messages."""
 
 from __future__ import annotations
 

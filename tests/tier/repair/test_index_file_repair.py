@@ -1,4 +1,4 @@
-"""An index file made anew: which messages it covers, and when it cannot be made."""
+"""An index file rebuilt: which messages it covers, and when it cannot be made."""
 
 from __future__ import annotations
 

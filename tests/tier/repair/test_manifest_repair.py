@@ -1,4 +1,4 @@
-"""Manifests made anew, and what their checksums may be made to say."""
+"""Manifests rebuilt, and what their checksums may be made to say."""
 
 from __future__ import annotations
 

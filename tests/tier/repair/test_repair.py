@@ -1,4 +1,4 @@
-"""A damaged tier is mended from what is left, keeps what it replaces, and says what it cannot mend."""
+"""A damaged tier is repaired from what is left, keeps what it replaces, and says what it cannot repair."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_repair_holds_the_lease_for_the_one_term_and_gives_it_back(repaired: R
     world = repaired.world
     bytes_of(world, unit_key(world))[45] ^= 1
     world.clock.advance_ms(3_600_000)  # The lease of the world's writer has run out.
-    watched = BrokerLease(world.driver, CLUSTER, BROKER, "somebody who looks", clock=world.clock)
+    watched = BrokerLease(world.driver, CLUSTER, BROKER, "observer", clock=world.clock)
     held: list[Lease | None] = []
     repair_tier(
         world.driver,

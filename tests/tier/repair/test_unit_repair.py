@@ -1,4 +1,4 @@
-"""Units made anew from records: kept where they are the better witness, blank where nothing is left."""
+"""Units rebuilt from records: kept where they are the better witness, blank where nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orphans: what nobody refers to is found and nothing else, and goes only when it is told to."""
+"""Orphans: what nothing refers to is found and nothing else, and goes only by request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_tier_in_use_has_no_orphans(world: TierWorld, with_metadata: bool) -> 
     assert found(world, world.metadata if with_metadata else None).is_clean
 
 
-def test_a_segment_that_nobody_knows_is_an_orphan_once_it_is_old_enough(world: TierWorld) -> None:
+def test_a_segment_that_is_not_known_is_an_orphan_once_it_is_old_enough(world: TierWorld) -> None:
     stray = QUEUE.segment(LOG, 1 << 40)
     world.driver.write(stray, 0, [b"stray"])
     assert found(world, world.metadata).is_clean

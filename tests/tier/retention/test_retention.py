@@ -156,7 +156,7 @@ def test_time_entries_of_messages_that_went_go_too(broker: Broker) -> None:
     assert all(entry.queue_offset >= 8 for entry in entries)
 
 
-def test_a_tier_of_rocketmq_whose_offsets_nobody_noted_has_the_right_minimum_afterwards(broker: Broker) -> None:
+def test_a_tier_of_rocketmq_whose_offsets_were_not_noted_has_the_right_minimum_afterwards(broker: Broker) -> None:
     broker.world.write(8)
     broker.later(73)
     broker.world.write(6)
@@ -173,7 +173,7 @@ def test_a_tier_of_rocketmq_whose_offsets_nobody_noted_has_the_right_minimum_aft
 
 
 class Stubborn(MemoryDriver):
-    """A back end that does not delete some segments, whoever asks."""
+    """A back end that does not delete some segments, at any request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class Stubborn(MemoryDriver):
         super().delete(key)
 
 
-def test_bug_21_a_segment_that_cannot_be_deleted_is_reported_once_and_stops_nobody_else(tmp_path: Path) -> None:
+def test_bug_21_a_segment_that_cannot_be_deleted_is_reported_once_and_stops_no_other(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     driver = Stubborn()
     broker.world.reopen(driver)
@@ -239,7 +239,7 @@ def with_old_messages(broker: Broker, check_owner: Callable[[], None]) -> Retent
     return Retention(world.files, world.metadata, world.driver, None, THREE_DAYS, world.clock, check_owner=check_owner)
 
 
-def test_whoever_lost_the_tier_deletes_nothing(broker: Broker) -> None:
+def test_who_lost_the_tier_deletes_nothing(broker: Broker) -> None:
     def lost() -> None:
         raise StaleWriter("broker-b owns it")
 
@@ -250,7 +250,7 @@ def test_whoever_lost_the_tier_deletes_nothing(broker: Broker) -> None:
     assert broker.world.readable() == list(range(8))
 
 
-def test_whoever_cannot_ask_whose_the_tier_is_deletes_nothing_and_reports_so(broker: Broker) -> None:
+def test_who_cannot_ask_whose_the_tier_is_deletes_nothing_and_reports_so(broker: Broker) -> None:
     def unknown() -> None:
         raise TierUnavailable("no answer")
 
@@ -331,7 +331,7 @@ def test_a_deletion_that_the_tier_interrupts_is_finished_by_a_later_round(tmp_pa
 def test_bytes_that_only_the_tier_knows_of_go_with_their_topic(broker: Broker) -> None:
     broker.world.write(3)
     stray = QueueKey(CLUSTER, BROKER, "orders", 7).segment(LOG, 0)
-    broker.world.driver.write(stray, 0, [b"left by a life that nobody remembers"])
+    broker.world.driver.write(stray, 0, [b"left by a life before"])
     broker.retention.delete_topic("orders")
     assert broker.world.listed() == []
 
@@ -350,7 +350,7 @@ def test_a_queue_that_could_not_be_opened_is_deleted_all_the_same(tmp_path: Path
     broker.world.close()
 
 
-def test_topics_that_nobody_uses_go_but_for_system_topics_and_light_queues(broker: Broker) -> None:
+def test_topics_without_a_user_go_but_for_system_topics_and_light_queues(broker: Broker) -> None:
     for topic in ("orders", "payments", "rmq_sys_SOMETHING", "%LMQ%abc", "%RETRY%group"):
         broker.world.write(2, topic)
     report = broker.retention.clean_unused_topics({"payments"})
@@ -407,7 +407,9 @@ def finish_a_deletion_of_an_unopened_queue(broker: Broker, in_delete: Callable[[
     return report
 
 
-def test_a_back_end_that_is_slow_to_delete_keeps_nobody_from_the_metadata_or_from_other_queues(broker: Broker) -> None:
+def test_a_back_end_that_is_slow_to_delete_keeps_no_thread_from_the_metadata_or_from_other_queues(
+    broker: Broker,
+) -> None:
     def other_thread() -> None:
         broker.world.metadata.add_topic("payments")
         broker.world.files.find_or_create("payments", 0).init(42)
@@ -422,7 +424,7 @@ def test_a_back_end_that_is_slow_to_delete_keeps_nobody_from_the_metadata_or_fro
     assert broker.world.file("payments").commit_offset == 42
 
 
-def test_nobody_opens_a_queue_while_a_segment_of_its_name_is_deleted(broker: Broker) -> None:
+def test_no_queue_is_opened_while_a_segment_of_its_name_is_deleted(broker: Broker) -> None:
     files = broker.world.files
     found: list[object] = []
     opening = threading.Thread(target=lambda: found.append(files.find_or_create("orders", 0)), daemon=True)

@@ -1,4 +1,4 @@
-"""What goes with a topic: everything below its name, whoever knows of it, and manifests last."""
+"""What goes with a topic: everything below its name, known or not, and manifests last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def delete(world: TierWorld) -> list[QueueKey]:
     gone: list[QueueKey] = []
 
     def on_gone(key: QueueKey) -> None:
-        assert world.listed() == []  # Whoever restores now must not take the topic for a living one.
+        assert world.listed() == []  # A restore now must not take the topic for a living one.
         world.driver.delete_object(manifest_name(key))
         gone.append(key)
 

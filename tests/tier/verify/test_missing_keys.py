@@ -142,7 +142,7 @@ def test_they_are_not_denied_before_it_is_read_what_the_job_has_written(damaged:
         assert (len(page.messages), page.complete) == (20, True)
 
 
-def test_a_first_query_does_not_ask_for_the_lease_where_nobody_else_had_it(tmp_path: Path) -> None:
+def test_a_first_query_does_not_ask_for_the_lease_where_no_other_had_it(tmp_path: Path) -> None:
     with opened(tmp_path, background=False) as store:
         put(store, "old")
     with opened(tmp_path, background=False) as store:

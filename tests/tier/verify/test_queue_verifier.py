@@ -158,7 +158,7 @@ def test_damage_is_found_in_the_bytes_alone(world: TierWorld, damage: object, ex
     report = verify_tier(world.driver, with_index=False)
     assert expected <= kinds(report), report.problems
     assert not report.is_clean
-    assert report.problem_count <= 12  # One flaw is not told as a flood of others.
+    assert report.problem_count <= 12  # One flaw is not reported as a flood of others.
     assert all("orders" in finding.where for finding in report.problems)
 
 

@@ -1,4 +1,4 @@
-"""Whatever the bytes are, a verification comes to its end, tells of it, and raises nothing."""
+"""Whatever the bytes are, a verification comes to its end, reports it, and raises nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of a whole tier: what is read, what is told, what it takes to fail."""
+"""Verification of a whole tier: what is read, what is reported, what it takes to fail."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from tiermq.errors import StoreError
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
+from tiermq.message.layout import MAGIC_BLANK
 
 TIMER_UNIT = struct.Struct(
     ">"
@@ -48,7 +49,6 @@ TIMER_UNIT = struct.Struct(
 TIMER_UNIT_BYTES = TIMER_UNIT.size
 BLANK = struct.Struct(">iqi")
 BLANK_BYTES = BLANK.size
-BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
 MAGIC_DELETE = 4
@@ -104,7 +104,7 @@ def unit_sum(position: int, encoded: bytes) -> int:
 
 def encode_blank(bytes_left: int) -> bytes:
     """What fills a file whose last `bytes_left` bytes have no space for a unit."""
-    return BLANK.pack(bytes_left, 0, BLANK_MAGIC).ljust(bytes_left, b"\0")
+    return BLANK.pack(bytes_left, 0, MAGIC_BLANK).ljust(bytes_left, b"\0")
 
 
 def decode_unit(data: bytes | memoryview, position: int = 0) -> TimerUnit | None:
@@ -132,7 +132,7 @@ def decode_unit(data: bytes | memoryview, position: int = 0) -> TimerUnit | None
 
 def is_blank(data: bytes | memoryview, position: int = 0) -> bool:
     """Whether a file ends here, and the next unit is in the next one."""
-    return position + BLANK_BYTES <= len(data) and BLANK.unpack_from(data, position)[2] == BLANK_MAGIC
+    return position + BLANK_BYTES <= len(data) and BLANK.unpack_from(data, position)[2] == MAGIC_BLANK
 
 
 def last_unit_position(file_bytes: int) -> int:
