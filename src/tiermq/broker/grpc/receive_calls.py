@@ -50,6 +50,7 @@ from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.settings import LONG_MAX
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -277,11 +278,7 @@ class ReceiveCalls:
         """The answers for a pop of plain messages that all go to the client, without an object for each."""
         body, ext = bytes(command.body), command.ext
         revive, found = ext["reviveQid"], self._parts.groups.get(group)
-        if (
-            len(body) > SHORT_BYTES_MAX
-            or int(revive) == ORDERED_QUEUE
-            or wanted_tags(request.filter_expression) is not None
-        ):
+        if len(body) > SHORT_BYTES_MAX or int(revive) == ORDERED_QUEUE:
             return None
         if found is not None and found.retry_max_times < 0:
             return None
@@ -289,7 +286,8 @@ class ReceiveCalls:
         handles = {
             queue: f"{first} {shared} {queue}".encode() for mark, queue, first in _starts(ext) if mark == MARK_NORMAL
         }
-        return given_page(body, request.message_queue.topic.name.encode(), handles)
+        tags = wanted_tags(request.filter_expression)
+        return given_page(body, request.message_queue.topic.name.encode(), handles, tags)
 
     async def _answers(self, ask: Ask, group: str, topic: str, popped: list[Popped]) -> list[bytes]:
         """Each message that the client gets, with its handle."""
@@ -441,6 +439,11 @@ class ReceiveCalls:
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
         handle = self._own(request.receipt_handle)
+        if not 0 <= handle.log_offset <= LONG_MAX:
+            raise Refused(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"expected a receipt handle whose ninth word is an offset, found {request.receipt_handle[:80]!r}",
+            )
         self._require_open(group, topic, handle)
         lite = request.lite_topic or None
         return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
