@@ -35,7 +35,7 @@ from tiermq.broker.grpc.grpc_message import (
     wanted_tags,
 )
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
-from tiermq.broker.grpc.local_request import Pending
+from tiermq.broker.grpc.local_request import Caller, Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
 from tiermq.broker.pop.pop_checkpoints import PoppedMessage
 from tiermq.broker.pop.pop_processor import PopProcessor
@@ -360,8 +360,8 @@ class ReceiveCalls:
             try:
                 handle = self._own(text)
                 is_open = self._require_open(group, topic, handle)
-                if entry.lite_topic:
-                    self._lite.acknowledge(group, light_queue(topic, entry.lite_topic), handle.receipt)
+                if lite := self._lite_topic(ask.caller, topic, handle, entry.lite_topic):
+                    self._lite.acknowledge(group, light_queue(topic, lite), handle.receipt)
                     continue
             except Refused as error:
                 made.status.CopyFrom(status(error.code, str(error)))
@@ -401,8 +401,8 @@ class ReceiveCalls:
                 Code.ILLEGAL_INVISIBLE_TIME,
                 f"expected an invisible duration of 0 to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
             )
-        if request.lite_topic:
-            return self._change_lite(group, light_queue(topic, request.lite_topic), handle, request, invisible_ms)
+        if lite := self._lite_topic(ask.caller, topic, handle, request.lite_topic):
+            return self._change_lite(group, light_queue(topic, lite), handle, request, invisible_ms)
         self._require_open(group, topic, handle)
         fields = {**_fields(group, topic, handle), "invisibleTime": str(invisible_ms)}
         answer = await ask.broker(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
@@ -445,7 +445,7 @@ class ReceiveCalls:
                 f"expected a receipt handle whose ninth word is an offset, found {request.receipt_handle[:80]!r}",
             )
         self._require_open(group, topic, handle)
-        lite = request.lite_topic or None
+        lite = self._lite_topic(ask.caller, topic, handle, request.lite_topic) or None
         return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
 
     async def _bury(
@@ -464,6 +464,15 @@ class ReceiveCalls:
         if answer.code == ResponseCode.SUCCESS:
             answer = await self._acknowledge(ask, group, topic, handle, lite)
         return status_of(answer)
+
+    def _lite_topic(self, caller: Caller, topic: str, handle: Handle, named: str) -> str:
+        """The lite topic that a message was received from; empty for another one. Java's client (5.1.0) does not name
+        it when a message failed: then it is that of the record.
+        """
+        if named or not handle.receipt.is_ordered or not self._lite.is_lite(caller):
+            return named
+        found = self._parts.local.stored_at(handle.log_offset)
+        return "" if found is None or found.topic != topic else text_in(found, LITE_NAME) or ""
 
     def _own(self, text: str) -> Handle:
         """A handle of this broker. Raises Refused: another broker's queues and offsets mean other messages here."""
