@@ -558,6 +558,25 @@ def test_an_attempt_of_a_group_in_order_gets_its_messages_again_and_another_wait
     assert [each.body for each in peer.receive("T", attempt_id="other")] == [b"2"]
 
 
+def test_a_simple_consumer_of_a_group_in_order_gets_what_any_queue_has(broker: Broker, peer: GrpcPeer) -> None:
+    """Clients in Python and for Node name a queue of the route by chance, and would wait for that one for 20 s."""
+    broker.parts.topics.put(TopicConfig("T", 4, 4))
+    broker.parts.groups.put(SubscriptionGroup("G", consume_message_orderly=True))
+    peer.send(peer.message("T", b"ordered", message_group="customer-7"))
+    broker.parts.local.dispatch_now()
+    used = consistent_queue("customer-7", 4)
+    fields: dict[str, Any] = {"group": {"name": "G"}, "batch_size": 32}
+
+    def received(queue: int, **more: Any) -> list[Any]:
+        asked = {"topic": {"name": "T"}, "id": queue}
+        request = request_class("ReceiveMessage")(**fields, message_queue=asked, **more)
+        request.long_polling_timeout.seconds = 5
+        return [each.message.body for each in peer.call("ReceiveMessage", request) if each.HasField("message")]
+
+    assert received((used + 1) % 4, auto_renew=True) == [], "a push consumer gets what its own queue has"
+    assert received((used + 1) % 4, invisible_duration={"seconds": 60}) == [b"ordered"]
+
+
 def test_a_receive_by_tags_gets_no_message_whose_tag_has_the_same_hash(broker: Broker, peer: GrpcPeer) -> None:
     """Without such a message the records are written in the kernel; with one, it is acknowledged for the client."""
     make(broker)

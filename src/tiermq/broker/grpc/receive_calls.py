@@ -165,8 +165,9 @@ class ReceiveCalls:
         is_ordered = found is not None and found.consume_message_orderly
         config = self._parts.topics.get(topic)
         queue = request.message_queue.id
-        # A client that had the route of a topic before it was made may know of queues that there are not.
-        is_known = config is not None and 0 <= queue < config.read_queues and is_ordered
+        # Push consumers have been assigned queues; simple ones name one of the route by chance, and mean all. A client
+        # that had the route of a topic before it was made may know of queues that there are not.
+        is_known = config is not None and 0 <= queue < config.read_queues and is_ordered and request.auto_renew
         fields = self._fields_of_pop(ask, group, is_ordered=is_ordered) | {
             "topic": topic,
             "queueId": str(queue if is_known else -1),
