@@ -19,7 +19,7 @@ from tiermq.remoting.json_dialect import as_int, list_in, object_in, text_in
 CUSTOMIZED, EXPONENTIAL = "CUSTOMIZED", "EXPONENTIAL"
 STEPS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 STEPS_MAX = 64
-WAIT_MS_MAX = 12 * 3_600_000
+INVISIBLE_MS_MOST = 12 * 3_600_000
 """The longest time for which a message may be invisible: a longer wait would be refused, attempt by attempt."""
 MULTIPLIER_MAX = 1_000
 
@@ -71,6 +71,6 @@ def _table(value: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _wait_ms(name: str, value: object, default: int) -> int:
     wait_ms = as_int(value, default)
-    if not 0 < wait_ms <= WAIT_MS_MAX:
-        raise RequestRefused(f"{name}: expected 1 to {WAIT_MS_MAX} ms, found {str(value)[:40]!r}")
+    if not 0 < wait_ms <= INVISIBLE_MS_MOST:
+        raise RequestRefused(f"{name}: expected 1 to {INVISIBLE_MS_MOST} ms, found {str(value)[:40]!r}")
     return wait_ms

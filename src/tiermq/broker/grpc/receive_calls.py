@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.retry_policy import INVISIBLE_MS_MOST
 from tiermq.broker.grpc.grpc_clients import (
     GrpcClients,
     check_consumer,
@@ -60,7 +61,6 @@ OK = status(Code.OK)
 AckMessageResponse = message_class("AckMessageResponse")
 ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
-INVISIBLE_MS_MOST = 12 * 3_600_000
 POLL_S_MOST = 20.0
 ANSWER_S = 0.5
 """Kept of a call's time for its answer: waiting receives are looked at four times a second."""
