@@ -30,9 +30,9 @@ class GrpcMessageWriter:
         if message.sys_flag & COMPRESSED_BITS or PyBytes_GET_SIZE(digest) != 32:
             return None
         memcpy(record.digest, PyBytes_AS_STRING(digest), 32)
-        return self.written(topic, cython.address(record), part_of(handle), attempt)
+        return self.written(topic, cython.address(record), part_of(handle), attempt, None)
 
-    def write_page(self, topic: bytes, data: bytes, handles: dict):
+    def write_page(self, topic: bytes, data: bytes, handles: dict, tags=None):
         p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(data))
         end: cython.pointer(cython.const[u8]) = p + PyBytes_GET_SIZE(data)
         record: grpc_record_t
@@ -69,7 +69,7 @@ class GrpcMessageWriter:
             length += 1
             length += print_number(cython.address(place[length]), physical)
             handle: bytes = cython.cast(bytes, words) + PyBytes_FromStringAndSize(cython.cast(cython.p_char, cython.address(place[0])), length)
-            made = self.written(topic, cython.address(record), part_of(handle), 1)
+            made = self.written(topic, cython.address(record), part_of(handle), 1, tags)
             if made is None:
                 return None
             found.append(made)
@@ -77,7 +77,7 @@ class GrpcMessageWriter:
         return found
 
     @cython.cfunc
-    def written(self, topic: bytes, record: cython.pointer(grpc_record_t), handle: part_t, attempt: int64_t):
+    def written(self, topic: bytes, record: cython.pointer(grpc_record_t), handle: part_t, attempt: int64_t, tags):
         size: int64_t = record.properties.n
         system: bytes = PyBytes_FromStringAndSize(cython.NULL, size + handle.n + record.born_host.n + record.store_host.n + 400)
         user: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * size + 16)
@@ -134,6 +134,9 @@ class GrpcMessageWriter:
             p = stop + 1
         if key.p == cython.NULL:
             return None
+        if tags is not None:
+            if tag.p == cython.NULL or PyBytes_FromStringAndSize(cython.cast(cython.p_char, tag.p), tag.n) not in tags:
+                return None
         if host.p == cython.NULL:
             host = record.born_host
         if tag.p != cython.NULL:

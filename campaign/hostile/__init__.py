@@ -6,6 +6,7 @@ target             what is fuzzed: how to try it, which errors it documents
 fuzz               the part that drives targets
 requests           whole requests at a running broker
 access             TLS and accounts, tried by peers who have no right
+grpc_calls         the same of calls of gRPC, and of peers without a right there
 paths              names and addresses that would lead out of a directory
 bombs              small bodies that claim to be huge
 floods             many peers that ask for much and take little

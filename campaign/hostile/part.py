@@ -8,6 +8,7 @@ from campaign.hostile.access import AccessPart
 from campaign.hostile.bombs import BombsPart
 from campaign.hostile.floods import FloodsPart
 from campaign.hostile.fuzz import FuzzPart
+from campaign.hostile.grpc_calls import GrpcCallsPart
 from campaign.hostile.paths import PathsPart
 from campaign.hostile.record_targets import record_targets
 from campaign.hostile.requests import RequestsPart
@@ -27,6 +28,7 @@ PARTS: list[Part] = [
     FuzzPart(all_targets),
     RequestsPart(),
     AccessPart(),
+    GrpcCallsPart(),
     PathsPart(),
     BombsPart(),
     FloodsPart(),

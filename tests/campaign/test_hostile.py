@@ -12,6 +12,7 @@ from campaign.hostile.access import AccessPart
 from campaign.hostile.bombs import defuse
 from campaign.hostile.corpus import Corpus
 from campaign.hostile.fuzz import FuzzPart
+from campaign.hostile.grpc_calls import GrpcCallsPart
 from campaign.hostile.mutator import INPUT_BYTES_MAX, Mutator
 from campaign.hostile.part import PARTS, all_targets
 from campaign.hostile.paths import PathsPart
@@ -19,11 +20,12 @@ from campaign.hostile.requests import RequestsPart
 from campaign.hostile.secrets import SecretsPart
 from campaign.hostile.target import Disagreement, Target, by_both
 from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
+from tiermq.broker.grpc import send_calls
 from tiermq.message import client_batch
 from tiermq.remoting.access import ANY_ACCOUNT, serves
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.permissions import AccessTable, Account
 
 
 def test_every_decoder_takes_its_kept_corpus_and_some_new_inputs(tmp_path: Path) -> None:
@@ -153,3 +155,19 @@ def test_parts_have_names_of_one_word_and_titles() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS) == 7
     assert all(part.name.split() == [part.name] and part.title and part.rounds for part in PARTS)
     assert isinstance(PARTS[-1], SecretsPart)
+
+
+def test_senseless_calls_of_grpc_are_answered_and_peers_without_a_right_refused(tmp_path: Path) -> None:
+    outcome = GrpcCallsPart(calls=60).round(1, tmp_path)
+    assert outcome.findings == []
+    assert outcome.counts["distinct_answers"] > 10
+
+
+def test_a_call_of_grpc_that_fails_or_lets_all_peers_in_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_calls, "transaction_place", lambda text: tuple(int(each, 16) for each in text.split("-")))
+    monkeypatch.setattr(Account, "require_topic", lambda _self, _topic, _wanted: None)
+    found = " ".join(each.found for each in GrpcCallsPart(calls=400).round(1, tmp_path).findings)
+    assert "EndTransaction: a mistake of the handler" in found
+    assert "QueryRoute by without: expected 40300, found 20000" in found

@@ -207,6 +207,8 @@ GRPC_JAVA_OLDER = replace(
     GRPC_JAVA, name="rocketmq-client-java-older", packages=("org.apache.rocketmq:rocketmq-client-java:5.0.8",)
 )
 """Its last version before lite topics."""
+GRPC_JAVA_LITE = replace(GRPC_JAVA, name="rocketmq-client-java-lite", program="GrpcLite.java")
+"""Its consumer of lite topics."""
 GRPC_GO = ForeignClient(
     "rocketmq-clients-go",
     ("github.com/apache/rocketmq-clients/golang/v5@v5.1.3",),

@@ -17,7 +17,15 @@ from urllib.request import urlopen
 import pytest
 
 from clients.conftest import available
-from clients.environments import GRPC_CLIENTS, GRPC_GO, GRPC_JAVA, GRPC_RUST, ForeignClient
+from clients.environments import (
+    CLIENTS,
+    GRPC_CLIENTS,
+    GRPC_GO,
+    GRPC_JAVA,
+    GRPC_JAVA_LITE,
+    GRPC_RUST,
+    ForeignClient,
+)
 from clients.test_third_party_clients import stored
 from servers.certificate import loopback_certificate
 from servers.loopback import free_ports
@@ -34,6 +42,7 @@ DELAY_S = 5
 """Long enough to take a message back before its time."""
 UNAUTHORIZED = 'tiermq_grpc_calls_total{call="QueryRoute",code="40100"}'
 BODIES = [f"order {number}, with a word in another script: Ωμέγα" for number in range(5)]
+LONG_BODY = "A long order, which clients of remoting compress: Ωμέγα. " * 1_000
 SETTINGS: dict[str, Any] = {
     "recall_message_enable": True,
     "transaction_time_out": 1_000,
@@ -137,6 +146,38 @@ def test_a_simple_consumer_receives_what_was_sent_and_the_store_has_it(
     assert ids == sorted(event["received"]["id"] for event in got)
 
 
+def test_a_message_group_stays_in_order_for_a_simple_consumer(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    make_group(broker, place["group"], in_order=True)
+    client.run(tmp_path, **place, bodies=BODIES, messageGroup="customer-7")
+    assert bodies(client.run(tmp_path, **place, receive=len(BODIES))) == BODIES
+    assert {message.get_property("__SHARDINGKEY") for message in stored(broker, place["topic"])} == {"customer-7"}
+
+
+def test_a_long_body_is_received_as_it_was_sent(
+    client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    client.run(tmp_path, **place, bodies=[LONG_BODY])
+    assert bodies(client.run(tmp_path, **place, receive=1)) == [LONG_BODY]
+    [kept] = stored(broker, place["topic"])
+    assert kept.decompressed_body().decode() == LONG_BODY
+
+
+@pytest.mark.parametrize("other", CLIENTS, ids=lambda each: each.name)
+def test_remoting_clients_read_what_grpc_clients_send_and_the_reverse(
+    other: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
+) -> None:
+    ours, other = available(PYTHON), available(other)
+    wanted = sorted([*BODIES, LONG_BODY])
+    here = {"nameServer": broker.name_server, "topic": place["topic"]}
+    ours.run(tmp_path, **place, bodies=wanted)  # It makes the topic, too.
+    assert sorted(bodies(other.run(tmp_path, **here, group="remoting", receive=len(wanted)))) == wanted
+    assert sorted(bodies(ours.run(tmp_path, **place, receive=len(wanted)))) == wanted
+    other.run(tmp_path, **here, group="producers", bodies=wanted)
+    assert sorted(bodies(ours.run(tmp_path, **place, receive=len(wanted)))) == wanted
+
+
 def test_a_message_group_stays_in_order_for_a_push_consumer(
     push_client: ForeignClient, broker: GrpcServing, place: dict[str, str], tmp_path: Path
 ) -> None:
@@ -181,6 +222,14 @@ def test_tags_and_sql_choose_messages(client: ForeignClient, place: dict[str, st
     client.run(tmp_path, **place, bodies=["dear"], tag="two", properties={"price": "10"})
     assert bodies(client.run(tmp_path, **{**place, "group": "by-tag"}, receive=1, only="two")) == ["dear"]
     assert bodies(client.run(tmp_path, **{**place, "group": "by-sql"}, receive=1, sql="price < 7")) == ["cheap"]
+
+
+def test_a_push_consumer_gets_what_its_sql_chooses(
+    push_client: ForeignClient, place: dict[str, str], tmp_path: Path
+) -> None:
+    push_client.run(tmp_path, **place, bodies=["dear"], properties={"price": "10"})
+    push_client.run(tmp_path, **place, bodies=["cheap"], properties={"price": "5"})
+    assert bodies(push_client.run(tmp_path, **place, receive=1, push=True, sql="price < 7")) == ["cheap"]
 
 
 def test_a_message_of_a_higher_priority_is_received_first(
@@ -240,9 +289,15 @@ def test_what_one_client_sends_the_other_receives(place: dict[str, str], tmp_pat
         assert sorted(bodies(receiver.run(tmp_path, **here, receive=len(BODIES)))) == BODIES
 
 
-@pytest.mark.parametrize("push", [False, True], ids=["simple", "push"])
-def test_lite_topics_are_sent_to_and_consumed_by_rocketmq_s_client(push: bool, tmp_path: Path) -> None:
-    client = available(PYTHON)
+@pytest.mark.parametrize(
+    ("lite_client", "push"),
+    [(PYTHON, False), (PYTHON, True), pytest.param(GRPC_JAVA_LITE, True, marks=pytest.mark.interop)],
+    ids=["python-simple", "python-push", "java-push"],
+)
+def test_lite_topics_are_sent_to_and_consumed_by_rocketmq_s_client(
+    lite_client: ForeignClient, push: bool, tmp_path: Path
+) -> None:
+    client = available(lite_client)
     with GrpcServing(tmp_path / "store", **SETTINGS, enable_lmq=True, enable_multi_dispatch=True) as broker:
         make_topic(broker, "Sessions", "+message.type=LITE")
         make_lite_group(broker, "agents", "Sessions")

@@ -102,9 +102,11 @@ def test_what_makes_a_message_another_is_left_to_the_general_path(kernel: Module
 HANDLES = {3: b"0 1 60000 0 0 b1 3"}
 
 
-def page_of(kernel: Any, data: bytes) -> list[bytes] | None:
+def page_of(kernel: Any, data: bytes, *tags: bytes) -> list[bytes] | None:
     hidden, apart = (frozenset(name.encode() for name in names) for names in (RESERVED, {*APART, "POP_CK", "__CRC32#"}))
-    found: list[bytes] | None = kernel.GrpcMessageWriter(hidden, apart).write_page(b"orders", data, HANDLES)
+    found: list[bytes] | None = kernel.GrpcMessageWriter(hidden, apart).write_page(
+        b"orders", data, HANDLES, frozenset(tags) or None
+    )
     return found
 
 
@@ -169,3 +171,14 @@ def test_both_kernels_write_what_protobuf_reads_of_a_page(
     if found[0] is not None:
         [message] = decode_records(data)
         assert found[0] == [general(message, f"{HANDLES[3].decode()} {offset} {place}")]
+
+
+@both
+def test_a_page_by_tags_is_written_if_each_record_has_one_of_them(kernel: ModuleType) -> None:
+    paid, sold, none = (stored(b"UNIQ_KEY\x01K\x02" + tag) for tag in (b"TAGS\x01paid\x02", b"TAGS\x01sold\x02", b""))
+    assert page_of(kernel, paid + sold, b"paid", b"sold") == page_of(kernel, paid + sold)
+    assert page_of(kernel, paid + sold, b"paid", b"sol") is None
+    assert page_of(kernel, paid + none, b"paid") is None
+    twice = stored(b"TAGS\x01paid\x02UNIQ_KEY\x01K\x02TAGS\x01sold\x02")
+    assert page_of(kernel, twice, b"sold") == page_of(kernel, twice), "the last of equal names counts"
+    assert page_of(kernel, twice, b"paid") is None

@@ -9,7 +9,6 @@ age is not checked, since clients write their local time as if it were UTC.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -36,4 +35,4 @@ def signature_in(metadata: Mapping[str, str]) -> Signature:
 
 def signed(secret_key: str, metadata: Mapping[str, str]) -> str:
     """The signature that a call of the owner of a secret has."""
-    return hmac.new(secret_key.encode(), metadata.get(DATE_TIME, "").encode(), hashlib.sha1).hexdigest()
+    return hmac.digest(secret_key.encode(), metadata.get(DATE_TIME, "").encode(), "sha1").hex()

@@ -2,7 +2,8 @@
 
     StoredMessage ─► body as it is, properties in printable ASCII, none that makes it another than a plain one ─► bytes
                  └─► None: the general path, by protobuf objects (`broker/grpc/grpc_message.py`)
-    records of a pop, and the words of handles by queue ─► bytes of each; None if one of them needs the general path
+    records of a pop, the words of handles by queue, and the tags that are wanted ─► bytes of each; None if one of them
+    needs the general path, such as one with another tag, which the client does not get
 
 Contract of both twins: protobuf reads from the bytes what the general path fills in. Properties in `hidden` are the
 broker's and no consumer sees them; a message with one in `special` is left to the general path.
@@ -15,6 +16,7 @@ import re
 
 from tiermq.errors import CorruptRecord
 from tiermq.message.layout import RecordVersion
+from tiermq.message.properties import get_property
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 
@@ -65,9 +67,12 @@ class GrpcMessageWriter:
             0x12, _field(0x0A, _field(0x12, topic)) + user + _field(0x1A, system) + _field(0x22, message.body)
         )
 
-    def write_page(self, topic: bytes, data: bytes, handles: dict[int, bytes]) -> list[bytes] | None:
+    def write_page(
+        self, topic: bytes, data: bytes, handles: dict[int, bytes], tags: frozenset[bytes] | None = None
+    ) -> list[bytes] | None:
         """The same of whole records that are delivered for the first time, of version 1 and between IPv4 hosts.
         `handles`: what the handles of a queue's messages begin with; offsets in the queue and in the log follow.
+        `tags`: one of them each message has; None: any, or none.
         """
         found: list[bytes] = []
         try:
@@ -76,6 +81,8 @@ class GrpcMessageWriter:
                 is_usual = message.version is RecordVersion.V1 and message.sys_flag & HOSTS_V6 == 0
                 is_first = not message.reconsume_times and min(message.queue_offset, message.physical_offset) >= 0
                 if words is None or not is_usual or not is_first:
+                    return None
+                if tags is not None and get_property(message.encoded_properties, b"TAGS") not in tags:
                     return None
                 digest = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper().encode()
                 handle = b"%b %d %d" % (words, message.queue_offset, message.physical_offset)

@@ -140,6 +140,8 @@ class RemotingServer:
         self._large_bodies: set[int] = set()
         self._send_handler: SendHandler | None = None
         self.fast_path: FastSendPath | None = None
+        self.checked_fast_path: FastSendPath | None = None
+        """The same for sends that their peer may make, as is known already."""
         self.take_sends: TakeSends | None = None
         self._take_acks: TakeAcks | None = None
         self._take_checked_acks: TakeAcks | None = None
@@ -231,6 +233,8 @@ class RemotingServer:
         born (`Connection.born_host`), and unless accounts must be asked who may send. A function takes sends and
         answers them later.
         """
+        if isinstance(taker, FastSendPath):
+            self.checked_fast_path = taker
         if self.acl is not None:
             return
         if isinstance(taker, FastSendPath):

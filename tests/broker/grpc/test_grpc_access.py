@@ -11,6 +11,7 @@ import pytest
 
 from broker.brokers import broker_config, running
 from broker.grpc.grpc_peer import GrpcPeer
+from present import present
 from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
@@ -96,6 +97,46 @@ def test_each_account_does_what_it_may(guarded: Broker) -> None:
         [message] = consumer.receive("T")
         assert producer.acknowledge("T", message).status.code == Code.FORBIDDEN
         assert consumer.acknowledge("T", message).status.code == Code.OK
+
+
+def test_the_fast_path_of_sends_takes_an_account_s_messages_until_it_has_lost_the_right(
+    guarded: Broker, tmp_path: Path
+) -> None:
+    sends = present(guarded.grpc)._sends
+    with peer_of(guarded, PRODUCER) as producer, peer_of(guarded, CONSUMER) as consumer:
+        for _ in range(2):  # The first message of a queue takes the general path.
+            assert producer.send(producer.message("T")).status.code == Code.OK
+        assert sends.taken_count == 1
+        assert consumer.send(consumer.message("T")).status.code == Code.FORBIDDEN
+        change(guarded, tmp_path, 'topicPerms = ["T=PUB"]', 'topicPerms = ["T=SUB"]')
+        assert producer.send(producer.message("T")).status.code == Code.FORBIDDEN
+        producer.account = ("producer", "wrong")
+        assert producer.send(producer.message("T")).status.code == Code.UNAUTHORIZED
+    assert sends.taken_count == 1
+    assert guarded.parts.local.max_offset("T", 0) == 2
+
+
+def test_each_call_on_offsets_needs_the_right_to_consume(guarded: Broker) -> None:
+    guarded.parts.groups.find_or_make("G")
+    queue: dict[str, Any] = {"message_queue": {"topic": {"name": "T"}}}
+    with (
+        peer_of(guarded, CONSUMER) as consumer,
+        peer_of(guarded, PRODUCER) as producer,
+        peer_of(guarded, OTHER) as other,
+    ):
+        for group, peer, wanted in (
+            ("G", consumer, Code.OK),
+            ("G", producer, Code.FORBIDDEN),
+            ("G", other, Code.FORBIDDEN),
+            ("Others", consumer, Code.FORBIDDEN),
+        ):
+            of: dict[str, Any] = {"group": {"name": group}, **queue}
+            assert peer.call("UpdateOffset", **of, offset=0).status.code == wanted
+            assert peer.call("GetOffset", **of).status.code == wanted
+            pulled = peer.call("PullMessage", **of, batch_size=1)[0].status.code
+            assert pulled == (Code.MESSAGE_NOT_FOUND if wanted is Code.OK else wanted)
+        codes = [peer.call("QueryOffset", **queue).status.code for peer in (consumer, producer, other)]
+        assert codes == [Code.OK, Code.OK, Code.FORBIDDEN], "PUB or SUB of the topic"
 
 
 def test_a_retry_topic_that_may_hold_copies_of_a_denied_topic_is_not_written(guarded: Broker) -> None:

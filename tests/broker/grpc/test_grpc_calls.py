@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +18,11 @@ from broker.grpc.grpc_peer import GrpcPeer
 from present import present
 from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.group.retry_policy import STEPS_S
 from tiermq.broker.grpc.grpc_message import consistent_queue
 from tiermq.broker.pop.pop_processor import PopProcessor
+from tiermq.broker.pull.pull_processor import PullProcessor
 from tiermq.grpc.messages import Code, Encoding, MessageType, QueuePermission, TelemetryCommand, request_class
 from tiermq.kernel import Message
 from tiermq.message.compression import compress
@@ -29,6 +33,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.status import PutStatus
+from waiting import until
 
 PRODUCER = {"client_type": 1, "publishing": {"topics": [{"name": "T"}]}}
 CONSUMER = {"client_type": 3, "subscription": {"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]}}
@@ -63,8 +68,8 @@ def test_the_fast_path_stores_and_answers_as_the_general_path_does(broker: Broke
     message.system_properties.born_timestamp.seconds = 1_700_000_000
     assert peer.send(message).status.code == Code.OK, "the first message of a queue takes the general path"
     answers = []
-    for fast_path in (server.fast_path, None):
-        server.fast_path = fast_path
+    for fast_path in (server.checked_fast_path, None):
+        server.checked_fast_path = fast_path
         answers.append(peer.send(message))
     first, fast, general = stored(broker)
     assert sends.taken_count == 1
@@ -228,6 +233,10 @@ def test_messages_of_several_groups_of_one_call_go_to_the_queues_of_their_groups
         ({"born_host": "h\x02REAL_TOPIC\x01Other"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         ({"trace_context": "t\x01"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         ({"born_s": 2**62}, Code.BAD_REQUEST),
+        ({"priority": -1}, Code.BAD_REQUEST),
+        ({"message_group": "g", "lite_topic": "x\x02REAL_TOPIC\x01Other"}, Code.ILLEGAL_LITE_TOPIC),
+        ({"delivery_s": 1, "lite_topic": "l" * 65}, Code.ILLEGAL_LITE_TOPIC),
+        ({"message_type": MessageType.TRANSACTION, "lite_topic": ""}, Code.ILLEGAL_LITE_TOPIC),
     ],
 )
 def test_a_message_that_breaks_a_rule_is_refused_and_not_stored(
@@ -236,6 +245,7 @@ def test_a_message_that_breaks_a_rule_is_refused_and_not_stored(
     body = fields.pop("body", b"hello")
     assert peer.send(peer.message("T", b"good"), peer.message("T", body, **fields)).status.code == code
     assert stored(broker) == []
+    assert broker.parts.server.handler_errors == 0
 
 
 @pytest.mark.parametrize(
@@ -520,6 +530,68 @@ def test_a_handle_of_another_broker_is_refused_by_every_call_that_takes_one(brok
     assert peer.acknowledge("T", found).status.code == Code.OK
 
 
+def test_a_handle_without_an_offset_in_the_log_forwards_nothing(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(peer.message("T"))
+    [found] = peer.receive("T")
+    words = found.system_properties.receipt_handle.split(" ")
+    place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": "T"}, "message_id": "m"}
+    for last in ([], ["-1"], ["9" * 30]):
+        handle = " ".join(words[:8] + last)
+        answer = peer.call("ForwardMessageToDeadLetterQueue", receipt_handle=handle, **place)
+        assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
+    assert peer.acknowledge("T", found).status.code == Code.OK
+
+
+def test_an_attempt_of_a_group_in_order_gets_its_messages_again_and_another_waits(
+    broker: Broker, peer: GrpcPeer
+) -> None:
+    make(broker)
+    broker.parts.groups.put(SubscriptionGroup("G", consume_message_orderly=True))
+    peer.send(*(peer.message("T", b"%d" % number, message_group="g") for number in range(2)))
+    broker.parts.local.dispatch_now()
+    for _ in range(2):
+        assert [each.body for each in peer.receive("T", attempt_id="one")] == [b"0", b"1"]
+    assert peer.receive("T", attempt_id="other") == []
+    found = peer.receive("T", attempt_id="one")
+    assert peer.acknowledge("T", *found).status.code == Code.OK
+    peer.send(peer.message("T", b"2", message_group="g"))
+    assert [each.body for each in peer.receive("T", attempt_id="other")] == [b"2"]
+
+
+def test_a_simple_consumer_of_a_group_in_order_gets_what_any_queue_has(broker: Broker, peer: GrpcPeer) -> None:
+    """Clients in Python and for Node name a queue of the route by chance, and would wait for that one for 20 s."""
+    broker.parts.topics.put(TopicConfig("T", 4, 4))
+    broker.parts.groups.put(SubscriptionGroup("G", consume_message_orderly=True))
+    peer.send(peer.message("T", b"ordered", message_group="customer-7"))
+    broker.parts.local.dispatch_now()
+    used = consistent_queue("customer-7", 4)
+    fields: dict[str, Any] = {"group": {"name": "G"}, "batch_size": 32}
+
+    def received(queue: int, **more: Any) -> list[Any]:
+        asked = {"topic": {"name": "T"}, "id": queue}
+        request = request_class("ReceiveMessage")(**fields, message_queue=asked, **more)
+        request.long_polling_timeout.seconds = 5
+        return [each.message.body for each in peer.call("ReceiveMessage", request) if each.HasField("message")]
+
+    assert received((used + 1) % 4, auto_renew=True) == [], "a push consumer gets what its own queue has"
+    assert received((used + 1) % 4, invisible_duration={"seconds": 60}) == [b"ordered"]
+
+
+def test_a_receive_by_tags_gets_no_message_whose_tag_has_the_same_hash(broker: Broker, peer: GrpcPeer) -> None:
+    """Without such a message the records are written in the kernel; with one, it is acknowledged for the client."""
+    make(broker)
+    wanted = {"type": 1, "expression": "BB || paid"}
+    for tags in (("BB", "paid", "other"), ("Aa", "BB", "Aa")):
+        peer.send(*(peer.message("T", tag.encode(), tag=tag) for tag in tags))
+        broker.parts.local.dispatch_now()
+        found = peer.receive("T", filter_expression=wanted)
+        assert [each.body.decode() for each in found] == [tag for tag in tags if tag in ("BB", "paid")]
+        assert peer.acknowledge("T", *found).status.code == Code.OK
+    held = [point for each in broker.processors if isinstance(each, PopProcessor) for point in each.log.points]
+    assert held == []
+
+
 def test_a_filter_that_cannot_be_parsed_is_refused(broker: Broker, peer: GrpcPeer) -> None:
     make(broker)
     request = request_class("ReceiveMessage")(
@@ -597,6 +669,67 @@ def test_settings_come_back_with_what_the_broker_says(broker: Broker, peer: Grpc
     assert peer.call("Heartbeat", client_type=3).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
+@pytest.mark.parametrize(
+    ("policy", "waits"),
+    [
+        ({"type": "EXPONENTIAL"}, (5.0, 7200.0, 2)),
+        (
+            {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1500, "max": 60000, "multiplier": 3}},
+            (1.5, 60.0, 3),
+        ),
+        ({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [2000, 7500]}}, [2.0, 7.5]),
+        ({"type": "CUSTOMIZED", "customizedRetryPolicy": None}, [float(each) for each in STEPS_S]),
+    ],
+    ids=["exponential", "exponential-own", "steps", "none"],
+)
+def test_settings_have_the_retry_policy_of_the_group(
+    broker: Broker, peer: GrpcPeer, policy: dict[str, Any], waits: Any
+) -> None:
+    body = json.dumps({"groupName": "G", "retryMaxTimes": 3, "groupRetryPolicy": policy}).encode()
+    with BlockingClient("127.0.0.1", broker.port, timeout_s=60) as operator:
+        assert operator.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+    backoff = peer.settle(**CONSUMER).settings.backoff_policy
+    assert backoff.max_attempts == 4
+    if backoff.WhichOneof("strategy") == "exponential_backoff":
+        made = backoff.exponential_backoff
+        found: Any = made.initial.ToMilliseconds() / 1000, made.max.ToMilliseconds() / 1000, made.multiplier
+    else:
+        found = [each.ToMilliseconds() / 1000 for each in backoff.customized_backoff.next]
+    assert found == waits
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"type": "LINEAR"}, "expected CUSTOMIZED or EXPONENTIAL, found 'LINEAR'"),
+        ({"customizedRetryPolicy": {"next": [1000, -1]}}, "customizedRetryPolicy.next: expected 1 to 43200000 ms"),
+        ({"customizedRetryPolicy": {"next": [1000] * 65}}, "expected at most 64 waits, found 65"),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 9, "max": 8}}, "found 9 and 8"),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": 0}}, "multiplier: expected 1 to 1000"),
+        ({"type": "EXPONENTIAL", "exponentialRetryPolicy": [1]}, "expected exponentialRetryPolicy to be an object"),
+    ],
+    ids=["type", "negative", "many", "order", "multiplier", "list"],
+)
+def test_a_retry_policy_that_no_consumer_could_follow_is_refused(
+    broker: Broker, policy: dict[str, Any], words: str
+) -> None:
+    body = json.dumps({"groupName": "G", "groupRetryPolicy": policy}).encode()
+    with BlockingClient("127.0.0.1", broker.port, timeout_s=60) as operator:
+        answer = operator.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+    assert answer.code != 0
+    assert words in str(answer.remark)
+    assert broker.parts.groups.get("G") is None
+
+
+def test_a_retry_policy_of_another_writer_that_is_none_keeps_no_consumer_away(
+    broker: Broker, peer: GrpcPeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.parts.groups.put(SubscriptionGroup("G", group_retry_policy={"type": "LINEAR"}))
+    backoff = peer.settle(**CONSUMER).settings.backoff_policy
+    assert [each.seconds for each in backoff.customized_backoff.next] == list(STEPS_S)
+    assert "group G: its consumers wait by RocketMQ's default policy" in caplog.text
+
+
 def test_settings_of_neither_kind_end_the_stream(peer: GrpcPeer) -> None:
     with pytest.raises(grpc.RpcError) as found:
         peer.settle(client_type=1)
@@ -639,16 +772,67 @@ def test_a_queue_is_pulled_from_an_offset_that_is_kept(broker: Broker, peer: Grp
     assert behind[-1].next_offset == 5
 
 
+def test_a_pull_waits_for_a_message_and_chooses_by_sql(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    broker.parts.groups.find_or_make("P")
+    cheap, dear = peer.message("T", b"cheap"), peer.message("T", b"dear")
+    cheap.user_properties["price"], dear.user_properties["price"] = "5", "10"
+    request = request_class("PullMessage")(
+        group={"name": "P"},
+        message_queue={"topic": {"name": "T"}},
+        batch_size=32,
+        filter_expression={"type": 2, "expression": "price > 7"},
+    )
+    request.long_polling_timeout.seconds = 20
+    pulls = next(each for each in broker.processors if isinstance(each, PullProcessor))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(peer.call, "PullMessage", request)
+        until(lambda: pulls.long_polling.held)
+        assert peer.send(cheap, dear).status.code == Code.OK
+        answers = waiting.result()
+    assert [each.message.body for each in answers if each.HasField("message")] == [b"dear"]
+    assert answers[-1].next_offset == 2
+
+
+def test_an_offset_is_found_by_time(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    for number in range(3):
+        before_ms = broker.parts.clock.now_ms()
+        until(lambda before_ms=before_ms: broker.parts.clock.now_ms() > before_ms)  # type: ignore[misc]
+        assert peer.send(peer.message("T", b"%d" % number)).status.code == Code.OK
+    times_ms = [each.store_timestamp_ms for each in stored(broker)]
+    found = []
+    for time_ms in (0, *times_ms, times_ms[-1] + 1):
+        request = request_class("QueryOffset")(message_queue={"topic": {"name": "T"}}, query_offset_policy=2)
+        request.timestamp.FromMilliseconds(time_ms)
+        found.append(peer.call("QueryOffset", request).offset)
+    assert found == [0, 0, 1, 2, 3]
+
+
+def test_what_no_queue_can_have_is_refused_by_its_own_code(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    broker.parts.groups.find_or_make("P")
+    here: dict[str, Any] = {"group": {"name": "P"}, "message_queue": {"topic": {"name": "T"}}}
+    for offset in (-1, -7):
+        assert peer.call("UpdateOffset", **here, offset=offset).status.code == Code.ILLEGAL_OFFSET
+        assert peer.call("PullMessage", **here, offset=offset, batch_size=1)[0].status.code == Code.ILLEGAL_OFFSET
+    other: dict[str, Any] = {"group": {"name": "P"}, "message_queue": {"topic": {"name": "T"}, "id": 99}}
+    assert peer.call("UpdateOffset", **other).status.code == Code.BAD_REQUEST
+    early = request_class("QueryOffset")(query_offset_policy=2, message_queue=here["message_queue"])
+    early.timestamp.seconds = -5
+    assert peer.call("QueryOffset", early).status.code == Code.BAD_REQUEST
+    recall = peer.call("RecallMessage", topic={"name": "T"}, recall_handle="junk")
+    assert recall.status.code == Code.BAD_REQUEST
+    assert "recall handle is invalid" in recall.status.message
+    assert broker.parts.server.handler_errors == 0
+
+
 def test_a_pull_by_tag_gets_no_message_whose_tag_has_the_same_hash(broker: Broker, peer: GrpcPeer) -> None:
     make(broker)
     peer.send(*(peer.message("T", tag.encode(), tag=tag) for tag in ("Aa", "BB", "Aa")))
     broker.parts.local.dispatch_now()
     broker.parts.groups.find_or_make("P")
-    fields: dict[str, Any] = {
-        "group": {"name": "P"},
-        "message_queue": {"topic": {"name": "T"}},
-        "batch_size": 32,
-    }
+    fields: dict[str, Any] = {"group": {"name": "P"}, "message_queue": {"topic": {"name": "T"}}, "batch_size": 32}
     answers = peer.call("PullMessage", **fields, filter_expression={"type": 1, "expression": "BB"})
     assert [each.message.body for each in answers if each.HasField("message")] == [b"BB"]
     answers = peer.call("PullMessage", **fields, offset=2, filter_expression={"type": 1, "expression": "BB"})

@@ -246,6 +246,37 @@ def test_a_message_that_fails_too_often_becomes_a_dead_letter(broker: Broker, co
     assert broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == 2
 
 
+@pytest.mark.parametrize("named", ["ann", ""], ids=["named", "left-out"])
+def test_a_client_that_does_not_name_the_lite_topic_is_served_by_the_record_s(
+    broker: Broker, clock: ManualClock, named: str
+) -> None:
+    """Java's client 5.1.0 names it when it acknowledges, and not when a message failed."""
+    with LitePeer(broker, kind=PUSH) as consumer:
+        consumer.want("ann")
+        send(consumer, "ann", "a1", "a2", "a3")
+        broker.parts.local.dispatch_now()
+        found = consumer.got()
+        place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": PARENT}}
+        handles = [each.system_properties.receipt_handle for each in found]
+        dead = consumer.call(
+            "ForwardMessageToDeadLetterQueue", **place, receipt_handle=handles[0], message_id="m", lite_topic=named
+        )
+        assert dead.status.code == Code.OK
+        entries = [{"message_id": "m", "receipt_handle": handles[1], "lite_topic": named}]
+        assert consumer.call("AckMessage", **place, entries=entries).status.code == Code.OK
+        until(lambda: broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == 2)
+        later = consumer.call(
+            "ChangeInvisibleDuration",
+            **place,
+            receipt_handle=handles[2],
+            invisible_duration={"seconds": 30},
+            lite_topic=named,
+        )
+        assert later.status.code == Code.OK
+        clock.advance_ms(31_000)
+        assert [(each.body, each.system_properties.delivery_attempt) for each in consumer.got()] == [(b"a3", 2)]
+
+
 def test_the_same_attempt_gets_what_its_answer_may_have_lost(consumer: LitePeer) -> None:
     consumer.want("ann", "bob")
     send(consumer, "ann", "a1")

@@ -20,7 +20,7 @@ async function send() {
   const producer = new Producer({ ...options, topic: job.topic, ...(job.transaction ? { checker } : {}) });
   await producer.startup();
   for (const body of job.bodies) {
-    const message = { topic: job.topic, body: Buffer.from(body), tag: job.tag || 'paid', keys: [`key-${body}`] };
+    const message = { topic: job.topic, body: Buffer.from(body), tag: job.tag || 'paid', keys: [`key-${body.slice(0, 40)}`] };
     if (job.messageGroup) message.messageGroup = job.messageGroup;
     if (job.priority) message.priority = job.priority;
     if (job.delayS) message.delay = job.delayS * 1000;

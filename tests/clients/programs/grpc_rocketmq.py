@@ -60,7 +60,7 @@ def message_of(job: dict[str, Any], body: str) -> Any:
     message.topic = job["topic"]
     message.body = body.encode()
     message.tag = job.get("tag", "paid")
-    message.keys = f"key-{body}"
+    message.keys = f"key-{body[:40]}"
     if "messageGroup" in job:
         message.message_group = job["messageGroup"]
     if "lite" in job:

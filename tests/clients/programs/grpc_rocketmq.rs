@@ -41,7 +41,7 @@ fn message(job: &Value, body: &str) -> MessageBuilder {
         .set_topic(topic)
         .set_body(body.as_bytes().to_vec())
         .set_tag(text(job, "tag", "paid"))
-        .set_keys(vec![format!("key-{body}")]);
+        .set_keys(vec![format!("key-{}", body.chars().take(40).collect::<String>())]);
     if let Some(group) = job["messageGroup"].as_str() {
         made = made.set_message_group(group);
     }

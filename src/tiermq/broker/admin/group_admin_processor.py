@@ -16,6 +16,7 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_table import Client
 from tiermq.broker.group.group_table import SubscriptionGroup, check_group_name, encode_groups
 from tiermq.broker.group.offset_processor import require_client_group
+from tiermq.broker.group.retry_policy import RetryPolicy
 from tiermq.broker.topic.attributes import GROUP_ATTRIBUTES, altered_attributes, signed_changes
 from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX, page_of
 from tiermq.broker.topic.topic_table import check_topic_name
@@ -59,6 +60,7 @@ class GroupAdminProcessor:
     def _wanted(self, asked: SubscriptionGroup) -> SubscriptionGroup:
         """The group after the change: its attributes change as a topic's do. Raises RequestRefused."""
         check_group_name(asked.name)
+        RetryPolicy.from_json(asked.group_retry_policy)
         known = self._parts.groups.get(asked.name)
         current = None if known is None else known.attributes
         changes = signed_changes(asked.attributes)

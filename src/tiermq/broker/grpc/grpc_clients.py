@@ -23,10 +23,12 @@ from typing import Any
 
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_processor import ACCOUNT
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.group.retry_policy import RetryPolicy
 from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, are_long, given_message
 from tiermq.broker.grpc.local_request import Caller, Pending
 from tiermq.broker.topic.attributes import LITE_BIND_TOPIC, LITE_CLIENT_QUOTA
-from tiermq.errors import CorruptRecord, PeerGone, RequestTimedOut
+from tiermq.errors import CorruptRecord, PeerGone, RequestRefused, RequestTimedOut
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import (
     FILTER_BY_SQL,
@@ -66,7 +68,6 @@ TOPIC_BYTES = 1_024
 PRODUCER_ATTEMPTS = 3
 RECEIVE_BATCH = 32
 POLL_S = 20
-BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 SWEEP_S = 10.0
 LITE_QUOTA = 2_000
 """Lite topics of one client, unless its group has another number; as in RocketMQ."""
@@ -410,8 +411,15 @@ class GrpcClients:
         if settings.client_type in LITE_CONSUMERS:
             subscription.lite_subscription_quota = self.lite_quota(subscription.group.name)
             subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
-        for seconds in BACKOFF_S:
-            backoff.customized_backoff.next.add().seconds = seconds
+        policy = RetryPolicy() if group is None else _policy_of(group)
+        if policy.is_exponential:
+            exponential = backoff.exponential_backoff
+            exponential.initial.FromMilliseconds(policy.initial_ms)
+            exponential.max.FromMilliseconds(policy.max_ms)
+            exponential.multiplier = policy.multiplier
+        else:
+            for wait_ms in policy.steps_ms:
+                backoff.customized_backoff.next.add().FromMilliseconds(wait_ms)
         return made
 
     # Registration.
@@ -493,6 +501,15 @@ class GrpcClients:
             self.terminate(client)
 
 
+def _policy_of(group: SubscriptionGroup) -> RetryPolicy:
+    """The default one for what a table of another writer has and no request could have set."""
+    try:
+        return RetryPolicy.from_json(group.group_retry_policy)
+    except RequestRefused as error:
+        _log.warning("group %s: its consumers wait by RocketMQ's default policy: %s", group.name, error)
+        return RetryPolicy()
+
+
 def _held_bytes(settings: Any) -> int:
     topics = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
     return int(settings.ByteSize()) + TOPIC_BYTES * topics
@@ -546,6 +563,8 @@ _CODES = {
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
     ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
     ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+    ResponseCode.ILLEGAL_OPERATION: Code.BAD_REQUEST,
+    ResponseCode.INVALID_PARAMETER: Code.BAD_REQUEST,
     ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,

@@ -37,7 +37,7 @@ from tiermq.message.message_filter import tags_in
 from tiermq.message.properties import decode_properties, encode_properties, get_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
-from tiermq.message.topic_name import lite_queue
+from tiermq.message.topic_name import lite_queue, lite_topic_problem
 from tiermq.settings import INT_MAX, LONG_MAX
 
 SENT_BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -157,6 +157,10 @@ def check_message(message: Any) -> None:
                 f"expected a message group of 1 to {GROUP_BYTES_MAX - 1} bytes without control characters, "
                 f"found {group[:80]!r}",
             )
+    if system.HasField("lite_topic") and (problem := lite_topic_problem(system.lite_topic)) is not None:
+        raise Refused(Code.ILLEGAL_LITE_TOPIC, problem)
+    if system.priority < 0:
+        raise Refused(Code.BAD_REQUEST, f"priority: expected 0 or more, found {system.priority}")
 
 
 def _check_properties(message: Any) -> None:
@@ -340,9 +344,12 @@ _WRITER = GrpcMessageWriter(_HIDDEN, frozenset(name.encode() for name in APART))
 _PAGE_WRITER = GrpcMessageWriter(_HIDDEN, frozenset(name.encode() for name in (*APART, names.POP_CK, names.CRC32)))
 
 
-def given_page(data: bytes, topic: bytes, handles: dict[int, bytes]) -> list[bytes] | None:
-    """Records as answers of a receive, from their bytes; None if one of them is no plain one (`given_answer`)."""
-    return _PAGE_WRITER.write_page(topic, data, handles)
+def given_page(data: bytes, topic: bytes, handles: dict[int, bytes], tags: frozenset[str] | None) -> list[bytes] | None:
+    """Records as answers of a receive, from their bytes; None if one of them is no plain one (`given_answer`), or has
+    none of `tags`.
+    """
+    wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
+    return _PAGE_WRITER.write_page(topic, data, handles, wanted)
 
 
 def given_answer(message: StoredMessage, topic: bytes, handle: str, attempt: int) -> bytes:

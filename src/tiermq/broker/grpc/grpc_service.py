@@ -228,7 +228,8 @@ class GrpcService:
                 )
             except RequestRefused as error:
                 raise Refused(Code.UNAUTHORIZED, str(error)) from error
-        elif isinstance(before := connection.caller, Caller) and before.client_id == client_id:
+        before = connection.caller
+        if isinstance(before, Caller) and before.client_id == client_id and before.account is account:
             return before
         address = "{}:{}".format(*connection.peer).encode()
         born_host = born_host_of(connection)

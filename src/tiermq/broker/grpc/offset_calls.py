@@ -28,6 +28,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.permissions import EITHER
+from tiermq.settings import LONG_MAX
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -85,6 +86,7 @@ class OffsetCalls:
         group, topic = request.group.name, request.message_queue.topic.name
         check_group(group)
         check_topic(topic)
+        _require_offset(request.offset)
         wanted, timeout = request.filter_expression, request.long_polling_timeout
         poll_ms = min(POLL_MS_MAX, timeout.seconds * 1000 + timeout.nanos // 1_000_000)
         if (left_s := ask.call.left_s) is not None:
@@ -110,6 +112,7 @@ class OffsetCalls:
         """Keep a group's offset of a queue."""
         request = ask.request
         fields = self._place(ask, request.group.name, request.message_queue)
+        _require_offset(request.offset)
         fields["commitOffset"] = str(request.offset)
         answer = await ask.broker(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         return UpdateOffsetResponse(status=status_of(answer))
@@ -140,9 +143,20 @@ class OffsetCalls:
         code = RequestCode.GET_MIN_OFFSET if policy == OffsetPolicy.BEGINNING else RequestCode.GET_MAX_OFFSET
         if policy == OffsetPolicy.TIMESTAMP:
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-            fields["timestamp"] = str(timestamp_ms(request.timestamp))
+            time_ms = timestamp_ms(request.timestamp)
+            if not 0 <= time_ms <= LONG_MAX:
+                raise Refused(
+                    Code.BAD_REQUEST, f"timestamp: expected milliseconds of 64 bits, found {request.timestamp}"
+                )
+            fields["timestamp"] = str(time_ms)
         answer = await ask.broker(code, fields)
         return QueryOffsetResponse(status=status_of(answer), offset=int(answer.ext.get("offset", "0")))
+
+
+def _require_offset(offset: int) -> None:
+    """Raises Refused."""
+    if offset < 0:
+        raise Refused(Code.ILLEGAL_OFFSET, f"expected an offset of 0 or more, found {offset}")
 
 
 def _encoded(messages: list[StoredMessage]) -> list[bytes]:

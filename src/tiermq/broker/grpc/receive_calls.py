@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.retry_policy import INVISIBLE_MS_MOST
 from tiermq.broker.grpc.grpc_clients import (
     GrpcClients,
     check_consumer,
@@ -35,7 +36,7 @@ from tiermq.broker.grpc.grpc_message import (
     wanted_tags,
 )
 from tiermq.broker.grpc.lite_calls import LiteCalls, light_queue
-from tiermq.broker.grpc.local_request import Pending
+from tiermq.broker.grpc.local_request import Caller, Pending
 from tiermq.broker.pop.pop_acks import ACKS_MAX, ORDERED_QUEUE, Receipt
 from tiermq.broker.pop.pop_checkpoints import PoppedMessage
 from tiermq.broker.pop.pop_processor import PopProcessor
@@ -50,6 +51,7 @@ from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.settings import LONG_MAX
 
 if TYPE_CHECKING:
     from tiermq.broker.grpc.grpc_service import Ask
@@ -59,7 +61,6 @@ OK = status(Code.OK)
 AckMessageResponse = message_class("AckMessageResponse")
 ChangeInvisibleDurationResponse = message_class("ChangeInvisibleDurationResponse")
 ForwardResponse = message_class("ForwardMessageToDeadLetterQueueResponse")
-INVISIBLE_MS_MOST = 12 * 3_600_000
 POLL_S_MOST = 20.0
 ANSWER_S = 0.5
 """Kept of a call's time for its answer: waiting receives are looked at four times a second."""
@@ -164,8 +165,9 @@ class ReceiveCalls:
         is_ordered = found is not None and found.consume_message_orderly
         config = self._parts.topics.get(topic)
         queue = request.message_queue.id
-        # A client that had the route of a topic before it was made may know of queues that there are not.
-        is_known = config is not None and 0 <= queue < config.read_queues and is_ordered
+        # Push consumers have been assigned queues; simple ones name one of the route by chance, and mean all. A client
+        # that had the route of a topic before it was made may know of queues that there are not.
+        is_known = config is not None and 0 <= queue < config.read_queues and is_ordered and request.auto_renew
         fields = self._fields_of_pop(ask, group, is_ordered=is_ordered) | {
             "topic": topic,
             "queueId": str(queue if is_known else -1),
@@ -277,11 +279,7 @@ class ReceiveCalls:
         """The answers for a pop of plain messages that all go to the client, without an object for each."""
         body, ext = bytes(command.body), command.ext
         revive, found = ext["reviveQid"], self._parts.groups.get(group)
-        if (
-            len(body) > SHORT_BYTES_MAX
-            or int(revive) == ORDERED_QUEUE
-            or wanted_tags(request.filter_expression) is not None
-        ):
+        if len(body) > SHORT_BYTES_MAX or int(revive) == ORDERED_QUEUE:
             return None
         if found is not None and found.retry_max_times < 0:
             return None
@@ -289,7 +287,8 @@ class ReceiveCalls:
         handles = {
             queue: f"{first} {shared} {queue}".encode() for mark, queue, first in _starts(ext) if mark == MARK_NORMAL
         }
-        return given_page(body, request.message_queue.topic.name.encode(), handles)
+        tags = wanted_tags(request.filter_expression)
+        return given_page(body, request.message_queue.topic.name.encode(), handles, tags)
 
     async def _answers(self, ask: Ask, group: str, topic: str, popped: list[Popped]) -> list[bytes]:
         """Each message that the client gets, with its handle."""
@@ -362,8 +361,8 @@ class ReceiveCalls:
             try:
                 handle = self._own(text)
                 is_open = self._require_open(group, topic, handle)
-                if entry.lite_topic:
-                    self._lite.acknowledge(group, light_queue(topic, entry.lite_topic), handle.receipt)
+                if lite := self._lite_topic(ask.caller, topic, handle, entry.lite_topic):
+                    self._lite.acknowledge(group, light_queue(topic, lite), handle.receipt)
                     continue
             except Refused as error:
                 made.status.CopyFrom(status(error.code, str(error)))
@@ -403,8 +402,8 @@ class ReceiveCalls:
                 Code.ILLEGAL_INVISIBLE_TIME,
                 f"expected an invisible duration of 0 to {INVISIBLE_MS_MOST} ms, found {invisible_ms}",
             )
-        if request.lite_topic:
-            return self._change_lite(group, light_queue(topic, request.lite_topic), handle, request, invisible_ms)
+        if lite := self._lite_topic(ask.caller, topic, handle, request.lite_topic):
+            return self._change_lite(group, light_queue(topic, lite), handle, request, invisible_ms)
         self._require_open(group, topic, handle)
         fields = {**_fields(group, topic, handle), "invisibleTime": str(invisible_ms)}
         answer = await ask.broker(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
@@ -441,8 +440,13 @@ class ReceiveCalls:
         group, topic = request.group.name, request.topic.name
         check_consumer(ask.caller, group, topic)
         handle = self._own(request.receipt_handle)
+        if not 0 <= handle.log_offset <= LONG_MAX:
+            raise Refused(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"expected a receipt handle whose ninth word is an offset, found {request.receipt_handle[:80]!r}",
+            )
         self._require_open(group, topic, handle)
-        lite = request.lite_topic or None
+        lite = self._lite_topic(ask.caller, topic, handle, request.lite_topic) or None
         return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
 
     async def _bury(
@@ -461,6 +465,15 @@ class ReceiveCalls:
         if answer.code == ResponseCode.SUCCESS:
             answer = await self._acknowledge(ask, group, topic, handle, lite)
         return status_of(answer)
+
+    def _lite_topic(self, caller: Caller, topic: str, handle: Handle, named: str) -> str:
+        """The lite topic that a message was received from; empty for another one. Java's client (5.1.0) does not name
+        it when a message failed: then it is that of the record.
+        """
+        if named or not handle.receipt.is_ordered or not self._lite.is_lite(caller):
+            return named
+        found = self._parts.local.stored_at(handle.log_offset)
+        return "" if found is None or found.topic != topic else text_in(found, LITE_NAME) or ""
 
     def _own(self, text: str) -> Handle:
         """A handle of this broker. Raises Refused: another broker's queues and offsets mean other messages here."""

@@ -87,10 +87,13 @@ class SendCalls:
         self._turn = itertools.count()
 
     def take_plain(self, caller: Caller, data: bytes) -> bytes | None:
-        """The answer to a call with one plain message for a topic that is sent to; None: the general path."""
+        """The answer to a call with one plain message for a topic that is sent to; None: the general path.
+
+        Raises RequestRefused for a topic that the caller may not send to.
+        """
         server, topics = self._parts.server, self._parts.topics
-        fast_path = server.fast_path
-        if fast_path is None or server.may_answer is not None or caller.account is not None:
+        fast_path = server.checked_fast_path
+        if fast_path is None or server.may_answer is not None:
             return None
         read = self._reader.read(data, caller.address, self._parts.clock.now_ms())
         if read is None:
@@ -99,6 +102,7 @@ class SendCalls:
         config = topics.get(send.topic)
         if config is None or not self._takes_plain(config):
             return None
+        require_topic(caller, send.topic, Permission.PUB)
         send.queue_id = next(self._turn) % max(1, config.write_queues)
         offset = fast_path.take_offset(send, caller.born_host)
         if offset < 0:
