@@ -34,11 +34,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiermq import __version__
 from tiermq.console.catalogue import Kind, operations, run
+from tiermq.console.operations.messages import Following
 from tiermq.console.query_runs import TooManyQueries, client_has_left
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.console.web.openapi import openapi
-from tiermq.console.web.pages import PAGES, Ask, spark_result, tail
+from tiermq.console.web.pages import PAGES, Ask, spark_result
 from tiermq.console.web.security import COOKIE, HEADERS, SESSION_S, TOKEN_FIELD, TOKEN_HEADER, Gate, Refused
 from tiermq.errors import (
     BadConfig,
@@ -317,29 +318,35 @@ class Site:
         return self._stream(events())
 
     async def _tail(self, request: Request) -> Response:
-        """New messages of a topic, as they come."""
+        """New messages of a topic, as they come; a note where some were not read."""
         try:
             await run_in_threadpool(self._visit, request)
         except Refused as error:
             return JSONResponse({"error": str(error)}, error.status)
 
-        def rows(state: dict[str, Any]) -> list[dict[str, Any]]:
-            return tail(self._visit(request), dict(request.query_params), state)  # It ends with the log-in.
+        wanted = {name: request.query_params.get(name) or None for name in ("tag", "text")}
+        following = Following(request.query_params.get("topic", ""), **wanted)
+
+        def rows() -> list[dict[str, Any]]:
+            return following.step(self._visit(request))  # It ends with the log-in.
 
         row = self._templates.get_template("_message_row.html")
+        note = self._templates.get_template("_message_note.html")
 
         async def events() -> AsyncIterator[str]:
-            state: dict[str, Any] = {}
             yield ": begun\n\n"
             while not self.is_ending.is_set():
                 try:
-                    found = await run_in_threadpool(rows, state)
+                    found = await run_in_threadpool(rows)
                 except (Refused, TierMQError) as error:
                     yield _event("problem", str(error))
                     return
+                for text in following.notes:
+                    yield _event("row", note.render(text=text))
                 for each in found:
-                    yield _event("row", row.render(message=each, topic=request.query_params.get("topic", "")))
-                await self._rest(EVENT_S / 2)
+                    yield _event("row", row.render(message=each, topic=following.topic))
+                if not following.is_behind:
+                    await self._rest(EVENT_S / 2)
 
         return self._stream(events())
 
