@@ -142,7 +142,8 @@ def _segment_row(info: SegmentInfo, row: Any) -> Result:
 )
 def orphans(visit: Visit, *, hours: int) -> Result:
     visit.require_tier()
-    with visit.sources.files() as history:
+    # By files of its own: it reads every manifest, and pages wait for those that are shared.
+    with visit.sources.queries.run(None), visit.sources.own_files() as history:
         report = find_orphans(history.tier, grace_ms=hours * HOUR_MS, clock=visit.sources.clock)
     return {
         "orphans": [
@@ -166,9 +167,10 @@ def verify(visit: Visit, *, topic: str | None) -> Result:
     visit.require_tier()
     clock, scope = visit.sources.clock, TierScope(topic=topic)
     began_ms = clock.now_ms()
-    with visit.sources.files() as history:
-        report = verify_tier(history.tier, scope, threads=2)
+    with visit.sources.verifying.run(None) as running, visit.sources.own_files() as history:
+        report = verify_tier(history.tier, scope, threads=2, progress=lambda _done, _total: running.check())
         for listing in discover_timers(history.tier, scope):
+            running.check()
             verify_timers(history.tier, listing, report)
         run = run_of(report, scope, "the console", began_ms, clock.now_ms())
     visit.sources.verification = run

@@ -217,7 +217,7 @@ def _days(ask: Ask) -> Context:
 
 def _sql(ask: Ask) -> Context:
     context: Context = {"values": ask.values, "result": None, "estimate": None, "problem": None}
-    context["spark_master"] = ask.visit.sources.place.spark_master
+    context |= {"spark_master": ask.visit.sources.place.spark_master, "running": None}
     names = topic_names(ask.visit, everything=False)
     context["example"] = EXAMPLE.format(names[0]) if names else ""
     if ask.values.get("query"):
@@ -239,6 +239,10 @@ def spark_result(ask: Ask) -> Context:
     except TierMQError as error:
         context["problem"] = str(error)
     return context
+
+
+def _running(ask: Ask) -> Context:
+    return run("sql.running", ask.visit)
 
 
 def _waiting(ask: Ask) -> Context:
@@ -286,6 +290,7 @@ PAGES = (
     Page("/tier/segments", "segments.html", _segments),
     Page("/tier/orphans", "orphans.html", _orphans),
     Page("/sql", "sql.html", _sql),
+    Page("/sql/running", "running.html", _running, "_running.html"),
     Page("/waiting", "waiting.html", _waiting),
     Page("/settings", "settings.html", _settings),
 )

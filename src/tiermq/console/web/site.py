@@ -63,7 +63,8 @@ NAVIGATION = (
 )  # fmt: skip
 NOT_BY_LINK = frozenset({"query", "hours", "text", "tag", "begin", "end"})
 """Parameters that make work: queries and searches."""
-RUNS_QUERIES = frozenset({"/sql", "/api/sql.run", "/messages", "/api/message.find"})
+RUNS_QUERIES = frozenset({"/sql", "/api/sql.run", "/api/sql.spark", "/messages", "/api/message.find", "/tier/orphans",
+                          "/api/tier.orphans"})  # fmt: skip
 """What ends when its client leaves."""
 PAGES_ONLY = ("/api/", "/do/", "/events/")
 """What no page of another site has a reason to ask for."""
@@ -403,22 +404,31 @@ class _Guard:
         except Refused as error:
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, with_headers)
             return
-        if request.method == "POST" or request.url.path not in RUNS_QUERIES:
+        if request.url.path not in RUNS_QUERIES:
             await self._app(scope, receive, with_headers)
             return
         left = threading.Event()
         client_has_left.set(left)
+        watching: list[asyncio.Task[None]] = []
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
             left.set()
 
-        watching = asyncio.create_task(watch())  # No handler of these paths reads a body.
+        async def body() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                watching.append(asyncio.create_task(watch()))
+            return message
+
+        if request.method != "POST":  # No handler of these reads a body.
+            watching.append(asyncio.create_task(watch()))
         try:
-            await self._app(scope, receive, with_headers)
+            await self._app(scope, body, with_headers)
         finally:
-            watching.cancel()
+            for each in watching:
+                each.cancel()
 
 
 def _is_foreign(request: Request) -> bool:
