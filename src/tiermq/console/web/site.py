@@ -64,7 +64,7 @@ NAVIGATION = (
 NOT_BY_LINK = frozenset({"query", "hours", "text", "tag", "begin", "end"})
 """Parameters that make work: queries and searches."""
 RUNS_QUERIES = frozenset({"/sql", "/api/sql.run", "/api/sql.spark", "/messages", "/api/message.find", "/tier/orphans",
-                          "/api/tier.orphans"})  # fmt: skip
+                          "/api/tier.orphans", "/waiting", "/api/delayed.list"})  # fmt: skip
 """What ends when its client leaves."""
 PAGES_ONLY = ("/api/", "/do/", "/events/")
 """What no page of another site has a reason to ask for."""
