@@ -204,7 +204,7 @@ def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
     checked = CliRunner().invoke(cli, ["config", "check", str(file), "--json"])
     reported = json.loads(checked.stdout)
     assert (checked.exit_code, reported["settings"], reported["ignored"]) == (
-        1, {"file_reserved_time": "48"}, ["sendMessageThreadPoolNums"],
+        1, {"fileReservedTime": "48"}, ["sendMessageThreadPoolNums"],
     )  # fmt: skip
     assert ["fileReservedTime" in each for each in reported["misspelled"]] == [True]
     assert ["maxMessageSize" in each for each in reported["unknown"]] == [True]
