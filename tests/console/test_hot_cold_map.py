@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tiermq.console.bill import DAY_MS, GB, TopicUse, WhatIf, cost_of, sheet_of
+from tiermq.console.bill import DAY_MS, GB, SHEETS, TopicUse, WhatIf, cost_of, sheet_of
 from tiermq.console.hot_cold_map import Times, Where, spans_of
 from tiermq.errors import BadRequest
 from tiermq.history.catalog import QueueHistory
@@ -82,3 +82,13 @@ def test_the_bill_multiplies_what_is_there_by_the_sheet() -> None:
     assert (then["bytesThen"], then["storage"], then["writesADay"]) == (3650 * GB, 73.0, 10.0)
     with pytest.raises(BadRequest, match="s3-standard"):
         sheet_of("nowhere")
+
+
+def test_objects_of_the_size_that_they_have_cost_what_they_cost() -> None:
+    mebibyte = 1 << 20
+    use = TopicUse("orders", 1, 8, 4 * 64 * mebibyte + 4_000, 0, DAY_MS, log_objects=4, log_bytes=4 * 64 * mebibyte)
+    now = cost_of(use, SHEETS["s3-standard"])
+    assert now["writesADay"] == 8.0
+    assert cost_of(use, SHEETS["s3-standard"], WhatIf(segment_bytes=64 * mebibyte))["writesADay"] == 8.0
+    assert cost_of(use, SHEETS["s3-standard"], WhatIf(segment_bytes=128 * mebibyte))["writesADay"] == 4.0
+    assert cost_of(use, SHEETS["s3-standard"], WhatIf(segment_bytes=32 * mebibyte))["total"] > now["total"]

@@ -1,7 +1,8 @@
 """The bill: what the topics of a tier cost by a price sheet, as they are and as they would be. Pure.
 
     storage    bytes that are kept, by the month
-    writes     objects that a day of messages makes: one for each part (`segment_bytes` at most, `delay_s` at least)
+    writes     objects that are left, by the day that they were written in: files of records, of units and of the index.
+               Not what a commit writes besides: its manifest, parts that were merged since, leases; nor GETs and LISTs
     reads      what consumers and jobs fetch; not known from the bucket, so it is a number of the user's
 
 A price sheet is a table of four prices in dollars. The built-in ones are list prices of storage classes at the time of
@@ -55,6 +56,9 @@ class TopicUse:
     size_bytes: int
     begin_ms: int | None
     end_ms: int | None
+    log_objects: int = 0
+    log_bytes: int = 0
+    """Those of `objects` and `size_bytes` that hold records; each has others beside it, of units."""
 
     @property
     def days(self) -> float:
@@ -92,9 +96,11 @@ def cost_of(use: TopicUse, sheet: PriceSheet, what_if: WhatIf | None = None) -> 
     if wanted.retention_days is not None and use.days:
         size = use.bytes_a_day * wanted.retention_days
     writes_a_day = use.objects / use.days if use.days else 0.0
-    if wanted.segment_bytes and use.bytes_a_day:
-        # An object for each full part, and at least one for each queue and day.
-        writes_a_day = max(use.bytes_a_day / wanted.segment_bytes, float(use.queues))
+    if wanted.segment_bytes and use.days:
+        # A file of records for each full size, and at least one for each queue and day; its units come with it.
+        now, size_now = use.log_objects or use.objects, use.log_bytes or use.size_bytes
+        then_a_day = max(size_now / use.days / wanted.segment_bytes, float(use.queues))
+        writes_a_day *= then_a_day / (now / use.days)
     storage = size / GB * sheet.gb_month
     writes = writes_a_day * DAYS_A_MONTH / 1000 * sheet.writes_1000
     reads = wanted.reads_a_day * DAYS_A_MONTH / 1000 * sheet.reads_1000

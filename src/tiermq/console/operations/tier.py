@@ -318,11 +318,18 @@ def _uses(visit: Visit) -> dict[str, TopicUse]:
     queues: dict[str, set[tuple[str, int]]] = defaultdict(set)
     objects: dict[str, int] = defaultdict(int)
     sizes: dict[str, int] = defaultdict(int)
+    logs: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for info in visit.sources.listing().segments:
+        count = max(1, info.part_count)
         queues[info.key.topic].add((info.key.broker, info.key.queue_id))
-        objects[info.key.topic] += max(1, info.part_count)
+        objects[info.key.topic] += count
         sizes[info.key.topic] += info.size
-    return {name: TopicUse(name, len(queues[name]), objects[name], sizes[name], None, None) for name in queues}
+        if info.key.type is SegmentType.COMMIT_LOG:
+            logs[info.key.topic][0] += count
+            logs[info.key.topic][1] += info.size
+    return {
+        name: TopicUse(name, len(queues[name]), objects[name], sizes[name], None, None, *logs[name]) for name in queues
+    }
 
 
 def _with_times(visit: Visit, use: TopicUse) -> TopicUse:
