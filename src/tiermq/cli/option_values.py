@@ -1,4 +1,4 @@
-"""Values of options: times (milliseconds since 1970, ISO 8601 with zone, or an age), retention times, sizes, stores."""
+"""Values of options: times (milliseconds since 1970, ISO 8601, or an age), retention times, sizes, stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiermq.clock import AGE_UNITS_MS, read_moment_ms
+from tiermq.clock import SPAN_UNITS_MS, read_moment_ms
 from tiermq.history.scan_values import StorePlace
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
@@ -39,7 +39,7 @@ class Moment(_OptionType):
 
 
 class Span(_SpanType):
-    """The type of a length of time, in seconds: `90s`, `15m`, `2h` or `3d`; a number is of the option's own unit."""
+    """The type of a length of time, in seconds: `90s`, `2h`, `3d` or `2w`; a number is of the option's own unit."""
 
     name = "time"
 
@@ -49,10 +49,10 @@ class Span(_SpanType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)", str(value).strip())
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhdwy]?)", str(value).strip())
         if found is None:
-            self.fail(f"expected a length of time such as 90s, 15m, 2h or 3d, found {value!r}", param, ctx)
-        return float(found[1]) * AGE_UNITS_MS[found[2] or self._unit] / 1000
+            self.fail(f"expected a length of time such as 90s, 15m, 2h, 3d or 2w, found {value!r}", param, ctx)
+        return float(found[1]) * SPAN_UNITS_MS[found[2] or self._unit] / 1000
 
 
 class StoreDirectory(click.Path):

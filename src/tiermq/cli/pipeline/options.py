@@ -6,7 +6,6 @@ Spark is imported only when a job runs, so that help is fast.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import signal
@@ -235,7 +234,7 @@ def source_arguments(
 def moment_of(text: str | None) -> int | None:
     """A time in ms since 1970; without a zone it is UTC. Raises BadConfig."""
     try:
-        return None if text is None else read_moment_ms(text, SystemClock().now_ms(), dt.UTC)
+        return None if text is None else read_moment_ms(text, SystemClock().now_ms())
     except ValueError as error:
         raise BadConfig(f"--since and --until: {error}") from error
 
