@@ -325,8 +325,8 @@ class Site:
         except Refused as error:
             return JSONResponse({"error": str(error)}, error.status)
 
-        wanted = {name: request.query_params.get(name) or None for name in ("tag", "text")}
-        following = Following(request.query_params.get("topic", ""), **wanted)
+        asked = request.query_params
+        following = Following(asked.get("topic", ""), asked.get("tag") or None, asked.get("text") or None)
 
         def rows() -> list[dict[str, Any]]:
             return following.step(self._visit(request))  # It ends with the log-in.
