@@ -26,10 +26,14 @@ from tiermq.log_levels import change_log_levels
 
 @pytest.fixture(scope="module")
 def completing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with shell(tmp_path_factory.mktemp("completing")) as at:
+    directory = tmp_path_factory.mktemp("completing")
+    with shell(directory, tier=f"file://{directory}/tier") as at:
         for name in ("orders", "orders-late", "payments"):
             at.broker.create_topic(name)
         at.run("group", "create", "audit")
+        at.broker.send("orders", b"x")
+        assert at.broker.broker.parts.tiered is not None
+        assert at.broker.broker.parts.tiered.flush_to_tier()
         yield at
 
 
@@ -149,11 +153,12 @@ def test_servers_have_the_same_names_for_the_same_options() -> None:
     def options(command: click.Command) -> set[str]:
         return {name for each in command.params for name in each.opts}
 
-    shared = {"--host", "--port", "--json", "--log-level", "--log-format", "--acl"}
+    shared = {"--host", "--port", "--json", "--log-level", "--log-format", "--acl", "-v", "--verbose"}
     for command in (serve, namesrv, console):
         assert shared <= options(command), command.name
-    assert {"--json", "--log-level", "--log-format"} <= options(controller)
+    assert {"--json", "--log-level", "--log-format", "-v", "-c", "--config"} <= options(controller)
     for command in (serve, namesrv):
+        assert "-c" in options(command)
         assert {"--config", "--accept-weaker", "--tls", "--tls-cert"} <= options(command)
 
 
@@ -292,10 +297,17 @@ def test_lines_of_the_log_have_the_distance_from_utc(tmp_path: Path) -> None:
         ("tiermq topic show or", ["orders", "orders-late"]), ("tiermq produce or", ["orders", "orders-late"]),
         ("tiermq consume pay", ["payments"]), ("tiermq query pay", ["payments"]),
         ("tiermq consume payments --group aud", ["audit"]), ("tiermq delayed cancel pay", ["payments"]),
+        ("tiermq delayed ls --topic pay", ["payments"]),
+        ("tiermq dlq ls audit --topic or", ["orders", "orders-late"]),
+        ("tiermq sql --store {store} --topic or", ["orders", "orders-late"]),
+        ("tiermq tier verify {tier} --topic or", ["orders"]), ("tiermq tier ls {tier} --topic nothing", []),
         ("tiermq dlq ls aud", ["audit"]), ("tiermq dlq resend aud", ["audit"]), ("tiermq group show aud", ["audit"]),
     ],
 )  # fmt: skip
 def test_names_are_completed_where_a_command_takes_one(completing: Shell, words: str, found: list[str]) -> None:
+    words = words.format(
+        store=completing.broker.directory, tier=f"file://{Path(completing.broker.directory).parent}/tier"
+    )
     count = str(len(words.split()) - 1)
     asked = {"_TIERMQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
     done = CliRunner().invoke(cli, [], prog_name="tiermq", env={**completing.environment, **asked})

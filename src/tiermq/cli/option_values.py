@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tiermq.clock import SPAN_UNITS_MS, read_moment_ms
 from tiermq.history.scan_values import StorePlace
 
+F = TypeVar("F", bound=Callable[..., Any])
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -53,6 +55,18 @@ class Span(_SpanType):
         if found is None:
             self.fail(f"expected a length of time such as 90s, 15m, 2h, 3d or 2w, found {value!r}", param, ctx)
         return float(found[1]) * SPAN_UNITS_MS[found[2] or self._unit] / 1000
+
+
+def topic_option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """`--topic`, completed with names of topics."""
+    return click.option("--topic", *names, shell_complete=_topic_names, **settings)
+
+
+def _topic_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    # Imported here: only a shell that completes needs the console's operations.
+    from tiermq.cli.completion import topic_names
+
+    return topic_names(ctx, parameter, incomplete)
 
 
 class StoreDirectory(click.Path):

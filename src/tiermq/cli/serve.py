@@ -122,7 +122,6 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
-@click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
 @log_options
 def serve(security: SecurityOptions, **options: Any) -> None:
     """Run a broker on the store in DIR, for RocketMQ's clients.

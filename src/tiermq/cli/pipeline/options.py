@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.option_values import topic_option
 from tiermq.clock import SystemClock, read_moment_ms
 from tiermq.console.json_case import camel
 from tiermq.errors import BadConfig
@@ -182,7 +183,7 @@ PLACES = (
         help="Store directory and its broker's name; repeatable. With --tier: hot and cold as one.",
     ),
 )
-TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable [all].")
+TOPICS = topic_option("topics", multiple=True, help="Only this topic; repeatable [all].")
 TIMES = (
     click.option(
         "--since",
