@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from console.console_world import ORDERS, Answer, Browser, orders_broker, place_of
+from console.console_world import Answer, Browser, orders_broker, place_of
 from console.test_query_limits import in_thread
 from tiermq.console.query_runs import SPARK_LIMITS, QueryLimits
 from tiermq.console.sources import SourcePlace, Sources
@@ -22,7 +22,7 @@ from waiting import until
 pytest.importorskip("pyspark")
 ANYBODY = "Basic eDp4"
 QUERY = "SELECT count(*) FROM orders"
-ENDLESS = "SELECT sum(length(a.body) * length(b.body)) FROM " + ", ".join(f"orders {name}" for name in "abcdefgh")
+ENDLESS = "SELECT sum(length(a.body) * length(b.body)) FROM " + ", ".join(f"orders {name}" for name in "abcdef")
 
 
 @contextmanager
@@ -130,5 +130,3 @@ def test_a_query_on_spark_reports_its_tasks_and_leaves_no_process(tmp_path: Path
         thread.join()
         assert "it was ended by" in found[0].text
         require_gone(group)
-        done = post(other, "sql.spark", query=QUERY)
-        assert (done.status, done.json["rows"]) == (200, [[ORDERS + 1]]), done.text
