@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +54,26 @@ def test_every_panel_and_rule_asks_for_metrics_that_are_served(served: set[str])
     assert [title for title, text in expressions() if not METRIC.search(text) and text[:2] not in OF_PROMETHEUS] == []
 
 
+GRID_COLUMNS = 24
+
+
+def overlapping(panels: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The titles of panels that cover one cell of Grafana's grid."""
+    covered: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for panel in panels:
+        at = panel["gridPos"]
+        for cell in itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])):
+            covered[cell].add(panel["title"])
+    return sorted({pair for titles in covered.values() for pair in itertools.combinations(sorted(titles), 2)})
+
+
 def test_panels_do_not_overlap_and_rules_say_what_happened() -> None:
     panels = json.loads((DEPLOY / "grafana" / "tiermq.json").read_text())["panels"]
-    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    assert overlapping(panels) == []
+    assert [p["title"] for p in panels if p["gridPos"]["x"] + p["gridPos"]["w"] > GRID_COLUMNS] == []
+    moved = [{**panel, "gridPos": {**panel["gridPos"], "y": max(0, panel["gridPos"]["y"] - 1)}} for panel in panels[1:]]
+    assert overlapping([panels[0], *moved]), "what covers another by one row is found"
     groups = yaml.safe_load((DEPLOY / "prometheus" / "tiermq.rules.yml").read_text())["groups"]
     names = [rule["alert"] for group in groups for rule in group["rules"]]
     assert len(set(names)) == len(names)

@@ -155,7 +155,7 @@ def test_an_error_is_reported_and_what_was_not_sent_is_sent_the_next_time(at: Sh
 
 def test_bad_options_of_dlq_are_reported(at: Shell) -> None:
     assert "expected milliseconds" in at.run("dlq", "ls", "audit", "--since", "soon", code=2).output
-    assert "with its zone" in at.run("dlq", "ls", "audit", "--since", "2026-01-31T12:00:00", code=2).output
+    assert "2026-01-31T12:00" in at.run("dlq", "ls", "audit", "--since", "soon", code=2).output
     at.run("dlq", "ls", "audit", "--limit", "0", code=2)
     at.run("dlq", "ls", "audit", "--namesrv", "127.0.0.1:1", code=1)
 

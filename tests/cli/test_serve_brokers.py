@@ -151,6 +151,9 @@ def test_one_console_shows_all_brokers_their_stores_and_their_tier(tmp_path: Pat
     ("words", "expected"),
     [
         (("--allow-changes",), "expected --console beside it"),
+        (("--spark-master", "local[1]"), "--spark-master: expected --console beside it"),
+        (("--table", "parquet:/t"), "--table: expected --console beside it"),
+        (("--allow-host", "a.example"), "--allow-host: expected --console beside it"),
         (("--standby",), "expected no --standby, which is of one broker"),
         (("--read-only",), "expected no --read-only, which is of one broker"),
         (("--broker-id", "1"), "expected no --broker-id, which is of one broker"),
@@ -276,7 +279,7 @@ def test_each_option_of_serve_reaches_every_broker_or_has_a_place_or_is_refused(
         assert (result.exit_code, made) == (2, [])
         assert f"expected no {words[0]}, which is of one broker" in result.stderr
         return
-    if option.name == "allow_changes":
+    if option.name in ("allow_changes", "hosts", "tables", "spark_master"):
         made, result = commands_with(monkeypatch, tmp_path / "stores", *words, "--console")
     assert isinstance(result.exception, Recorded), result.output
     assert len(made) == 2

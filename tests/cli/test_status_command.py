@@ -26,10 +26,14 @@ from tiermq.log_levels import change_log_levels
 
 @pytest.fixture(scope="module")
 def completing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with shell(tmp_path_factory.mktemp("completing")) as at:
+    directory = tmp_path_factory.mktemp("completing")
+    with shell(directory, tier=f"file://{directory}/tier") as at:
         for name in ("orders", "orders-late", "payments"):
             at.broker.create_topic(name)
         at.run("group", "create", "audit")
+        at.broker.send("orders", b"x")
+        assert at.broker.broker.parts.tiered is not None
+        assert at.broker.broker.parts.tiered.flush_to_tier()
         yield at
 
 
@@ -149,11 +153,12 @@ def test_servers_have_the_same_names_for_the_same_options() -> None:
     def options(command: click.Command) -> set[str]:
         return {name for each in command.params for name in each.opts}
 
-    shared = {"--host", "--port", "--json", "--log-level", "--log-format", "--acl"}
+    shared = {"--host", "--port", "--json", "--log-level", "--log-format", "--acl", "-v", "--verbose"}
     for command in (serve, namesrv, console):
         assert shared <= options(command), command.name
-    assert {"--json", "--log-level", "--log-format"} <= options(controller)
+    assert {"--json", "--log-level", "--log-format", "-v", "-c", "--config"} <= options(controller)
     for command in (serve, namesrv):
+        assert "-c" in options(command)
         assert {"--config", "--accept-weaker", "--tls", "--tls-cert"} <= options(command)
 
 
@@ -175,7 +180,24 @@ def test_offsets_take_ages_and_a_preview_changes_nothing(tmp_path: Path) -> None
         assert at.broker.committed_offset("audit", "orders", 0) == 3
         at.run("group", "reset", "audit", "orders", "--to", "1h")
         assert at.json("group", "show", "audit")["behind"] == 3
-        assert "its zone" in at.run("group", "reset", "audit", "orders", "--to", "2026-01-31T12:00", code=2).stderr
+        assert "2026-01-31" in at.run("group", "reset", "audit", "orders", "--to", "soon", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-31T10:00", "2026-01-31T10:00+02:00", "2026-01-31", "1700000000000", "1h", "2w", "1y"]
+)
+def test_every_command_takes_the_same_forms_of_a_time(tmp_path: Path, text: str) -> None:
+    with shell(tmp_path) as at:
+        at.broker.send("orders", b"x", keys=["key"])
+        at.run("group", "create", "audit")
+        shown = at.lines("query", "orders", "--key", "key", "--begin", text)
+        [stored] = [line.split()[1] for line in shown if line.startswith("storeTimestamp ")]
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", stored)
+        assert at.json("group", "reset", "audit", "orders", "--to", text, "--preview")["skipped"] == 0
+        assert len(at.lines("consume", "orders", "--from", text)) >= 1
+        assert json.loads(at.run("api", "message.find", "topic=orders", f"begin={text}").stdout)["messages"]
+        store = str(at.broker.directory)
+        assert at.lines("sql", "SELECT count(*) FROM orders", "--store", store, "--since", text)[-1].strip() == "1"
 
 
 def test_a_console_of_a_store_and_a_broker_with_its_console_end_cleanly(tmp_path: Path) -> None:
@@ -204,7 +226,7 @@ def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
     checked = CliRunner().invoke(cli, ["config", "check", str(file), "--json"])
     reported = json.loads(checked.stdout)
     assert (checked.exit_code, reported["settings"], reported["ignored"]) == (
-        1, {"file_reserved_time": "48"}, ["sendMessageThreadPoolNums"],
+        1, {"fileReservedTime": "48"}, ["sendMessageThreadPoolNums"],
     )  # fmt: skip
     assert ["fileReservedTime" in each for each in reported["misspelled"]] == [True]
     assert ["maxMessageSize" in each for each in reported["unknown"]] == [True]
@@ -275,10 +297,17 @@ def test_lines_of_the_log_have_the_distance_from_utc(tmp_path: Path) -> None:
         ("tiermq topic show or", ["orders", "orders-late"]), ("tiermq produce or", ["orders", "orders-late"]),
         ("tiermq consume pay", ["payments"]), ("tiermq query pay", ["payments"]),
         ("tiermq consume payments --group aud", ["audit"]), ("tiermq delayed cancel pay", ["payments"]),
+        ("tiermq delayed ls --topic pay", ["payments"]),
+        ("tiermq dlq ls audit --topic or", ["orders", "orders-late"]),
+        ("tiermq sql --store {store} --topic or", ["orders", "orders-late"]),
+        ("tiermq tier verify {tier} --topic or", ["orders"]), ("tiermq tier ls {tier} --topic nothing", []),
         ("tiermq dlq ls aud", ["audit"]), ("tiermq dlq resend aud", ["audit"]), ("tiermq group show aud", ["audit"]),
     ],
 )  # fmt: skip
 def test_names_are_completed_where_a_command_takes_one(completing: Shell, words: str, found: list[str]) -> None:
+    words = words.format(
+        store=completing.broker.directory, tier=f"file://{Path(completing.broker.directory).parent}/tier"
+    )
     count = str(len(words.split()) - 1)
     asked = {"_TIERMQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
     done = CliRunner().invoke(cli, [], prog_name="tiermq", env={**completing.environment, **asked})

@@ -103,7 +103,13 @@ def place_of(
 
 @contextmanager
 def console(place: SourcePlace, **options: Any) -> Iterator[Browser]:
-    server = ConsoleServer(Sources(place), port=0, **options)
+    with console_of(Sources(place), **options) as browser:
+        yield browser
+
+
+@contextmanager
+def console_of(sources: Sources, **options: Any) -> Iterator[Browser]:
+    server = ConsoleServer(sources, port=0, **options)
     server.start()
     try:
         yield Browser(server.port)

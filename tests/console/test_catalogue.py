@@ -39,8 +39,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "producer.list": {},
     "settings.change": {"name": "fileReservedTime", "value": "48"},
     "settings.show": {"search": "fileReserved"},
+    "sql.end": {},
     "sql.estimate": {"query": "SELECT tags FROM orders"},
     "sql.run": {"query": "SELECT tags, count(*) AS n FROM orders GROUP BY ALL ORDER BY ALL"},
+    "sql.running": {},
     "sql.spark": {"query": "SELECT tags FROM orders"},
     "tier.bill": {"sheet": "gcs-standard", "retentionDays": "30"},
     "tier.days": {"topic": "orders"},
@@ -57,7 +59,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "transaction.list": {},
     "transaction.show": {"id": HALF},
 }
-REFUSED = {"message.resend", "sql.spark", "transaction.show"}
+REFUSED = {"message.resend", "sql.end", "sql.spark", "transaction.show"}
 """With these arguments they are refused, with one text."""
 MOVES = re.compile(
     r'"(nowMs|tookMs|atMs|modifiedMs|writtenMs|untilMs|renewals|sequence|putPerSecond|getPerSecond|putToday|'

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tiermq.console.bill import DAY_MS, GB, TopicUse, WhatIf, cost_of, sheet_of
+from tiermq.console.bill import DAY_MS, GB, SHEETS, TopicUse, WhatIf, cost_of, sheet_of
 from tiermq.console.hot_cold_map import Times, Where, spans_of
 from tiermq.errors import BadRequest
 from tiermq.history.catalog import QueueHistory
@@ -79,6 +79,18 @@ def test_the_bill_multiplies_what_is_there_by_the_sheet() -> None:
     assert line["writes"] == pytest.approx(30 * 30.4 / 1000 * 0.005)
     assert line["reads"] == pytest.approx(30.4 * 0.0004, abs=1e-6)
     then = cost_of(use, sheet, WhatIf(retention_days=365, segment_bytes=GB))
-    assert (then["bytesThen"], then["storage"], then["writesADay"]) == (3650 * GB, 73.0, 10.0)
+    assert (then["bytesThen"], then["storage"], then["writesADay"]) == (3650 * GB, 73.0, 20.0)
     with pytest.raises(BadRequest, match="s3-standard"):
         sheet_of("nowhere")
+
+
+def test_objects_of_the_size_that_they_have_cost_what_they_cost() -> None:
+    mebibyte = 1 << 20
+    use = TopicUse("orders", 1, 8, 4 * 64 * mebibyte, 0, DAY_MS, 4 * 64 * mebibyte, commits=4, manifests=2)
+    now = cost_of(use, SHEETS["s3-standard"])
+    assert now["writesADay"] == pytest.approx(4 * 2 + 2 + 4 * 2 / 32, abs=0.06)
+    same = cost_of(use, SHEETS["s3-standard"], WhatIf(segment_bytes=64 * mebibyte))
+    assert same == now
+    half = cost_of(use, SHEETS["s3-standard"], WhatIf(segment_bytes=128 * mebibyte))
+    assert half["writesADay"] == pytest.approx(now["writesADay"] / 2, abs=0.1)
+    assert cost_of(use, SHEETS["s3-standard"], WhatIf(segment_bytes=32 * mebibyte))["total"] > now["total"]

@@ -13,11 +13,12 @@ from urllib.parse import urlencode
 import pytest
 from click.testing import CliRunner
 
-from console.console_world import ORDERS, Browser, console, orders_broker, place_of
+from console.console_world import ORDERS, Browser, console, console_of, orders_broker, place_of
 from tiermq.cli.main import cli
 from tiermq.client.cluster_client import Access
 from tiermq.console.catalogue import operations
-from tiermq.console.sources import SourcePlace
+from tiermq.console.query_runs import QueryLimits
+from tiermq.console.sources import SourcePlace, Sources
 from tiermq.console.web.pages import PAGES
 from tiermq.history.catalog import read_catalog
 from tiermq.history.cold_reading import reads_of
@@ -321,6 +322,30 @@ def test_what_waits_is_listed_with_the_next_first_wherever_it_waits(tmp_path: Pa
                 assert ("Timers of the tier only" in at.get("/waiting").text) is found["isPartial"]
                 first = at.api("delayed.list", limit=1)
                 assert ([row["uniqueKey"] for row in first["messages"]], first["isCut"]) == (wanted[:1], True)
+
+
+def test_a_page_of_what_waits_reads_a_bounded_number_of_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiermq.console.operations.waiting.TIMERS_READ", 3)
+    with orders_broker(tmp_path, message_delay_level="1s 2h", timer_stop_enqueue=True) as broker:
+        now_ms = broker.clock.now_ms()
+        for number in range(5):
+            due = {"TIMER_DELIVER_MS": str(now_ms + (number + 1) * 3_600_000), "UNIQ_KEY": f"timer-{number}"}
+            broker.send("orders", b"later", properties=due)
+        for number in range(4):
+            broker.send("orders", b"soon", properties={"DELAY": "2", "UNIQ_KEY": f"level-{number}"})
+        place = place_of(tmp_path, broker, store=False, tier=False)
+        with console(place) as at:
+            found = at.api("delayed.list", limit=10)
+            timers = [row["uniqueKey"] for row in found["messages"] if not row["level"]]
+            assert (timers, len(found["messages"])) == (["timer-2", "timer-3", "timer-4"], 7)
+            [note] = found["notes"]
+            assert note.startswith("the newest 3 of 5 records of timers at broker-a were read")
+            assert "newest 3 of 5" in at.get("/waiting").text
+            assert at.api("delayed.list", limit=2)["isCut"]
+        with console_of(Sources(place, limits=QueryLimits(count=0))) as at:
+            assert at.get("/api/delayed.list").status == 429, "it is one of the queries that may run"
 
 
 def test_the_page_of_the_api_names_the_method_that_is_answered(tmp_path: Path) -> None:

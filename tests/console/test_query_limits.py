@@ -18,6 +18,7 @@ import pytest
 
 from console.console_world import ORDERS, Answer, Browser, orders_broker, place_of
 from tiermq.client.wire_history import read_placed_task
+from tiermq.console.operations import tier
 from tiermq.console.query_runs import QueryEnded, QueryLimits, QueryRuns, client_has_left
 from tiermq.console.sources import Sources
 from tiermq.console.web.server import ConsoleServer
@@ -207,3 +208,45 @@ def test_a_name_in_a_query_is_no_variable_of_the_console(tmp_path: Path) -> None
             assert answer.status == 400, name
             assert "Python" not in answer.text, answer.text
             assert "sql.py" not in answer.text, answer.text
+
+
+@pytest.mark.parametrize("name", ["tier.verify", "tier.orphans"])
+def test_reading_the_whole_tier_holds_up_no_page_and_ends_with_the_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    reached, goes_on = threading.Event(), threading.Event()
+    whole = {"tier.verify": "verify_tier", "tier.orphans": "find_orphans"}[name]
+    real = getattr(tier, whole)
+
+    def long(*arguments: Any, **options: Any) -> Any:
+        reached.set()
+        goes_on.wait()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(tier, whole, long)
+    with limited(tmp_path, FOREVER) as (at, sources, _):
+        sent: dict[str, str] = {"Content_Type": "application/json", "Authorization": "Basic eDp4"}
+
+        def begin() -> Answer:
+            browser = Browser(at.port)
+            return (
+                browser.ask("POST", f"/api/{name}", b"{}", None, **sent)
+                if name == "tier.verify"
+                else browser.get(f"/api/{name}")
+            )
+
+        thread, found = in_thread(begin)
+        reached.wait()
+        for path in ("/", "/topics/orders", "/tier", "/history", "/messages?topic=orders"):
+            assert at.get(path).status == 200
+        if name == "tier.verify":
+            assert "at most 1 verification at a time" in begin().text
+            stopping = threading.Thread(target=sources.stop_work)
+            stopping.start()
+            until(lambda: sources.verifying.is_stopped)
+        goes_on.set()
+        thread.join()
+        assert found[0].status == (400 if name == "tier.verify" else 200), found[0].text
+        assert ("the console is stopping" in found[0].text) is (name == "tier.verify")
+        if name == "tier.verify":
+            stopping.join()

@@ -42,8 +42,8 @@ ONE_BROKER = ("broker_id", "lease", "standby", "read_only")
 NUMBERED = ("directory", "name", "port", "grpc_port", "metrics_port")
 """Options from which each broker gets its own."""
 OF_SUPERVISOR = (
-    "brokers", "namesrv", "namesrv_port", "with_console", "console_port", "allow_changes", "as_json", "supervised",
-    "tls_key_password",
+    "brokers", "namesrv", "namesrv_port", "with_console", "console_port", "allow_changes", "hosts", "tables",
+    "spark_master", "as_json", "supervised", "tls_key_password",
 )  # fmt: skip
 """Options for the process that starts the brokers; of them it passes on an address, and a password by a variable."""
 NOT_PASSED_ON = frozenset((*ONE_BROKER, *NUMBERED, *OF_SUPERVISOR))

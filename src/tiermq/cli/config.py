@@ -7,12 +7,16 @@ from pathlib import Path
 
 import click
 
+from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.settings_file import read_settings_file
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.conventions import EXIT_PROBLEMS, SuggestingGroup
 from tiermq.cli.source_options import as_visitor
 from tiermq.client.cluster_client import Access
+from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
+from tiermq.settings import settings_of
+from tiermq.tier.tier_config import TierConfig
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _BROKER = click.option("--broker", help="Only this broker [all].")
@@ -81,7 +85,11 @@ def check(file: Path, as_json: bool) -> None:
     weaker = [text for text in found.unkept() if text not in found.misspelled]
     values = {
         "file": str(file),
-        "settings": {**found.broker, **found.store, **found.tier},
+        "settings": {
+            settings_of(kind)[name].property_name: value
+            for kind, given in ((BrokerConfig, found.broker), (StoreConfig, found.store), (TierConfig, found.tier))
+            for name, value in given.items()
+        },
         "ignored": list(found.ignored),
         "unknown": list(found.unknown),
         "misspelled": list(found.misspelled),

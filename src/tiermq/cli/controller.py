@@ -31,6 +31,7 @@ STATE_TIMEOUT_S = 2.0
 @click.option("--host", "--bind", "host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option("--advertise", help="HOST:PORT under which brokers reach it [the address to which they connected].")
 @click.option(
+    "-c",
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -15,7 +15,7 @@ import click
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
-from tiermq.cli.option_values import StoreDirectory
+from tiermq.cli.option_values import StoreDirectory, topic_option
 from tiermq.cli.tier.options import opened
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
@@ -58,7 +58,7 @@ _TIER = click.option("--tier", "tier_url", metavar="URL", help="List the tiered 
     help="Read this store directory of TierMQ or RocketMQ instead of asking brokers.",
 )
 @_TIER
-@click.option("--topic", help="Only messages for this topic.")
+@topic_option(help="Only messages for this topic.")
 @click.option("--key", help="Only messages with this key, or this unique key.")
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages, soonest first."

@@ -13,7 +13,7 @@ import click
 from tiermq.cli.cluster_command import ProgressLine, cluster_options
 from tiermq.cli.completion import group_names
 from tiermq.cli.conventions import EXIT_LEFT, SuggestingGroup
-from tiermq.cli.option_values import Moment
+from tiermq.cli.option_values import Moment, topic_option
 from tiermq.cli.source_options import as_visitor
 from tiermq.cli.tier.output import moment
 from tiermq.client.cluster_client import Access, ClusterClient
@@ -77,7 +77,7 @@ class ResentRecord:
 
 def _filters(command: F) -> F:
     options = (
-        click.option("--topic", help="Only dead letters of this topic."),
+        topic_option(help="Only dead letters of this topic."),
         click.option(
             "--since", type=Moment(), default=0, help="Only dead letters since this time, or an age such as 2h."
         ),

@@ -88,7 +88,6 @@ _log = logging.getLogger(__name__)
 @click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
 @ACCEPT_WEAKER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
-@click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
 @partial(cluster_options, default="")
 @log_options
 def follow(access: Access, **options: Any) -> None:

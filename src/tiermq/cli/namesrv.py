@@ -18,6 +18,7 @@ from tiermq.remoting.permissions import AccessFile
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [9876]; 0 takes a free one.")
 @click.option("--host", "--bind", "host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option(
+    "-c",
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

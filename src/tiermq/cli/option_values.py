@@ -1,18 +1,20 @@
-"""Values of options: times (milliseconds since 1970, ISO 8601 with zone, or an age), retention times, sizes, stores."""
+"""Values of options: times (milliseconds since 1970, ISO 8601, or an age), retention times, sizes, stores."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tiermq.clock import AGE_UNITS_MS, read_moment_ms
+from tiermq.clock import SPAN_UNITS_MS, read_moment_ms
 from tiermq.history.scan_values import StorePlace
 
+F = TypeVar("F", bound=Callable[..., Any])
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -39,7 +41,7 @@ class Moment(_OptionType):
 
 
 class Span(_SpanType):
-    """The type of a length of time, in seconds: `90s`, `15m`, `2h` or `3d`; a number is of the option's own unit."""
+    """The type of a length of time, in seconds: `90s`, `2h`, `3d` or `2w`; a number is of the option's own unit."""
 
     name = "time"
 
@@ -49,10 +51,22 @@ class Span(_SpanType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)", str(value).strip())
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhdwy]?)", str(value).strip())
         if found is None:
-            self.fail(f"expected a length of time such as 90s, 15m, 2h or 3d, found {value!r}", param, ctx)
-        return float(found[1]) * AGE_UNITS_MS[found[2] or self._unit] / 1000
+            self.fail(f"expected a length of time such as 90s, 15m, 2h, 3d or 2w, found {value!r}", param, ctx)
+        return float(found[1]) * SPAN_UNITS_MS[found[2] or self._unit] / 1000
+
+
+def topic_option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """`--topic`, completed with names of topics."""
+    return click.option("--topic", *names, shell_complete=_topic_names, **settings)
+
+
+def _topic_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    # Imported here: only a shell that completes needs the console's operations.
+    from tiermq.cli.completion import topic_names
+
+    return topic_names(ctx, parameter, incomplete)
 
 
 class StoreDirectory(click.Path):

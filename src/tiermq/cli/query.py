@@ -15,6 +15,7 @@ from tiermq.cli.option_values import Moment
 from tiermq.cli.source_options import given, source_options
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.queue_access import QueueAccess, find_by_key
+from tiermq.clock import iso_moment
 from tiermq.console.catalogue import Result, found_operation, run
 from tiermq.console.json_case import camel
 from tiermq.console.sources import Visit
@@ -182,5 +183,7 @@ def _print(values: Result, as_json: bool) -> None:
         click.echo(json.dumps(values))
         return
     for name, value in values.items():
+        if name.endswith("TimestampMs"):  # Text is for people, JSON for programs.
+            name, value = name.removesuffix("Ms"), iso_moment(value, timespec="milliseconds")
         click.echo(f"{name:28} {value}")
     click.echo()

@@ -64,6 +64,9 @@ _log = logging.getLogger(__name__)
 REGISTERED_S = 5.0
 FIRST_ROLE_S = 5.0
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+OF_CONSOLE = {
+    "allow_changes": "--allow-changes", "hosts": "--allow-host", "tables": "--table", "spark_master": "--spark-master",
+}  # fmt: skip
 USUAL_TLS = "TLS permissive"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -100,6 +103,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Port of the console, at loopback.",
 )
 @click.option("--allow-changes", is_flag=True, help="Let the console change topics, groups, offsets and settings.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A further name that browsers use for it.")
+@click.option(
+    "--table", "tables", multiple=True, metavar="KIND:PLACE", help="A table for the console, as --table of `console`."
+)
+@click.option("--spark-master", metavar="URL", help="Let the console's queries run on this Spark [do not].")
 @click.option(
     "--brokers",
     metavar="N",
@@ -114,7 +122,6 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @ACCEPT_WEAKER
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
-@click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
 @log_options
 def serve(security: SecurityOptions, **options: Any) -> None:
     """Run a broker on the store in DIR, for RocketMQ's clients.
@@ -266,16 +273,17 @@ def _console(
 ) -> dict[str, Any]:
     """The console of these brokers, and its address for the ready line; nothing unless it is asked for."""
     if not options["with_console"]:
-        if options["allow_changes"]:
-            raise BadConfig("--allow-changes: expected --console beside it, found none")
+        for name, word in OF_CONSOLE.items():
+            if options[name]:
+                raise BadConfig(f"{word}: expected --console beside it, found none")
         return {}
     from tiermq.console.sources import SourcePlace, Sources
     from tiermq.console.web.server import ConsoleServer
 
     access = Access(name_server, tls=security.tls().mode is TlsMode.ENFORCING)
     server = ConsoleServer(
-        Sources(SourcePlace(access, tier, tuple(stores))), port=options["console_port"], accounts=acl,
-        allow_changes=options["allow_changes"],
+        Sources(SourcePlace(access, tier, tuple(stores), options["tables"], options["spark_master"])),
+        port=options["console_port"], hosts=options["hosts"], accounts=acl, allow_changes=options["allow_changes"],
     )  # fmt: skip
     running.callback(server.stop)
     with _explained(f"console, {server.host}:{server.port}"):

@@ -48,13 +48,14 @@ def log_options(command: F) -> F:
     """Add the options to a command, and start the log before it runs."""
 
     @functools.wraps(command)
-    def with_log(*arguments: Any, log_levels: tuple[str, ...], log_format: str, **others: Any) -> Any:
-        start_log(log_levels, log_format, is_verbose=bool(others.get("verbose")))
+    def with_log(*arguments: Any, log_levels: tuple[str, ...], log_format: str, verbose: bool, **others: Any) -> Any:
+        start_log(log_levels, log_format, is_verbose=verbose)
         return command(*arguments, **others)
 
     made: Any = click.option(
         "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines of the log: text, json [text]."
     )(with_log)
+    made = click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")(made)
     decorated: F = click.option(
         "--log-level",
         "log_levels",

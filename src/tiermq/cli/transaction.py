@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING, SuggestingGroup
-from tiermq.cli.option_values import StoreDirectory
+from tiermq.cli.option_values import StoreDirectory, topic_option
 from tiermq.cli.tier.output import moment
 from tiermq.console.json_case import camel
 from tiermq.delivery.transactions.open_halves import open_halves
@@ -45,7 +45,7 @@ def transaction() -> None:
     type=StoreDirectory(exists=True),
     help="Commit log directory outside of DIRECTORY (storePathCommitLog); repeatable.",
 )
-@click.option("--topic", help="Only transactions of this topic.")
+@topic_option(help="Only transactions of this topic.")
 @click.option("--group", help="Only transactions of this producer group.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each transaction.")
 def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group: str | None, as_json: bool) -> None:

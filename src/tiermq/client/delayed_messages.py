@@ -11,8 +11,8 @@ the tier (`timers_in_tier`).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
@@ -47,6 +47,21 @@ class AtBroker:
         return {"broker": self.broker_name, **self.waiting.to_dict()}
 
 
+@dataclass(slots=True)
+class ReadBounds:
+    """How much of what waits is read: of each delay level the next messages, of timers the newest.
+
+    A level is in the order of its times. Timers are in the order in which they came, each before its cancellation.
+    """
+
+    each_level: int
+    timers: int
+    is_over: Callable[[], bool] = lambda: False
+    """Whether reading has to end."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out, in words."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rules:
     """A broker's settings of delays."""
@@ -56,22 +71,32 @@ class _Rules:
 
 
 async def delayed_messages(
-    cluster: ClusterClient, *, only_cluster: str | None = None, masters: Mapping[str, str] | None = None
+    cluster: ClusterClient,
+    *,
+    only_cluster: str | None = None,
+    masters: Mapping[str, str] | None = None,
+    bounds: ReadBounds | None = None,
 ) -> AsyncIterator[AtBroker]:
     """What waits at every broker, or these masters: its timers, then its delayed messages, each by level.
 
     Raises RemotingError.
     """
+    is_over = (lambda: False) if bounds is None else bounds.is_over
     for name, address in sorted((await cluster.masters(only_cluster) if masters is None else masters).items()):
         rules = await _rules_of(cluster, address)
-        for waiting in await _timers_at(cluster, name, address, rules):
+        for waiting in await _timers_at(cluster, name, address, rules, bounds):
             yield AtBroker(name, waiting)
         for level, delay_ms in enumerate(rules.delays_ms, start=1):
             queue = QueueAccess(cluster, SCHEDULE_TOPIC, QueuePlace(name, address, level - 1))
-            begin = await queue.offset_at(_now_ms() - delay_ms)
-            async for message in _messages(queue, begin):
+            begin, count = await queue.offset_at(_now_ms() - delay_ms), 0
+            async for message in _messages(queue, begin, is_over):
                 if message.store_timestamp_ms + delay_ms > _now_ms():
                     yield AtBroker(name, described_level(message, level, delay_ms))
+                    count += 1
+                if bounds is not None and count >= bounds.each_level:
+                    break
+        if bounds is not None and bounds.is_over():
+            bounds.notes.append(f"what waits at {name} was not read to its end")
 
 
 async def _rules_of(cluster: ClusterClient, address: str) -> _Rules:
@@ -87,12 +112,17 @@ async def _rules_of(cluster: ClusterClient, address: str) -> _Rules:
         return _Rules(PRECISION_MS, defaults.delay_levels_ms)
 
 
-async def _timers_at(cluster: ClusterClient, name: str, address: str, rules: _Rules) -> list[WaitingTimer]:
+async def _timers_at(
+    cluster: ClusterClient, name: str, address: str, rules: _Rules, bounds: ReadBounds | None
+) -> list[WaitingTimer]:
     queue = QueueAccess(cluster, TIMER_TOPIC, QueuePlace(name, address, TIMER_QUEUE))
     found: dict[str, WaitingTimer] = {}
     cancelled: set[str] = set()
-    low, _ = await queue.bounds()
-    async for message in _messages(queue, low):
+    low, end = await queue.bounds()
+    if bounds is not None and end - low > bounds.timers:
+        bounds.notes.append(f"the newest {bounds.timers:,} of {end - low:,} records of timers at {name} were read")
+        low = end - bounds.timers
+    async for message in _messages(queue, low, (lambda: False) if bounds is None else bounds.is_over):
         try:
             timer = read_timer(message)
         except CorruptRecord:
@@ -107,9 +137,9 @@ async def _timers_at(cluster: ClusterClient, name: str, address: str, rules: _Ru
     return [waiting for key, waiting in found.items() if key not in cancelled]
 
 
-async def _messages(queue: QueueAccess, offset: int) -> AsyncIterator[StoredMessage]:
+async def _messages(queue: QueueAccess, offset: int, is_over: Callable[[], bool]) -> AsyncIterator[StoredMessage]:
     _, end = await queue.bounds()
-    while offset < end:
+    while offset < end and not is_over():
         pulled = await queue.pull(offset)
         for message in queue.messages_of(pulled):
             yield message

@@ -1,7 +1,10 @@
 """The bill: what the topics of a tier cost by a price sheet, as they are and as they would be. Pure.
 
     storage    bytes that are kept, by the month
-    writes     objects that a day of messages makes: one for each part (`segment_bytes` at most, `delay_s` at least)
+    writes     PUTs: for each commit of a queue one of records and one of units, for each manifest one, and one for each
+               file whose parts were merged, after every 32nd commit
+    upkeep     GETs and LISTs of those merges
+    leases     of each broker, not of a topic: renewed three times a minute
     reads      what consumers and jobs fetch; not known from the bucket, so it is a number of the user's
 
 A price sheet is a table of four prices in dollars. The built-in ones are list prices of storage classes at the time of
@@ -17,6 +20,14 @@ from typing import Any
 
 from tiermq.errors import BadRequest
 
+MERGE_COMMITS = 32
+FILES = 2
+"""Of a commit: records and units."""
+MERGE_GETS = 44
+MERGE_LISTS = 0.5
+"""Of each file, as tests/console/test_bill.py counts them."""
+LEASE_PUTS_A_DAY, LEASE_GETS_A_DAY = 4_320, 24
+"""Of each broker, as tests/tier/test_request_costs.py counts them."""
 GB = 1_000_000_000
 DAYS_A_MONTH = 30.4
 DAY_MS = 86_400_000
@@ -55,6 +66,24 @@ class TopicUse:
     size_bytes: int
     begin_ms: int | None
     end_ms: int | None
+    log_bytes: int = 0
+    """Of `size_bytes`, those of records."""
+    commits: float = 0.0
+    """Uploads of a queue that wrote what is kept; 0 where no manifest can be read, and the objects count."""
+    manifests: float = 0.0
+
+    @property
+    def commits_a_day(self) -> float:
+        return (self.commits or self.objects / FILES) / self.days if self.days else 0.0
+
+    @property
+    def merges_a_day(self) -> float:
+        return FILES * self.commits_a_day / MERGE_COMMITS if self.commits else 0.0
+
+    @property
+    def puts_a_day(self) -> float:
+        manifests = self.manifests / self.days if self.days else 0.0
+        return FILES * self.commits_a_day + manifests + self.merges_a_day
 
     @property
     def days(self) -> float:
@@ -91,13 +120,17 @@ def cost_of(use: TopicUse, sheet: PriceSheet, what_if: WhatIf | None = None) -> 
     size: float = use.size_bytes
     if wanted.retention_days is not None and use.days:
         size = use.bytes_a_day * wanted.retention_days
-    writes_a_day = use.objects / use.days if use.days else 0.0
-    if wanted.segment_bytes and use.bytes_a_day:
-        # An object for each full part, and at least one for each queue and day.
-        writes_a_day = max(use.bytes_a_day / wanted.segment_bytes, float(use.queues))
+    share = 1.0
+    if wanted.segment_bytes and use.commits_a_day:
+        # A commit for each full size, and at least one for each queue and day.
+        full = (use.log_bytes or use.size_bytes) / use.days / wanted.segment_bytes
+        share = max(full, float(use.queues)) / use.commits_a_day
+    writes_a_day = use.puts_a_day * share
+    gets_a_day, lists_a_day = use.merges_a_day * MERGE_GETS * share, use.merges_a_day * MERGE_LISTS * share
     storage = size / GB * sheet.gb_month
-    writes = writes_a_day * DAYS_A_MONTH / 1000 * sheet.writes_1000
-    reads = wanted.reads_a_day * DAYS_A_MONTH / 1000 * sheet.reads_1000
+    # A LIST has the price of a PUT.
+    writes = (writes_a_day + lists_a_day) * DAYS_A_MONTH / 1000 * sheet.writes_1000
+    reads = (wanted.reads_a_day + gets_a_day) * DAYS_A_MONTH / 1000 * sheet.reads_1000
     return {
         "topic": use.topic,
         "queues": use.queues,
@@ -107,11 +140,20 @@ def cost_of(use: TopicUse, sheet: PriceSheet, what_if: WhatIf | None = None) -> 
         "bytesADay": round(use.bytes_a_day),
         "days": round(use.days, 2),
         "writesADay": round(writes_a_day, 1),
+        "getsADay": round(gets_a_day, 1),
+        "listsADay": round(lists_a_day, 1),
         "storage": round(storage, 6),
         "writes": round(writes, 6),
         "reads": round(reads, 6),
         "total": round(storage + writes + reads, 6),
     }
+
+
+def cost_of_leases(brokers: int, sheet: PriceSheet) -> dict[str, Any]:
+    """What brokers pay a month for being there."""
+    puts, gets = brokers * LEASE_PUTS_A_DAY, brokers * LEASE_GETS_A_DAY
+    total = DAYS_A_MONTH / 1000 * (puts * sheet.writes_1000 + gets * sheet.reads_1000)
+    return {"brokers": brokers, "writesADay": puts, "getsADay": gets, "total": round(total, 6)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,14 @@ def sent_dicts(messages: Iterable[StoredMessage], losses: list[str]) -> list[dic
 
 
 @contextmanager
-def catalog_for(visit: Visit, request: ScanRequest, *, is_long: bool = False) -> Iterator[Catalog]:
-    """Files where the visit may read them, else brokers. `is_long`: by files of its own, so that no page waits."""
-    if visit.has_files:
+def catalog_for(
+    visit: Visit, request: ScanRequest, *, is_long: bool = False, is_live: bool = False
+) -> Iterator[Catalog]:
+    """Files where the visit may read them, else brokers. `is_long`: by files of its own, so that no page waits.
+
+    `is_live`: brokers rather than a tier alone, which has no messages of now.
+    """
+    if visit.has_stores or (visit.has_tier and not (is_live and visit.has_wire)):
         with visit.sources.own_files() if is_long else visit.sources.files() as history:
             yield catalog_of(history, request)
     else:

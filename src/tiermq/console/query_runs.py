@@ -23,6 +23,7 @@ from tiermq.errors import BadRequest
 LOOK_S = 0.05
 """How often a query's watcher looks whether it has to end."""
 STOP_S = 10.0
+STOPPING = "the console is stopping"
 client_has_left: ContextVar[threading.Event | None] = ContextVar("client_has_left", default=None)
 """Of the request that this thread answers."""
 
@@ -37,19 +38,33 @@ class QueryEnded(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """Of queries in the console's process."""
+    """Of queries in the console, or of other long work. `name` begins its errors, `many` is what it counts."""
 
     seconds: float = 30.0
     memory_mib: int = 256
     """Of each query."""
     count: int = 2
+    name: str = "query"
+    many: str = "queries"
+    advice: str = (
+        "give a begin time or a narrower condition, or run it with `tiermq sql` or on Spark with `tiermq pipeline sql`"
+    )
+
+
+SPARK_LIMITS = QueryLimits(
+    seconds=3_600.0, count=1, many="query on Spark", advice="run it with `tiermq pipeline sql`, which has no limit"
+)
+VERIFY_LIMITS = QueryLimits(seconds=float("inf"), count=1, name="verification", many="verification")
+"""It ends with the console, and not with its client: what it found is kept."""
 
 
 class RunningQuery:
     """One query; `why` is set once it has to end."""
 
-    def __init__(self, connection: Any | None) -> None:
+    def __init__(self, connection: Any | None, name: str, is_stopped: threading.Event) -> None:
         self._connection = connection
+        self._name = name
+        self._is_stopped = is_stopped
         self.why = ""
         self.has_ended = threading.Event()
 
@@ -60,8 +75,10 @@ class RunningQuery:
 
     def check(self) -> None:
         """Raises QueryEnded."""
+        if self._is_stopped.is_set():
+            self.why = self.why or STOPPING
         if self.why:
-            raise QueryEnded(f"query: {self.why}")
+            raise QueryEnded(f"{self._name}: {self.why}")
 
 
 class QueryRuns:
@@ -91,15 +108,17 @@ class QueryRuns:
 
         `connection` None: a search that Python makes, which looks by `check`.
         """
+        name = self.limits.name
         with self._changed:
             if self._is_stopped.is_set():
-                raise QueryEnded("query: the console is stopping")
+                raise QueryEnded(f"{name}: {STOPPING}")
             if self.running_count >= self.limits.count:
                 raise TooManyQueries(
-                    f"query: expected at most {self.limits.count} queries at a time, and so many run: try again later"
+                    f"{name}: expected at most {self.limits.count} {self.limits.many} at a time, and so many run: try "
+                    "again later"
                 )
             self.running_count += 1
-        query = RunningQuery(connection)
+        query = RunningQuery(connection, name, self._is_stopped)
         watcher = threading.Thread(
             target=self._watch, args=(query, client_has_left.get()), name="console-query-watch", daemon=True
         )
@@ -120,15 +139,20 @@ class QueryRuns:
     def _watch(self, query: RunningQuery, left: threading.Event | None) -> None:
         ends = self._clock.monotonic() + self.limits.seconds
         while not query.has_ended.wait(LOOK_S):
-            if self._is_stopped.is_set():
-                query.interrupt("the console is stopping")
+            if query.why:
+                query.interrupt(query.why)
+            elif self._is_stopped.is_set():
+                query.interrupt(STOPPING)
             elif left is not None and left.is_set():
                 query.interrupt("its client has left")
             elif self._clock.monotonic() >= ends:
                 query.interrupt(
-                    f"ended after {self.limits.seconds:g} s, which is the most that a page takes: give a begin time "
-                    "or a narrower condition, or run it with `tiermq sql` or on Spark with `tiermq pipeline sql`"
+                    f"ended after {self.limits.seconds:g} s, which is the most that a page takes: {self.limits.advice}"
                 )
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped.is_set()
 
     def stop(self) -> None:
         """End the queries that run, wait for them, and take no more."""

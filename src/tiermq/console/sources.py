@@ -25,7 +25,7 @@ from tiermq.client.broker_state import REQUESTS
 from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
 from tiermq.client.table_pages import ask_table
 from tiermq.clock import Clock, SystemClock
-from tiermq.console.query_runs import QueryLimits, QueryRuns
+from tiermq.console.query_runs import SPARK_LIMITS, VERIFY_LIMITS, QueryLimits, QueryRuns
 from tiermq.errors import BadRequest, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.scan_values import DEFAULT_BROKER, HistoryPlace, ScanRequest, StorePlace
@@ -45,6 +45,7 @@ SILENT_S = 15.0
 """A page waits so long for a broker, and then shows for a while what the others have."""
 if TYPE_CHECKING:
     from tiermq.client.wire_history import WireHistory
+    from tiermq.console.spark_query import SparkQuery
     from tiermq.history.catalog import Catalog
     from tiermq.history.open_history import OpenHistory
 
@@ -105,7 +106,14 @@ class Kept(Generic[T]):
 class Sources:
     """See the module. Its owner closes it."""
 
-    def __init__(self, place: SourcePlace, *, clock: Clock | None = None, limits: QueryLimits | None = None) -> None:
+    def __init__(
+        self,
+        place: SourcePlace,
+        *,
+        clock: Clock | None = None,
+        limits: QueryLimits | None = None,
+        spark_limits: QueryLimits = SPARK_LIMITS,
+    ) -> None:
         if place.access is None and place.tier is None and not place.stores:
             raise BadRequest(
                 "expected a name server, a tier or a store directory, found none: give --namesrv, --tier or --store"
@@ -113,6 +121,10 @@ class Sources:
         self.place = place
         self.clock = clock or SystemClock()
         self.queries = QueryRuns(limits, clock=self.clock)
+        self.spark_queries = QueryRuns(spark_limits, clock=self.clock)
+        self.spark_query: SparkQuery | None = None
+        """What runs on Spark now."""
+        self.verifying = QueryRuns(VERIFY_LIMITS, clock=self.clock)
         self._lock = threading.RLock()
         self._files_lock = threading.RLock()
         self._history: OpenHistory | None = None
@@ -138,8 +150,13 @@ class Sources:
     def has_files(self) -> bool:
         return self.has_tier or bool(self.place.stores)
 
+    def stop_work(self) -> None:
+        """End what runs, and take no more."""
+        for each in (self.queries, self.spark_queries, self.verifying):
+            each.stop()
+
     def close(self) -> None:
-        self.queries.stop()
+        self.stop_work()
         with self._lock:
             for cluster in self._clusters.values():
                 cluster.close()

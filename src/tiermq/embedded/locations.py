@@ -29,7 +29,7 @@ def moment_ms(moment: Moment, now_ms: int) -> int:
     """A moment in milliseconds since 1970. Times without a zone are UTC. Raises BadConfig."""
     if isinstance(moment, str):
         try:
-            return read_moment_ms(moment, now_ms, dt.UTC)
+            return read_moment_ms(moment, now_ms)
         except ValueError:
             raise BadConfig(
                 "a moment is an age such as 90s, 15m, 1h or 3d, a time such as 2026-01-31T12:00:00Z, a datetime, a "

@@ -103,6 +103,10 @@ def test_a_commit_makes_it_visible_and_a_rollback_does_not(world: World) -> None
         in reported
     )
     assert "tiermq_half_messages_waiting 1" in reported
+    finish = (
+        'rocketmq_finish_message_latency_count{cluster="DefaultCluster",node_type="broker",node_id="b",topic="T"} 1'
+    )
+    assert finish in reported, "of the commit, and of no rollback"
 
 
 @pytest.mark.parametrize(

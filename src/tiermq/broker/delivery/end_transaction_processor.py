@@ -41,6 +41,8 @@ from tiermq.remoting.permissions import Account, Permission
 _log = logging.getLogger(__name__)
 
 LABELS = ("cluster", "node_type", "node_id", "topic")
+FINISH_S = (5.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
+"""RocketMQ's buckets of `rocketmq_finish_message_latency`."""
 _OUTCOMES = {each.value: each for each in Outcome}
 _REMARKS = {
     EndStatus.NOT_FOUND: "Find prepared transaction message failed",
@@ -95,6 +97,12 @@ class EndTransactionProcessor:
                 "rocketmq_rollback_messages_total", "transactional messages that were rolled back", LABELS
             ),
         }
+        self._finish = parts.metrics.histogram(
+            "rocketmq_finish_message_latency",
+            "seconds from the birth of a half message to its commit",
+            LABELS,
+            FINISH_S,
+        )
         self._register_metrics()
         parts.offsets.before_write.append(self._before_offsets)
         if not self._is_slave:  # A slave asks no producer.
@@ -162,6 +170,9 @@ class EndTransactionProcessor:
         ended = self.ending.end(request, lambda topic: require_topic(command, topic, Permission.PUB))
         if ended.status is EndStatus.DONE:
             self._ended[outcome].labels(*self._owner, ended.topic).add()
+            if outcome is Outcome.COMMIT:
+                took_ms = max(0, self._parts.clock.now_ms() - ended.born_ms)
+                self._finish.labels(*self._owner, ended.topic).observe(took_ms // 1000)
         code = _CODES.get(ended.status, ResponseCode.SYSTEM_ERROR)
         if code is not ResponseCode.SUCCESS:
             raise self._refusal(request, ended, code)

@@ -13,7 +13,7 @@ import click
 
 from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.conventions import EXIT_HISTORY_LOST, EXIT_IN_DANGER, EXIT_PROBLEMS
-from tiermq.cli.option_values import parse_bytes
+from tiermq.cli.option_values import parse_bytes, topic_option
 from tiermq.cli.pipeline.options import NO_WAIT, TIER, job_options, runner_for, show_report, stopped_by_signals
 from tiermq.cli.terminal import bar
 from tiermq.client.cluster_client import Access
@@ -117,7 +117,7 @@ Examples:
     metavar="PATTERN",
     help="With --namesrv: not these brokers, also those that are gone for good; repeatable.",
 )
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@topic_option("topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="With --namesrv: not these topics ('audit-*'); repeatable."
 )

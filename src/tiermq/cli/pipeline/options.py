@@ -6,7 +6,6 @@ Spark is imported only when a job runs, so that help is fast.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import signal
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.option_values import topic_option
 from tiermq.clock import SystemClock, read_moment_ms
 from tiermq.console.json_case import camel
 from tiermq.errors import BadConfig
@@ -183,7 +183,7 @@ PLACES = (
         help="Store directory and its broker's name; repeatable. With --tier: hot and cold as one.",
     ),
 )
-TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable [all].")
+TOPICS = topic_option("topics", multiple=True, help="Only this topic; repeatable [all].")
 TIMES = (
     click.option(
         "--since",
@@ -235,7 +235,7 @@ def source_arguments(
 def moment_of(text: str | None) -> int | None:
     """A time in ms since 1970; without a zone it is UTC. Raises BadConfig."""
     try:
-        return None if text is None else read_moment_ms(text, SystemClock().now_ms(), dt.UTC)
+        return None if text is None else read_moment_ms(text, SystemClock().now_ms())
     except ValueError as error:
         raise BadConfig(f"--since and --until: {error}") from error
 

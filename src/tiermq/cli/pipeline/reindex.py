@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tiermq.cli.option_values import topic_option
 from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, finish, job_options, runner_for
 from tiermq.cli.terminal import bar
 from tiermq.pipeline.job_report import counted_noun
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("tier", metavar="URL")
 @CLUSTER
 @BROKER
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@topic_option("topics", multiple=True, help="Only this topic; repeatable.")
 @STORE
 @click.option(
     "--slots",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tiermq.cli.option_values import topic_option
 from tiermq.cli.pipeline.options import BROKER, CLUSTER, NO_WAIT, STORE, finish, job_options, runner_for
 from tiermq.cli.terminal import bar
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("tier", metavar="URL")
 @CLUSTER
 @BROKER
-@click.option("--topic", help="Only this topic; skips the key index.")
+@topic_option(help="Only this topic; skips the key index.")
 @STORE
 @click.option("--no-index", is_flag=True, help="Do not read the key index.")
 @click.option("--repair", is_flag=True, help="Repair what can be repaired, and verify again.")

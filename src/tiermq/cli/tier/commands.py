@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS, SuggestingGroup
-from tiermq.cli.option_values import Span, StoreDirectory
+from tiermq.cli.option_values import Span, StoreDirectory, topic_option
 from tiermq.cli.terminal import bar
 from tiermq.cli.tier.metadata import export_metadata, import_, restore
 from tiermq.cli.tier.options import (
@@ -164,7 +164,7 @@ def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> No
 @URL
 @CLUSTER
 @BROKER
-@click.option("--topic", required=True, help="Only this topic.")
+@topic_option(required=True, help="Only this topic.")
 @click.option("--queue", type=click.IntRange(min=0), help="Only this queue [all, one after the other].")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Start at this queue offset.")
 @click.option(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tiermq.cli.conventions import EXIT_PROBLEMS
-from tiermq.cli.option_values import StoreDirectory
+from tiermq.cli.option_values import StoreDirectory, topic_option
 from tiermq.cli.terminal import bar
 from tiermq.cli.tier.options import BROKER, CLUSTER, JSON, STORE, URL, broker_metadata, new_metadata, opened, print_json
 from tiermq.cli.tier.output import remark_values, show_remarks, show_tables, table_values
@@ -58,7 +58,7 @@ def _totals(report: RestoreReport | ImportReport) -> str:
     type=StoreDirectory(),
     help="Store directory to fill; it must have no tier metadata yet.",
 )
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@topic_option("topics", multiple=True, help="Only this topic; repeatable.")
 @JSON
 def restore(
     url: str, cluster: str | None, broker: str | None, store: Path, topics: tuple[str, ...], as_json: bool

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.cli.conventions import EXIT_NO_TIER, EXIT_PROBLEMS
-from tiermq.cli.option_values import StoreDirectory
+from tiermq.cli.option_values import StoreDirectory, topic_option
 from tiermq.console.json_case import camel
 from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
@@ -25,7 +25,7 @@ URL = click.argument("url", metavar="URL")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 CLUSTER = click.option("--cluster", help="Only this cluster (brokerClusterName).")
 BROKER = click.option("--broker", help="Only this broker (brokerName).")
-TOPIC = click.option("--topic", help="Only this topic.")
+TOPIC = topic_option(help="Only this topic.")
 STORE = click.option(
     "--store",
     type=StoreDirectory(),

@@ -26,7 +26,7 @@ def checked_start(start: Start, option: str = "start") -> Literal["first", "last
         return max(0, SystemClock().now_ms() - round(start.total_seconds() * 1000))
     if isinstance(start, str):
         try:
-            return max(0, read_moment_ms(start, SystemClock().now_ms()))
+            return max(0, read_moment_ms(start, SystemClock().now_ms(), zone=None))
         except ValueError:
             pass
     if type(start) is int and start >= 0:

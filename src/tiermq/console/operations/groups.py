@@ -322,7 +322,9 @@ async def _is_known(client: ClusterClient, group: str, addresses: list[str]) -> 
     GROUP,
     TOPIC,
     Parameter(
-        "to", "first, last, or a time: milliseconds, ISO 8601 with its zone, or an age such as 1h.", is_required=True
+        "to",
+        "first, last, or a time: milliseconds, ISO 8601 (UTC unless it has a zone), or an age such as 1h.",
+        is_required=True,
     ),
 )
 def preview_reset(visit: Visit, *, group: str, topic: str, to: str) -> Result:

@@ -6,6 +6,7 @@ import base64
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
@@ -35,6 +36,10 @@ from tiermq.tier.names import QueueKey
 
 FOUND_MAX = 500
 FOUND = 32
+FOLLOW_FIRST = 10
+FOLLOW_READ = 500
+"""Messages of a queue that one step reads."""
+FOLLOW_BEHIND_MAX = 20_000
 QUEUE = Parameter("queue", "The queue's number.", Kind.WHOLE)
 BROKER = Parameter("broker", "The broker's name, where several have the queue.")
 OFFSET = Parameter("offset", "The offset in the queue.", Kind.WHOLE)
@@ -232,6 +237,64 @@ def _require_topic(catalog: Catalog, topic: str) -> None:
         raise BadRequest(
             f"expected messages of the topic {topic[:200]} here, found none: the list of topics has all names"
         )
+
+
+# New messages
+
+
+@dataclass(slots=True)
+class Following:
+    """New messages of a topic as they come, read on from where the last step ended. Used by one thread at a time.
+
+    Every message is read, and given if it is wanted, or a note reports how many were not read, and why.
+    """
+
+    topic: str
+    tag: str | None = None
+    text: str | None = None
+    has_begun: bool = False
+    notes: list[str] = field(default_factory=list)
+    """Of the last step."""
+    is_behind: bool = False
+    """The last step has left messages that are there already."""
+    _next: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def step(self, visit: Visit) -> list[Result]:
+        """The next messages, oldest first; the newest few of each queue at the first step. Raises as an operation."""
+        self.notes, self.is_behind = [], False
+        asked = {"tag": self.tag, "text": self.text}
+        request = _request(self.topic, asked)
+        with catalog_for(visit, request, is_live=True) as catalog:
+            queues = catalog.queues()
+            if not queues and self.topic not in visit.tables().topics:
+                _require_topic(catalog, self.topic)
+            ranges = {(each.key.broker, each.key.queue_id): self._range(each) for each in queues}
+            parts = [(each, *ranges[each.key.broker, each.key.queue_id]) for each in queues]
+            found = sorted(_page(catalog, request, parts, self.notes, asked), key=FoundMessage.moment)
+        self._next |= {name: begin + count for name, (begin, count) in ranges.items()}
+        self.has_begun = True
+        rows = sent_dicts((each.message for each in found), self.notes)
+        return [{**row, **each.place} for row, each in zip(rows, found, strict=True)]
+
+    def _range(self, queue: QueueHistory) -> tuple[int, int]:
+        """Which messages of a queue the step reads: the first offset, and how many."""
+        where = f"queue {queue.key.queue_id} of {queue.key.broker}"
+        low, high = queue.min_offset, queue.max_offset
+        # What is in a queue that was not there at the first step has come since.
+        newest = max(low, high - FOLLOW_FIRST)
+        begin = self._next.get((queue.key.broker, queue.key.queue_id), low if self.has_begun else newest)
+        if begin < low:
+            self.notes.append(f"{low - begin:,} messages of {where} were deleted before they were read")
+            begin = low
+        if high - begin > FOLLOW_BEHIND_MAX:
+            self.notes.append(
+                f"{high - FOLLOW_READ - begin:,} messages of {where} are skipped, from offset {begin:,} on: they come "
+                "faster than they can be followed here; search them by their time"
+            )
+            begin = high - FOLLOW_READ
+        count = max(0, min(FOLLOW_READ, high - begin))
+        self.is_behind |= begin + count < high
+        return begin, count
 
 
 # One message

@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -23,6 +21,7 @@ from tiermq.console.message_reading import catalog_for
 from tiermq.console.operations.topics import topic_names
 from tiermq.console.query_runs import RunningQuery
 from tiermq.console.sources import Visit
+from tiermq.console.spark_query import SparkFailed, SparkQuery
 from tiermq.errors import BadRequest, install_hint
 from tiermq.history.catalog import Catalog
 from tiermq.history.cold_reading import reads_of
@@ -42,7 +41,6 @@ SPARK_CALLS = frozenset({"string", "bigint", "int", "double", "json_tuple", "fro
 """Functions of Spark beside those that the parser knows, which have no effects."""
 SCRIPT = re.compile(r"\busing\s*(/\*.*?\*/|--[^\n]*\n|\s)*r?['\"]", re.IGNORECASE | re.DOTALL)
 """`SELECT TRANSFORM(…) USING 'command'`, and its older forms, run programs."""
-_spark_runs = threading.Lock()
 _QUERY = Parameter("query", "A SELECT; a topic is a table of its name.", is_required=True)
 _SINCE = Parameter("begin", "Only messages stored at this time or later.", Kind.MOMENT)
 
@@ -168,7 +166,7 @@ def _run(
     starts=True,
 )
 def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> Result:
-    """A process of its own: a session of Spark takes memory, and seconds to start. One at a time."""
+    """It ends with its client, with the console, and at its time limit. One at a time."""
     visit.require_files()
     place = visit.sources.place
     if place.spark_master is None:
@@ -183,17 +181,17 @@ def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> 
     words += ["--tier", place.tier] if place.tier is not None else []
     words += ["--store", place.stores[0].path] if place.stores else []
     words += ["--since", str(begin)] if begin is not None else []
-    if not _spark_runs.acquire(blocking=False):
-        raise BadRequest("a query runs on Spark already: try again when it has ended")
     began = visit.sources.clock.monotonic()
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    finally:
-        _spark_runs.release()
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("Error: ")] or done.stderr.splitlines()
-        raise BadRequest(f"query: {lines[-1].removeprefix('Error: ') if lines else 'Spark ended without a reason'}")
-    report = json.loads(done.stdout)
+    process = SparkQuery(query, words, visit.sources.clock)
+    with visit.sources.spark_queries.run(process) as process.running:
+        visit.sources.spark_query = process
+        try:
+            printed = process.run()
+        except SparkFailed as error:
+            raise BadRequest(f"query: {error}") from error
+        finally:
+            visit.sources.spark_query = None
+    report = json.loads(printed)
     details = report["details"]
     rows = details["rows"]
     return {
@@ -205,6 +203,24 @@ def run_on_spark(visit: Visit, *, query: str, begin: int | None, limit: int) -> 
         "tookMs": round((visit.sources.clock.monotonic() - began) * 1000),
         "losses": [str(each) for each in details.get("notes", ())][:20],
     }
+
+
+@operation("sql.running", "The query that runs on Spark now, and how far it is: tasks of its stage.")
+def running_on_spark(visit: Visit) -> Result:
+    visit.require_files()
+    process, limits = visit.sources.spark_query, visit.sources.spark_queries.limits
+    now_ms = visit.sources.clock.now_ms()
+    return {"running": None if process is None else process.to_dict(now_ms), "limitSeconds": limits.seconds}
+
+
+@operation("sql.end", "End the query that runs on Spark.", starts=True)
+def end_on_spark(visit: Visit) -> Result:
+    visit.require_files()
+    process = visit.sources.spark_query
+    if process is None or process.running is None:
+        raise BadRequest("expected a query that runs on Spark, found none: it may have ended")
+    process.running.interrupt(f"it was ended by {visit.actor}")
+    return {"ended": process.query}
 
 
 def _require_only_topics(query: str, topics: set[str]) -> None:

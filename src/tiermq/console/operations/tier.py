@@ -8,7 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiermq.clock import HOUR_MS
-from tiermq.console.bill import GB, SHEETS, DatedBytes, PriceSheet, TopicUse, WhatIf, cost_of, cost_of_days, sheet_of
+from tiermq.console.bill import (
+    GB,
+    SHEETS,
+    DatedBytes,
+    PriceSheet,
+    TopicUse,
+    WhatIf,
+    cost_of,
+    cost_of_days,
+    cost_of_leases,
+    sheet_of,
+)
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.copied_commands import verify_command
 from tiermq.console.json_case import camel
@@ -25,9 +36,11 @@ from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
 from tiermq.tier.queue.segments import TierScope
 from tiermq.tier.retention.orphans import GRACE_MS, find_orphans
+from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.verify.verification_record import keep_run, run_of
 from tiermq.tier.verify.verify import verify_tier
 
+COMMIT_MESSAGES = TierConfig().tiered_store_group_commit_count
 _KIND_NAMES = {SegmentType.COMMIT_LOG: "log", SegmentType.CONSUME_QUEUE: "units", SegmentType.INDEX: "index"}
 
 
@@ -142,7 +155,8 @@ def _segment_row(info: SegmentInfo, row: Any) -> Result:
 )
 def orphans(visit: Visit, *, hours: int) -> Result:
     visit.require_tier()
-    with visit.sources.files() as history:
+    # By files of its own: it reads every manifest, and pages wait for those that are shared.
+    with visit.sources.queries.run(None), visit.sources.own_files() as history:
         report = find_orphans(history.tier, grace_ms=hours * HOUR_MS, clock=visit.sources.clock)
     return {
         "orphans": [
@@ -166,9 +180,10 @@ def verify(visit: Visit, *, topic: str | None) -> Result:
     visit.require_tier()
     clock, scope = visit.sources.clock, TierScope(topic=topic)
     began_ms = clock.now_ms()
-    with visit.sources.files() as history:
-        report = verify_tier(history.tier, scope, threads=2)
+    with visit.sources.verifying.run(None) as running, visit.sources.own_files() as history:
+        report = verify_tier(history.tier, scope, threads=2, progress=lambda _done, _total: running.check())
         for listing in discover_timers(history.tier, scope):
+            running.check()
             verify_timers(history.tier, listing, report)
         run = run_of(report, scope, "the console", began_ms, clock.now_ms())
     visit.sources.verification = run
@@ -248,6 +263,7 @@ def bill(
         "topics": lines,
         "isAll": len(names) == len(uses),
         "all": _of_all(uses, prices),
+        "leases": cost_of_leases(len(visit.sources.listing().brokers), prices),
         "cost": round(sum(line["total"] for line in lines), 6),
         "costThen": round(sum(line["then"] for line in lines), 6),
         "bytes": sum(line["bytes"] for line in lines),
@@ -316,25 +332,46 @@ def _uses(visit: Visit) -> dict[str, TopicUse]:
     queues: dict[str, set[tuple[str, int]]] = defaultdict(set)
     objects: dict[str, int] = defaultdict(int)
     sizes: dict[str, int] = defaultdict(int)
+    logs: dict[str, int] = defaultdict(int)
     for info in visit.sources.listing().segments:
+        count = max(1, info.part_count)
         queues[info.key.topic].add((info.key.broker, info.key.queue_id))
-        objects[info.key.topic] += max(1, info.part_count)
+        objects[info.key.topic] += count
         sizes[info.key.topic] += info.size
-    return {name: TopicUse(name, len(queues[name]), objects[name], sizes[name], None, None) for name in queues}
+        if info.key.type is SegmentType.COMMIT_LOG:
+            logs[info.key.topic] += info.size
+    return {
+        name: TopicUse(name, len(queues[name]), objects[name], sizes[name], None, None, logs[name]) for name in queues
+    }
 
 
 def _with_times(visit: Visit, use: TopicUse) -> TopicUse:
-    """With the times of its oldest and newest message, from the manifests of its queues."""
-    keys = {i.key.queue for i in visit.sources.listing().segments if i.key.topic == use.topic}
+    """With the times of its oldest and newest message and the number of uploads, from the manifests of its queues."""
+    parts: dict[QueueKey, int] = defaultdict(int)
+    for info in visit.sources.listing().segments:
+        if info.key.topic == use.topic:
+            parts[info.key.queue] += info.part_count if info.key.type is SegmentType.COMMIT_LOG else 0
     begins, ends = [], []
+    commits = manifests = 0.0
     with visit.sources.files() as history:
-        for key in sorted(keys):
+        for key in sorted(parts):
             try:
                 manifest, _ = read_manifest(history.tier, key)
             except TierError:
                 continue  # Its bytes count, and its times are not known.
-            for row in manifest.segments if manifest is not None else ():
-                if row.key.type is SegmentType.COMMIT_LOG and row.begin_ms != NEVER_MS:
-                    begins.append(row.begin_ms)
-                    ends.append(row.end_ms)
-    return dataclasses.replace(use, begin_ms=min(begins, default=None), end_ms=max(ends, default=None))
+            if manifest is None:
+                continue
+            logs = [row for row in manifest.segments if row.key.type is SegmentType.COMMIT_LOG]
+            begins += [row.begin_ms for row in logs if row.begin_ms != NEVER_MS]
+            ends += [row.end_ms for row in logs if row.begin_ms != NEVER_MS]
+            # Of what was written for messages that have expired, retention has removed the bytes, too.
+            known = [(row.begin_offset, row.end_offset) for row in logs if row.begin_offset >= 0]
+            low, high = min((low for low, _ in known), default=0), max((high for _, high in known), default=0)
+            share = (high - low) / high if high else 0.0
+            manifests += manifest.sequence * share
+            # A busy queue commits more often than it writes its manifest, in batches.
+            batches = (high - low) / COMMIT_MESSAGES
+            commits += max(manifest.sequence * share, float(parts[key]), batches)
+    return dataclasses.replace(
+        use, begin_ms=min(begins, default=None), end_ms=max(ends, default=None), commits=commits, manifests=manifests
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.client.dead_letters import DeadLetter, Resending, Wanted, dead_letters
-from tiermq.client.delayed_messages import cancel_in_tier, cancel_timer, delayed_messages, timers_in_tier
+from tiermq.client.delayed_messages import ReadBounds, cancel_in_tier, cancel_timer, delayed_messages, timers_in_tier
 from tiermq.console.catalogue import Kind, Parameter, Result, operation
 from tiermq.console.json_case import camel
 from tiermq.console.message_reading import sent_dicts
@@ -22,6 +22,8 @@ from tiermq.delivery.transactions.transaction_fate import transaction_fate
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import BadRequest
 
+TIMERS_READ = 10_000
+"""Records of a broker's timers that one answer reads."""
 LIMIT = Parameter("limit", "Messages at most.", Kind.WHOLE, default=100, low=1, high=1_000)
 
 
@@ -31,37 +33,55 @@ LIMIT = Parameter("limit", "Messages at most.", Kind.WHOLE, default=100, low=1, 
     LIMIT,
 )
 def list_delayed(visit: Visit, *, limit: int) -> Result:
+    with visit.sources.queries.run(None) as running:
+        bounds = ReadBounds(limit + 1, TIMERS_READ, lambda: bool(running.why))
+        found = _delayed(visit, limit, bounds)
+        running.why = ""  # What was found is an answer.
+    return found
+
+
+def _delayed(visit: Visit, limit: int, bounds: ReadBounds) -> Result:
     if visit.has_wire:
-        here = visit.ask(lambda client: _delayed_at_brokers(client, limit + 1))
+        here = visit.ask(lambda client: _delayed_at_brokers(client, limit + 1, bounds))
     else:
         visit.require_files()
-        here = _soonest(_delayed_in_stores(visit), limit + 1)
+        here = _soonest(_until(bounds, _delayed_in_stores(visit), "the store directories"), limit + 1)
     rows = here
     if visit.has_tier:
         # What a broker has taken out of its tier and not delivered yet is in both.
         known = {(row["topic"], row["uniqueKey"]) for row in here if row["uniqueKey"]}
-        with visit.sources.files() as history:
+        with visit.sources.own_files() as history:
             far = (
                 {**camel(each.to_dict()), "waitsIn": "tier"}
                 for each in timers_in_tier(history.tier, visit.sources.clock.now_ms())
                 if (each.waiting.topic, each.waiting.unique_key) not in known
             )
-            rows = _soonest(chain(here, far), limit + 1)
+            rows = _soonest(chain(here, _until(bounds, far, "the tier")), limit + 1)
     return {
         "messages": rows[:limit],
         "isCut": len(rows) > limit,
         # Delay levels and near timers are in a broker's own files, which no tier has.
         "isPartial": not visit.has_wire and not visit.has_stores,
+        "notes": [f"{each}; `tiermq delayed ls` reads everything" for each in bounds.notes],
     }
+
+
+def _until(bounds: ReadBounds, rows: Iterator[Result], where: str) -> Iterator[Result]:
+    """The rows until reading has to end, which is noted."""
+    for row in rows:
+        if bounds.is_over():
+            bounds.notes.append(f"what waits in {where} was not read to its end")
+            return
+        yield row
 
 
 def _soonest(rows: Iterable[Result], count: int) -> list[Result]:
     return nsmallest(count, rows, key=lambda row: row["deliverMs"])
 
 
-async def _delayed_at_brokers(client: ClusterClient, count: int) -> list[Result]:
+async def _delayed_at_brokers(client: ClusterClient, count: int, bounds: ReadBounds) -> list[Result]:
     masters = await answering(client, await client.masters())
-    found = [each async for each in delayed_messages(client, masters=masters)]
+    found = [each async for each in delayed_messages(client, masters=masters, bounds=bounds)]
     return _soonest(({**camel(each.to_dict()), "waitsIn": "broker"} for each in found), count)
 
 
@@ -82,7 +102,7 @@ def _delayed_in_stores(visit: Visit) -> Iterator[Result]:
 def cancel_delayed(visit: Visit, *, topic: str, uniqueKey: str) -> Result:  # noqa: N803 - the name of the parameter
     done = visit.ask(lambda client: cancel_timer(client, topic, uniqueKey))
     if not done and visit.has_tier:
-        with visit.sources.files() as history:
+        with visit.sources.own_files() as history:
             far = timers_in_tier(history.tier, visit.sources.clock.now_ms())
             done = [each for each in far if (each.waiting.topic, each.waiting.unique_key) == (topic, uniqueKey)]
         visit.ask(lambda client: cancel_in_tier(client, done))
@@ -146,6 +166,7 @@ def list_dead_letters(
     rows = [
         {
             "at": letter.name,
+            "broker": letter.place.broker_name,
             "topic": letter.origin_topic,
             "originId": letter.origin_id,
             "tries": letter.tries,

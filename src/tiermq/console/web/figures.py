@@ -16,6 +16,8 @@ from tiermq.clock import iso_moment
 WIDTH = 1080
 LEFT = 76
 STRIP, STEP = 20, 30
+HEADING = 20
+"""The height of a broker's name above its strips, where several brokers have the topic."""
 TICKS = 6
 LEAST = 2.0
 """The width of the narrowest range, so that it can be seen and clicked."""
@@ -86,7 +88,10 @@ def strip_map(topic: str, queues: Sequence[dict[str, Any]], *, by_time: bool = T
     room = WIDTH - LEFT - 12
     has_timeless = any(span["beginMs"] is None for queue in queues for span in queue["spans"])
     edge = LEFT + (room * 0.06 if is_timed and has_timeless else 0)
-    height = 14 + STEP * len(queues) + 26
+    brokers = list(dict.fromkeys(queue["broker"] for queue in queues))
+    heading = HEADING if len(brokers) > 1 else 0
+    queues = sorted(queues, key=lambda queue: brokers.index(queue["broker"]))
+    height = 14 + STEP * len(queues) + heading * len(brokers) + 26
 
     def at(value: float) -> float:
         return float(edge + (WIDTH - 12 - edge) * (value - low) / max(1, high - low))
@@ -95,8 +100,14 @@ def strip_map(topic: str, queues: Sequence[dict[str, Any]], *, by_time: bool = T
         f'<svg class="map" viewBox="0 0 {WIDTH} {height}" role="group" aria-label="Where {escape(topic)} is stored">',
         *_axis(low, high, height - 26, at, is_timed=is_timed),
     ]
-    for row, queue in enumerate(queues):
-        top = 10 + STEP * row
+    before = None
+    top = 10 - STEP
+    for queue in queues:
+        top += STEP
+        if heading and queue["broker"] != before:
+            before = queue["broker"]
+            parts.append(f'<text class="tick" x="{LEFT}" y="{top + 13}">{escape(before)}</text>')
+            top += heading
         parts.append(
             f'<text class="tick" x="{LEFT - 10}" y="{top + 14}" text-anchor="end">queue {queue["queueId"]}</text>'
         )
@@ -122,7 +133,8 @@ def _span(
         begin, end = at(span["beginMs"]), at(span["endMs"] or span["beginMs"])
     else:
         begin, end = at(span["fromOffset"]), at(span["toOffset"])
-    words = f"{span['where']}: {span['messages']:,} messages, offsets {span['fromOffset']:,} to {span['toOffset']:,}"
+    words = f"{span['where']}: queue {queue['queueId']} of {queue['broker']}, {span['messages']:,} messages"
+    words += f", offsets {span['fromOffset']:,} to {span['toOffset']:,}"
     if span["beginMs"]:
         words += f", {moment(span['beginMs'])} to {moment(span['endMs'])}"
     if span["detail"]:

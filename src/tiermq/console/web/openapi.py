@@ -67,7 +67,7 @@ def _path(operation: Operation) -> dict[str, Any]:
 def _schema(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string" if parameter.kind is Kind.MOMENT else parameter.kind.value}
     if parameter.kind is Kind.MOMENT:
-        schema["description"] = "milliseconds since 1970, ISO 8601 with its zone, or an age such as 1h"
+        schema["description"] = "milliseconds since 1970, ISO 8601 (UTC unless it has a zone), or an age such as 1h"
     if parameter.choices:
         schema["enum"] = list(parameter.choices)
     if parameter.kind is Kind.WHOLE:

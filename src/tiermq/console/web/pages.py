@@ -21,8 +21,6 @@ from tiermq.remoting.codes import ResponseCode
 
 HEX_BYTES_MAX = 4096
 TEXT_BYTES_MAX = 256 << 10
-TAIL_MAX = 50
-TAIL_FIRST = 10
 CHOICES_MAX = 200
 EXAMPLE = 'SELECT tags, tier, count(*) AS messages FROM "{}" GROUP BY ALL'
 Context = dict[str, Any]
@@ -219,7 +217,7 @@ def _days(ask: Ask) -> Context:
 
 def _sql(ask: Ask) -> Context:
     context: Context = {"values": ask.values, "result": None, "estimate": None, "problem": None}
-    context["spark_master"] = ask.visit.sources.place.spark_master
+    context |= {"spark_master": ask.visit.sources.place.spark_master, "running": None}
     names = topic_names(ask.visit, everything=False)
     context["example"] = EXAMPLE.format(names[0]) if names else ""
     if ask.values.get("query"):
@@ -241,6 +239,10 @@ def spark_result(ask: Ask) -> Context:
     except TierMQError as error:
         context["problem"] = str(error)
     return context
+
+
+def _running(ask: Ask) -> Context:
+    return run("sql.running", ask.visit)
 
 
 def _waiting(ask: Ask) -> Context:
@@ -273,28 +275,6 @@ def _settings(ask: Ask) -> Context:
     return context
 
 
-def tail(visit: Visit, values: Mapping[str, str], state: dict[str, Any]) -> list[Context]:
-    """The messages that came since the last call, oldest first; the newest few at the first call.
-
-    `state` belongs to one stream: the offset from which each queue is read next.
-    """
-    topic = values.get("topic", "")
-    ask = {name: values[name] for name in ("tag", "text") if values.get(name)}
-    shown = run("topic.show", visit, {"topic": topic})
-    found: list[Context] = []
-    for row in shown["queues"]:
-        name = f"{row['broker']}-{row['queueId']}"
-        end = row["maxOffset"]
-        begin = state.get(name, max(row["minOffset"], end - TAIL_FIRST))
-        begin = max(begin, end - TAIL_MAX)
-        state[name] = end
-        if begin < end:
-            place = {"queue": row["queueId"], "broker": row["broker"], "offset": begin, "limit": end - begin}
-            found += run("message.find", visit, {"topic": topic, **place, **ask})["messages"]
-    found.sort(key=lambda message: message["storeTimestampMs"])
-    return found[-TAIL_MAX:]
-
-
 PAGES = (
     Page("/", "overview.html", _overview, "_overview.html"),
     Page("/topics", "topics.html", _topics),
@@ -310,6 +290,7 @@ PAGES = (
     Page("/tier/segments", "segments.html", _segments),
     Page("/tier/orphans", "orphans.html", _orphans),
     Page("/sql", "sql.html", _sql),
+    Page("/sql/running", "running.html", _running, "_running.html"),
     Page("/waiting", "waiting.html", _waiting),
     Page("/settings", "settings.html", _settings),
 )

@@ -93,7 +93,7 @@ class ConsoleServer:
         if self._thread is not None and self._thread.is_running:
             self._server.should_exit = True
             self._thread.call(self._site.is_ending.set)
-            self._sources.queries.stop()
+            self._sources.stop_work()
             if self._serving is not None:
                 wait([self._serving])
             self._thread.stop()

@@ -34,11 +34,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiermq import __version__
 from tiermq.console.catalogue import Kind, operations, run
+from tiermq.console.operations.messages import Following
 from tiermq.console.query_runs import TooManyQueries, client_has_left
 from tiermq.console.sources import Visit
 from tiermq.console.web import figures
 from tiermq.console.web.openapi import openapi
-from tiermq.console.web.pages import PAGES, Ask, spark_result, tail
+from tiermq.console.web.pages import PAGES, Ask, spark_result
 from tiermq.console.web.security import COOKIE, HEADERS, SESSION_S, TOKEN_FIELD, TOKEN_HEADER, Gate, Refused
 from tiermq.errors import (
     BadConfig,
@@ -62,7 +63,8 @@ NAVIGATION = (
 )  # fmt: skip
 NOT_BY_LINK = frozenset({"query", "hours", "text", "tag", "begin", "end"})
 """Parameters that make work: queries and searches."""
-RUNS_QUERIES = frozenset({"/sql", "/api/sql.run", "/messages", "/api/message.find"})
+RUNS_QUERIES = frozenset({"/sql", "/api/sql.run", "/api/sql.spark", "/messages", "/api/message.find", "/tier/orphans",
+                          "/api/tier.orphans", "/waiting", "/api/delayed.list"})  # fmt: skip
 """What ends when its client leaves."""
 PAGES_ONLY = ("/api/", "/do/", "/events/")
 """What no page of another site has a reason to ask for."""
@@ -317,29 +319,35 @@ class Site:
         return self._stream(events())
 
     async def _tail(self, request: Request) -> Response:
-        """New messages of a topic, as they come."""
+        """New messages of a topic, as they come; a note where some were not read."""
         try:
             await run_in_threadpool(self._visit, request)
         except Refused as error:
             return JSONResponse({"error": str(error)}, error.status)
 
-        def rows(state: dict[str, Any]) -> list[dict[str, Any]]:
-            return tail(self._visit(request), dict(request.query_params), state)  # It ends with the log-in.
+        asked = request.query_params
+        following = Following(asked.get("topic", ""), asked.get("tag") or None, asked.get("text") or None)
+
+        def rows() -> list[dict[str, Any]]:
+            return following.step(self._visit(request))  # It ends with the log-in.
 
         row = self._templates.get_template("_message_row.html")
+        note = self._templates.get_template("_message_note.html")
 
         async def events() -> AsyncIterator[str]:
-            state: dict[str, Any] = {}
             yield ": begun\n\n"
             while not self.is_ending.is_set():
                 try:
-                    found = await run_in_threadpool(rows, state)
+                    found = await run_in_threadpool(rows)
                 except (Refused, TierMQError) as error:
                     yield _event("problem", str(error))
                     return
+                for text in following.notes:
+                    yield _event("row", note.render(text=text))
                 for each in found:
-                    yield _event("row", row.render(message=each, topic=request.query_params.get("topic", "")))
-                await self._rest(EVENT_S / 2)
+                    yield _event("row", row.render(message=each, topic=following.topic))
+                if not following.is_behind:
+                    await self._rest(EVENT_S / 2)
 
         return self._stream(events())
 
@@ -396,22 +404,31 @@ class _Guard:
         except Refused as error:
             await JSONResponse({"error": str(error)}, error.status)(scope, receive, with_headers)
             return
-        if request.method == "POST" or request.url.path not in RUNS_QUERIES:
+        if request.url.path not in RUNS_QUERIES:
             await self._app(scope, receive, with_headers)
             return
         left = threading.Event()
         client_has_left.set(left)
+        watching: list[asyncio.Task[None]] = []
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
             left.set()
 
-        watching = asyncio.create_task(watch())  # No handler of these paths reads a body.
+        async def body() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                watching.append(asyncio.create_task(watch()))
+            return message
+
+        if request.method != "POST":  # No handler of these reads a body.
+            watching.append(asyncio.create_task(watch()))
         try:
-            await self._app(scope, receive, with_headers)
+            await self._app(scope, body, with_headers)
         finally:
-            watching.cancel()
+            for each in watching:
+                each.cancel()
 
 
 def _is_foreign(request: Request) -> bool:
