@@ -77,8 +77,11 @@ def assemble_tier(
     *,
     follows: bool = False,
     reader: bool = False,
+    passing: bool = False,
 ) -> TierComponents:
-    """Create and connect the parts. Sends no request. `follows`: a job writes the tier; `reader`: another broker."""
+    """Create and connect the parts. Sends no request. `follows`: a job writes the tier; `reader`: another broker.
+    `passing`: a reader that has no key index.
+    """
     files = _files(config, driver, metadata, clock)
     lease = broker_lease(config, driver, clock)
     manifests = ManifestStore(
@@ -89,7 +92,7 @@ def assemble_tier(
     made: list[Retention] = []  # Index and retention refer to each other; neither is used before both exist.
     may_write = (lambda: False) if reader else writer.may_write
     index = None
-    if reader or not follows:
+    if not passing and (reader or not follows):
         index = _index(
             config, surroundings, driver, metadata, files, records, made, may_write, clock, only_reads=reader
         )

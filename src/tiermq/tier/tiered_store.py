@@ -34,6 +34,7 @@ from tiermq.errors import (
     BadConfig,
     BadTierUrl,
     StaleWriter,
+    StoreClosed,
     StoreDamaged,
     StoreError,
     TierError,
@@ -109,6 +110,7 @@ class TieredStore(TieredReading):
         self._tier_lock: HeldLock | None = None
         self._left = NotUploaded()
         self._closed = False
+        self._close_timeout_s = 0.0
         self._writes = threading.RLock()  # Of what writes the tier beside the dispatcher; a lease is lent under it.
         self._behind_job: MetadataFollower | None = None
         self._job_since_s = 0.0
@@ -132,6 +134,7 @@ class TieredStore(TieredReading):
         accept_weaker: bool = False,
         standby: bool = False,
         reader: bool = False,
+        passing: bool = False,
         with_replication: bool = False,
         index_later: bool = False,
         grows: bool = False,
@@ -149,7 +152,10 @@ class TieredStore(TieredReading):
         `background=False` starts no thread: the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
         opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
-        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
+        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts. One that is
+        `passing` may be the broker of that name next, in this directory: its opening and its close wait for no request,
+        what it knows of the tier is in memory, and it changes neither the metadata nor the key index in the directory.
+        Keys of messages that are in the tier only are not found by it.
         Raises BadConfig, BadTierUrl, TierCredentials, and `LocalStore`'s.
         """
         clock = clock or SystemClock()
@@ -173,14 +179,15 @@ class TieredStore(TieredReading):
                 undo.callback(lock.release)
             known = open_known(
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
-                standby=standby, reader=reader,
+                standby=standby, reader=reader, passing=passing,
             )  # fmt: skip
             parts = assemble_tier(
                 known.config, local, around, driver, known.metadata, clock, registry, follows=lock is None,
-                reader=reader,
+                reader=reader, passing=passing,
             )  # fmt: skip
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
+            store._close_timeout_s = 0.0 if passing else known.config.tier_close_timeout / 1000
             store._tier_lock = lock
             store._take_known(known, around, restore=restore)
             store._start(background, standby, is_tier_there=known.was_compared, index_later=index_later)
@@ -301,7 +308,7 @@ class TieredStore(TieredReading):
             return self._left
         self._closed = True
         tier = self.tier
-        timeout_s = tier.config.tier_close_timeout / 1000
+        timeout_s = self._close_timeout_s
         deadline = time.monotonic() + timeout_s
 
         def left_s() -> float:
@@ -733,9 +740,12 @@ class _Upkeep(Service):
 
     def run_once(self) -> float:
         self._store.tier.fetcher.cache.expire()
-        if self._store.tier.follower is not None:
-            self._store.refresh_tier()
-            follower = self._store.tier.follower
+        if (follower := self._store.tier.follower) is not None:
+            try:
+                self._store.refresh_tier()
+            except StoreClosed:
+                if not self.stopping:  # A close that waits for no request has left it behind.
+                    raise
             return follower.rest_s if isinstance(follower, BucketFollower) else FOLLOW_REST_S
         if self._store.tend_lease():
             return FOLLOW_REST_S
