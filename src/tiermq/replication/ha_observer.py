@@ -6,9 +6,10 @@ senders that wait for a slave by the largest report of all connections, RocketMQ
 is large enough. So the reports of an observer must not reach an offset for which a sender may still wait:
 
     log   ……………… settled ┤ last seconds of the log ├ end
-                     ▲ the report until the master sends: "send from here". Then NOTHING, a sign of life
+                     ▲ the report until the master sends ("send from here"); then NOTHING
 
-RocketMQ 5 takes a slave for in sync whose last report is less than `haMaxGapNotInSync` behind its log: NOTHING never is.
+RocketMQ 5 takes a slave for in sync whose last report is less than `haMaxGapNotInSync` behind its log, so never one
+that reports NOTHING.
 Before the master sends, a negative report would not tell it where to begin.
 
 A sender waits `slaveTimeout` at most after its message was stored. The log itself shows which messages are older than
