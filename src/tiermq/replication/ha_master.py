@@ -256,8 +256,8 @@ class HaMaster:
             slave.task = loop.create_task(self._serve(slave))
 
     def _has_place(self) -> bool:
-        """Whether one more is served. The oldest peer that has not reported yet gives its place up: whoever reaches the
-        port can take places, and only a replica gets further, where certificates are required.
+        """Whether one more is served. The oldest peer that has not reported yet gives its place up: every machine that
+        reaches the port can take places, and only a replica gets further, where certificates are required.
         """
         if len(self._slaves) < SLAVES_MAX:
             return True

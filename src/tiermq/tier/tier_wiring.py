@@ -79,9 +79,7 @@ def assemble_tier(
     reader: bool = False,
     passing: bool = False,
 ) -> TierComponents:
-    """Create and connect the parts. Sends no request. `follows`: a job writes the tier; `reader`: another broker.
-    `passing`: a reader that has no key index.
-    """
+    """Create and connect the parts. Sends no request. `follows`: a job writes the tier; `reader`: another broker."""
     files = _files(config, driver, metadata, clock)
     lease = broker_lease(config, driver, clock)
     manifests = ManifestStore(

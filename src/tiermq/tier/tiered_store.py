@@ -152,10 +152,9 @@ class TieredStore(TieredReading):
         `background=False` starts no thread: the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
         opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
-        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts. One that is
-        `passing` may be the broker of that name next, in this directory: its opening and its close wait for no request,
-        what it knows of the tier is in memory, and it changes neither the metadata nor the key index in the directory.
-        Keys of messages that are in the tier only are not found by it.
+        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts. A `passing`
+        one may be that broker next: it waits for no request when it opens and closes, knows the tier in memory, changes
+        no metadata and key index of the directory, and finds no keys of messages that only the tier has.
         Raises BadConfig, BadTierUrl, TierCredentials, and `LocalStore`'s.
         """
         clock = clock or SystemClock()
@@ -166,11 +165,7 @@ class TieredStore(TieredReading):
         registry = Registry()
         around = surroundings or Environment()
         with ExitStack() as undo:
-            if driver is None:
-                driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock, reads=reader)
-                undo.callback(driver.close)
-            elif reader:
-                driver = ReadOnlyDriver(driver)
+            driver = _driver_of(driver, tier_config.url, registry, clock, undo, reads=reader)
             shape = (store_host, background, accept_weaker, with_replication, grows)
             local = open_local(local_config, clock, around, *shape)
             undo.callback(local.close)
@@ -726,6 +721,17 @@ class TieredStore(TieredReading):
         follows = "by another broker" if self.only_reads else "by a job"
         status["dispatch"] = "embedded" if tier.follower is None else follows
         return {**self.local.status(), "tier": status}
+
+
+def _driver_of(
+    given: TierDriver | None, url: str, registry: Registry, clock: Clock, undo: ExitStack, *, reads: bool
+) -> TierDriver:
+    """The driver of a store that opens: one of its own, which `undo` closes, or the one that its caller has."""
+    if given is not None:
+        return ReadOnlyDriver(given) if reads else given
+    made = open_driver(url, metrics=ProviderMetrics(registry), clock=clock, reads=reads)
+    undo.callback(made.close)
+    return made
 
 
 class _Upkeep(Service):
