@@ -108,7 +108,7 @@ class HaObserver(HaSlave):
         self._file_bytes = file_bytes
         self._connection: socket.socket | None = None
         self._first = 0
-        self._is_served = False
+        self._is_served = self._has_said_nothing = False
         self._sent_s = 0.0
         self._short = 0
         self._ends: deque[tuple[float, int]] = deque([(clock.monotonic(), log.max_physical_offset)])
@@ -126,10 +126,11 @@ class HaObserver(HaSlave):
         if connection is not self._connection:
             is_empty = self._observed.max_physical_offset == 0
             self._first = self.begin() if is_empty else self._settled()
-            self._connection, self._short, self._is_served = connection, 0, False
-        elif now_s - self._sent_s < self.settings.heartbeat_s:
+            self._connection, self._short = connection, 0
+            self._is_served = self._has_said_nothing = False
+        elif now_s - self._sent_s < self.settings.heartbeat_s and (self._has_said_nothing or not self._is_served):
             return self._observed.max_physical_offset
-        self._sent_s = now_s
+        self._sent_s, self._has_said_nothing = now_s, self._is_served
         connection.sendall(stream.report(NOTHING if self._is_served else self._first))
         self.last_write_ms = self._clock.now_ms()
         return self._observed.max_physical_offset
