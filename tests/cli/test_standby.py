@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from broker.brokers import send_command
 from broker.consuming import pull_fields
 from campaign.power_cuts.victims import stop
-from cli.standbys import SUBSCRIBED, Sending, ask_master, check, messages, replicas
+from cli.standbys import SUBSCRIBED, Replicas, Sending, ask_master, check, messages, replicas
 from servers.careless_bucket import CarelessBucket
 from servers.preloaded import Preloaded
 from servers.seaweedfs import SeaweedFS, Unavailable
@@ -364,6 +364,10 @@ def clean(at: Serving) -> None:
     assert answer.code == ResponseCode.SUCCESS
 
 
+def are_in_sync(cluster: Replicas, master: Serving) -> bool:
+    return cluster.in_sync(master) == [1, 2]
+
+
 def test_a_standby_keeps_what_the_tier_lacks_and_takes_over_with_all_of_it(tmp_path: Path) -> None:
     with replicas(tmp_path, "--tier", f"file://{tmp_path}/tier", **LAGGING, **DUE) as cluster:
         a, b = cluster.start("a"), cluster.start("b")
@@ -399,7 +403,7 @@ def test_a_standby_cleans_what_the_tier_has_and_reads_it_from_there(tmp_path: Pa
         assert cluster.status(b)["role"] == "slave"
         for master in (b, a):  # The former master is a slave that reads the tier, too.
             assert cluster.run("broker", "promote", master.address)["role"] == "master"
-            until(lambda each=master: cluster.in_sync(each) == [1, 2])
+            until(partial(are_in_sync, cluster, master))
             sent |= {offset: body for offset, body in send_long(master, 100).items() if offset not in sent}
         a.kill()
         until(lambda: cluster.is_master(b))
@@ -461,7 +465,7 @@ def test_roles_change_while_the_tier_does_not_answer(tmp_path: Path, monkeypatch
                 for master in (b, a):
                     assert cluster.run("broker", "promote", master.address)["role"] == "master"
                     sending.more()
-                    until(lambda each=master: cluster.in_sync(each) == [1, 2])
+                    until(partial(are_in_sync, cluster, master))
             check(sending, messages(a.address))
             assert cluster.status(a)["problem"] == cluster.status(b)["problem"] == ""
 

@@ -21,7 +21,7 @@ FAR_BEHIND = {"access_message_in_memory_max_ratio": 0}
 """Every message counts as not in memory."""
 
 
-def pull_ext(offset: int = 0, flags: int = 6) -> dict[str, str]:
+def pull_ext(offset: int = 0, flags: int = 6) -> dict[str, Any]:
     fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 2}
     more = {"commitOffset": 0, "suspendTimeoutMillis": 600_000, "subVersion": 0, "subscription": "*", "sysFlag": flags}
     return {name: str(value) for name, value in {**fields, **more}.items()}
