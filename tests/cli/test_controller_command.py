@@ -87,6 +87,7 @@ def test_a_controller_keeps_its_state_in_s3_and_the_next_one_finds_it(
         with running("--state", "s3://state/sets") as two:
             found = ask(event(two)["port"], RequestCode.CONTROLLER_GET_REPLICA_INFO)
             assert (found.ext["masterBrokerId"], found.ext["masterEpoch"]) == ("1", "1")
+            two.kill()
 
 
 @pytest.mark.parametrize(

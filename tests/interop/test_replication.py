@@ -339,10 +339,10 @@ def test_our_slave_knows_deliveries_modes_and_the_timer_check_point_of_a_rocketm
         )  # fmt: skip
         sizes = {**python_names(SMALL_FILES), "broker_role": "SLAVE"}
         with Client(cluster.broker_address) as client, Broker.open(tmp_path / "ours", config=config, **sizes) as slave:
-            mode = {"topic": "T", "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 2}
-            assert ask(client, RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode()).code == 0
             delayed = send_command("T", b"later", properties=KEY.format(1, 1) + "DELAY\x011\x02")
             assert client.request(delayed).code == ResponseCode.SUCCESS
+            mode = {"topic": "T", "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 2}
+            assert ask(client, RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode()).code == 0
             local = slave.parts.local
             until(lambda: local.max_offset("T", 0) == 1)  # It is delivered, and copied.
             kept = tmp_path / "ours" / "config"
