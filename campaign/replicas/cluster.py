@@ -23,6 +23,8 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.tier_url import open_driver
 
 REPLICAS = 3
 PORT = 10911
@@ -51,15 +53,34 @@ SHORT: dict[str, Any] = {
     "slave_timeout": 2_000,
 }
 """As short as three processes keep them on two cores that do other work, too."""
+PROMPT: dict[str, Any] = {"tiered_store_group_commit_timeout": 200}
+LAGGING: dict[str, Any] = {
+    "tiered_store_group_commit_timeout": 15_000,
+    "tiered_store_group_commit_count": 1_000_000,
+    "tiered_store_group_commit_size": 256 * 1024 * 1024,
+}
+"""Of a run's messages the tier has few."""
+CLEANING: dict[str, Any] = {
+    "file_reserved_time": 0,
+    "delete_commit_log_files_interval": 1,
+    "clean_resource_interval": 300,
+    "tier_follow_interval": 1_000,
+}
+"""With requests to clean (329)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a cluster is set up. `kind`: "directory" (lease in a directory), "lease" (in S3), or "tier" (all of it)."""
+    """How a cluster is set up. `kind`: "directory" (lease in a directory), "lease" (in S3), or "tier" (all of it).
+    `cleans`: with a tier, files of the log may be deleted as soon as they are full. `lags`: uploads are far behind.
+    """
 
     kind: str
     flush: str
     in_sync_replicas: int
+    cleans: bool = False
+    lags: bool = False
+    slave_reads: bool = False
 
 
 class Replica:
@@ -76,8 +97,11 @@ class Replica:
         host = self.machine.address
         settings = {**SIZES, **SHORT, "broker_name": "b1", "bind_address": host, "broker_ip1": host}
         settings |= {"flush_disk_type": plan.flush, "in_sync_replicas": plan.in_sync_replicas}
+        settings["slave_read_enable"] = plan.slave_reads
         if plan.kind == "tier":
-            settings["tiered_store_group_commit_timeout"] = 200
+            settings |= LAGGING if plan.lags else PROMPT
+        if plan.cleans:
+            settings |= CLEANING
         path = scratch / f"replica-{number}.toml"
         path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
         self._command = [*self.machine.inside, "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tiermq.cli"]
@@ -142,6 +166,7 @@ class Cluster:
         self._scratch, self.plan = scratch, plan
         self._stack = ExitStack()
         self.replicas: list[Replica] = []
+        self._environment: dict[str, str] = {}
         self._proxy: Proxy | None = None
 
     def __enter__(self) -> Self:
@@ -152,7 +177,7 @@ class Cluster:
             if self.plan.kind == "directory":
                 words += ["--lease", f"file://{self._scratch / 'lease'}"]
             else:
-                environment = self._start_store()
+                environment = self._environment = self._start_store()
                 words += ["--lease" if self.plan.kind == "lease" else "--tier", f"s3://{BUCKET}/round"]
             for number in range(1, REPLICAS + 1):
                 replica = Replica(number, self._scratch, words, environment, self.plan)
@@ -175,6 +200,11 @@ class Cluster:
         self._proxy = Proxy("127.0.0.1", int(server.endpoint.rpartition(":")[2]), listen_host=STORE)
         self._stack.callback(self._proxy.close)
         return {**server.environment, "AWS_ENDPOINT_URL": f"http://{self._proxy.address}"}
+
+    def tier(self) -> TierDriver | None:
+        """Of the replicas, to read it; None without one."""
+        url = f"s3://{BUCKET}/round"
+        return open_driver(url, environment=self._environment, reads=True) if self.plan.kind == "tier" else None
 
     def set_store(self, weather: Weather = CLEAR) -> None:
         """How the object store is reached from now on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ SMALL_BYTES_MAX, BODY_BYTES_MAX, LARGE_SHARE = 900, 5 * FRAME_BYTES, 0.05
 SEND_REST_S, READ_REST_S, AGAIN_S = 0.005, 0.02, 0.05
 GONE = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 """Answers that deny that there is a message."""
+REFUSED_MAX = 400
+"""Refusals of one pull, until it counts as failed."""
 Place = tuple[int, int]
 """A queue and an offset in it."""
 
@@ -151,8 +154,11 @@ def _body(head: bytes, chance: random.Random) -> bytes:
     return head + b"x" * chance.randrange(largest)
 
 
-def read(addresses: list[str], seed: int, ledger: Ledger) -> None:
-    """Pull known messages, the newest ones above all, from each replica that answers, until it is over."""
+def read(addresses: list[str], seed: int, ledger: Ledger, *, slave_reads: bool = False) -> None:
+    """Pull known messages, the newest ones above all, from each replica that answers, until it is over. With
+    `slave_reads` one may be behind, and say that it has no message yet: it must not send its reader elsewhere.
+    """
+    denials = GONE[1:] if slave_reads else GONE
     chance, callers = random.Random(seed), {address: _Caller() for address in addresses}
     try:
         while not ledger.over.wait(READ_REST_S):
@@ -164,7 +170,7 @@ def read(addresses: list[str], seed: int, ledger: Ledger) -> None:
             answer = callers[address].ask(address, _pull(queue, offset, HELD_MS))
             if answer is None:
                 continue
-            if answer.code in GONE:
+            if answer.code in denials:
                 with ledger.lock:
                     ledger.problems.append(
                         f"{address} denies ({queue}, {offset}), which was acknowledged or read: {answer.code}, "
@@ -192,10 +198,15 @@ def read_all(address: str) -> dict[Place, bytes]:
     host, _, port = address.rpartition(":")
     with BlockingClient(host, int(port), timeout_s=30.0) as client:
         for queue in range(QUEUES):
-            offset = 0
-            while (answer := client.request(_pull(queue, offset, 1))).code == ResponseCode.SUCCESS:
-                found |= {(queue, each.queue_offset): each.body for each in decode_records(bytes(answer.body))}
-                offset = int(answer.ext["nextBeginOffset"])
+            offset, refused = 0, 0
+            while (answer := client.request(_pull(queue, offset, 1))).code not in GONE:
+                if answer.code == ResponseCode.SUCCESS:
+                    found |= {(queue, each.queue_offset): each.body for each in decode_records(bytes(answer.body))}
+                    offset, refused = int(answer.ext["nextBeginOffset"]), 0
+                elif (refused := refused + 1) > REFUSED_MAX:
+                    raise RemotingError(f"({queue}, {offset}) is not read: {answer.code} {answer.remark}")
+                else:
+                    time.sleep(AGAIN_S)  # The tier was away a moment ago.
     return found
 
 

@@ -13,8 +13,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 from campaign.networks.proxy import Weather
@@ -29,13 +31,15 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.store.local_store import LocalStore
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.tiered_store import TieredStore
 
 RUNS = 5
 FAULTS_MIN, FAULTS_MAX = 2, 5
 SPAN_S = 4.0
 HEAL_S = 300.0
 LOOK_S = 0.1
-KINDS = ("directory", "directory", "directory", "directory", "lease", "tier")
+KINDS = ("directory", "directory", "directory", "lease", "tier", "tier", "tier")
 PROMISE = "Replicas that elect their master lose no acknowledged message, and no read goes back"
 
 
@@ -57,13 +61,19 @@ class Step:
 
 FAULTS = ("kill", "kill", "stop", "stop", "unplug", "unplug", "cut pair", "cut one way", "end", "hand over", "kill all")
 BUCKET_FAULTS = ("no bucket", "no bucket", "bucket silent", "bucket refuses", "bucket slow")
+CLEANING_FAULTS = ("clean", "clean", "clean", "clean")
+"""As faults: at any time each replica is asked to delete what may go."""
 
 
 def planned(seed: int) -> tuple[Plan, list[list[Step]]]:
     """What a seed stands for: how the cluster is set up, and the faults of each run."""
     chance = random.Random(seed)
     plan = Plan(chance.choice(KINDS), chance.choice(["SYNC_FLUSH", "ASYNC_FLUSH"]), chance.choice([1, 1, 2]))
-    faults = FAULTS if plan.kind == "directory" else FAULTS + BUCKET_FAULTS
+    plan = replace(plan, slave_reads=chance.random() < 0.5)
+    if plan.kind == "tier":
+        plan = replace(plan, cleans=chance.random() < 0.8, lags=chance.random() < 0.5)
+    faults: tuple[str, ...] = FAULTS if plan.kind == "directory" else FAULTS + BUCKET_FAULTS
+    faults += CLEANING_FAULTS if plan.cleans else ()
     return plan, [_steps(chance, faults) for _ in range(RUNS)]
 
 
@@ -135,7 +145,7 @@ def _live(scratch: Path, plan: Plan, runs: list[list[Step]], seed: int, outcome:
         outcome.counts["exits"] += sum(each.exits for each in cluster.replicas)
         for each in cluster.replicas:
             try:
-                ledger.check_all(_stored(each.store), each.store.name)
+                ledger.check_all(_stored(each.store, cluster.tier()), each.store.name)
             except TierMQError as error:
                 ledger.problems.append(f"{each.store.name}: it cannot be opened: {error}")
     outcome.counts["messages_checked"] += len(ledger.known)  # Each once, however often it was read.
@@ -164,13 +174,16 @@ def _run(cluster: Cluster, steps: list[Step], seed: int, ledger: Ledger) -> None
 
 def _unequal_logs(cluster: Cluster, ledger: Ledger) -> str:
     """What is missing until the logs are the same: a master adds records of its tables, and others follow. Other bytes
-    are a problem, whatever follows.
+    are a problem, whatever follows. Each log is compared from where it begins: its files may be deleted.
     """
-    logs = sorted((_log_bytes(each.store) for each in cluster.replicas), key=len)
-    if not all(logs[-1].startswith(each) for each in logs):
-        ledger.problems.append(f"the logs of the replicas differ; they have {[len(each) for each in logs]} bytes")
-        return ""
-    return "" if len(logs[0]) == len(logs[-1]) else f"logs of {[len(each) for each in logs]} bytes"
+    logs = [_log_bytes(each.store) for each in cluster.replicas]
+    ends = [begin + len(data) for begin, data in logs]
+    for (first, ours), (second, theirs) in combinations(logs, 2):
+        low, high = max(first, second), min(first + len(ours), second + len(theirs))
+        if low < high and ours[low - first : high - first] != theirs[low - second : high - second]:
+            ledger.problems.append(f"the logs of the replicas differ between {low} and {high}; they end at {ends}")
+            return ""
+    return "" if len(set(ends)) == 1 else f"logs up to {ends}"
 
 
 def _wait(why_not: Callable[[], str], what: str) -> None:
@@ -198,7 +211,7 @@ def _clients(cluster: Cluster, seed: int, ledger: Ledger) -> list[threading.Thre
         lambda queue=queue: write(queue, addresses, cluster.master_address, seed + queue, ledger)  # type: ignore[misc]
         for queue in range(QUEUES)
     ]
-    works.append(lambda: read(addresses, seed, ledger))
+    works.append(lambda: read(addresses, seed, ledger, slave_reads=cluster.plan.slave_reads))
 
     def guarded(work: Callable[[], None]) -> None:
         try:
@@ -257,6 +270,9 @@ def _begin(cluster: Cluster, step: Step) -> Callable[[], None]:
             victim.machine.lose(STORE)
         case "hand over":
             _demote(victim)
+        case "clean":
+            for each in replicas:
+                _command(each, RequestCode.DELETE_EXPIRED_COMMITLOG)
         case "bucket silent":
             cluster.set_store(Weather(hold_up=True))
             return cluster.set_store
@@ -281,22 +297,41 @@ def _heal(*replicas: Replica) -> None:
 
 
 def _demote(replica: Replica) -> None:
-    """By command; a replica that is no master refuses it."""
+    """A replica that is no master refuses it."""
+    _command(replica, RequestCode.DEMOTE_BROKER)
+
+
+def _command(replica: Replica, code: RequestCode) -> None:
     host, _, port = replica.address.rpartition(":")
     try:
         with BlockingClient(host, int(port), timeout_s=1.0) as client:
-            client.oneway(RemotingCommand(RequestCode.DEMOTE_BROKER))
+            client.oneway(RemotingCommand(code))
     except (RemotingError, OSError):
         return  # It is away: that is a fault of its own.
 
 
-def _log_bytes(store: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir())).rstrip(b"\0")
+def _log_bytes(store: Path) -> tuple[int, bytes]:
+    """From where it begins; again if a file was deleted meanwhile."""
+    while True:
+        files = sorted((store / "commitlog").iterdir())
+        try:
+            data = b"".join(path.read_bytes() for path in files)
+        except FileNotFoundError:
+            continue
+        return (int(files[0].name) if files else 0), data.rstrip(b"\0")
 
 
-def _stored(path: Path) -> dict[Place, bytes]:
+def _stored(path: Path, tier: TierDriver | None) -> dict[Place, bytes]:
+    """What a replica has in its log or in the tier."""
     found: dict[Place, bytes] = {}
-    with LocalStore.open(path, **SIZES) as store:
+    with ExitStack() as opened:
+        store: LocalStore | TieredStore
+        if tier is None:
+            store = opened.enter_context(LocalStore.open(path, **SIZES))
+        else:
+            opened.callback(tier.close)
+            store = TieredStore.open(path, driver=tier, reader=True, broker_name="b1", **SIZES)
+            opened.callback(store.close)
         for queue in range(QUEUES):
             offset = max(0, store.min_offset(TOPIC, queue))
             while page := store.get(TOPIC, queue, offset, 1_000).messages:

@@ -265,7 +265,6 @@ PROMISES = {SETTINGS[name].property_name: promise for name, promise in UNKEPT.it
 # Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
 # in the local store. A test keeps this list true.
 WITHOUT_EFFECT = {
-    "offset_check_in_slave": "offsets of a slave's queues are always checked",
     "enable_running_flags_in_flush": "an I/O error while flushing always stops puts",
     "bit_map_length_consume_queue_ext": "bit maps are made by a broker's filters",
     "travel_cq_file_num_when_get_message": "a get ends with its queue file",

@@ -13,6 +13,7 @@ from campaign.replicas.cluster import Plan
 from campaign.replicas.ledger import Ledger
 from campaign.replicas.namespaces import HUB, Machine, apart, make_hub, missing
 from campaign.replicas.part import ReplicaFaults, Step, planned
+from servers.seaweedfs import missing as missing_server
 from waiting import until
 
 pytestmark = pytest.mark.crash
@@ -27,6 +28,16 @@ def test_a_killed_master_in_a_network_of_its_own_loses_nothing(tmp_path: Path) -
     assert outcome.findings == []
     assert outcome.counts["runs"] == 2
     assert outcome.counts["messages_checked"] >= outcome.counts["acknowledged"] >= 40
+
+
+@needs_namespaces
+@pytest.mark.skipif(bool(missing_server()), reason=missing_server() or "there is one")
+def test_replicas_that_clean_while_uploads_lag_lose_nothing(tmp_path: Path) -> None:
+    plan = Plan("tier", "ASYNC_FLUSH", 1, cleans=True, lags=True, slave_reads=True)
+    runs = [[Step(4.0, 0.1, "clean", 0, 0), Step(6.0, 6.0, "kill", None, 0)]]
+    outcome = ReplicaFaults().run(1, tmp_path, plan, runs)
+    assert outcome.findings == []
+    assert outcome.counts["clean"] == 1
 
 
 def can_connect(machine: Machine, port: int) -> bool:

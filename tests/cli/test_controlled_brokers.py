@@ -79,13 +79,18 @@ def create_topic(broker: ControlledBroker) -> None:
 
 
 @contextmanager
-def controlled(path: Path) -> Iterator[tuple[NameServer, ControllerProcess, dict[int, ControlledBroker]]]:
+def controlled(
+    path: Path, **settings: object
+) -> Iterator[tuple[NameServer, ControllerProcess, dict[int, ControlledBroker]]]:
     """A name server, a controller, and two brokers of one set by id, both in sync and with topic T; 1 is the master."""
     with ExitStack() as world:
         names = world.enter_context(NameServer(name_server_config()))
         controller = ControllerProcess(f"file://{path}/state")
         world.callback(controller.stop)
-        brokers = {number: ControlledBroker(path / str(number), names.port, controller.address) for number in (1, 2)}
+        brokers = {
+            number: ControlledBroker(path / str(number), names.port, controller.address, **settings)
+            for number in (1, 2)
+        }
         for number, broker in brokers.items():
             world.callback(broker.stop)
             broker.start()
@@ -140,6 +145,38 @@ def test_a_killed_master_is_replaced_and_returns_as_a_slave_and_nothing_acknowle
             until(lambda: sync_state(controller.address)["in_sync"] == {1, 2})
         assert offsets == list(range(60))
         assert sync_state(controller.address)["epoch"] == 3
+
+
+LAGGING = {"tieredStoreGroupCommitTimeout": 86_400_000, "tieredStoreGroupCommitCount": 1_000_000}
+"""Nothing is uploaded before the broker ends."""
+DUE = {
+    "mappedFileSizeCommitLog": 256 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 1_000,
+    "fileReservedTime": 0,
+    "deleteCommitLogFilesInterval": 1,
+    "cleanResourceInterval": 100,
+}
+"""Files of the log are small, and may be deleted as soon as they are full."""
+
+
+def test_a_slave_of_a_set_keeps_what_the_tier_lacks_and_takes_over_with_all_of_it(tmp_path: Path) -> None:
+    with controlled(tmp_path, tierUrl=f"file://{tmp_path}/tier", **LAGGING, **DUE) as (_, controller, brokers):
+        bodies = [b"%03d" % number + b"." * 4_000 for number in range(300)]
+        assert [send_until_acknowledged(brokers[1], body) for body in bodies] == list(range(300))
+        log, said = tmp_path / "2/store/commitlog", tmp_path / "2/home/errors"
+        kept = sorted(log.glob("0*"))
+        assert len(kept) > 3
+        host, _, port = brokers[2].address.rpartition(":")
+        with BlockingClient(host, int(port), timeout_s=60) as client:
+            assert client.request(RemotingCommand(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
+        until(lambda: "is due to be deleted" in said.read_text() or sorted(log.glob("0*")) != kept)
+        assert sorted(log.glob("0*")) == kept, "they are due, and the tier has nothing of them"
+        brokers[1].stop(kill=True)
+        until(lambda: sync_state(controller.address)["master"] == 2)
+        while (offset := send_until_acknowledged(brokers[2], b"x")) is None:
+            pass
+        assert offset == 300
+        assert bodies_at(brokers[2]) == [*bodies, b"x"]
 
 
 def send_until_it_dies(broker: ControlledBroker, name: int, acknowledged: dict[int, bytes]) -> None:

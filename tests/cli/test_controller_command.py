@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from servers.preloaded import Preloaded
+from servers.seaweedfs import SeaweedFS, missing
 from tiermq.cli.main import cli
 from tiermq.controller.set_store import DIRECTORY, object_name
 from tiermq.remoting.client import BlockingClient
@@ -66,6 +67,27 @@ def test_two_processes_share_one_state_and_what_a_killed_one_has_stored_is_kept(
         assert two.wait() == 0
     assert (tmp_path / "state" / object_name("b")).exists()
     assert sorted(each.name for each in (tmp_path / "state" / DIRECTORY).glob("*.json")) == ["b.tiermq.json"]
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
+def test_a_controller_keeps_its_state_in_s3_and_the_next_one_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SeaweedFS(tmp_path / "weed") as server:
+        server.create_bucket("state")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        with running("--state", "s3://state/sets") as one:
+            first = event(one)
+            code = "10.0.0.1:1;1"
+            ext = {"appliedBrokerId": 1, "registerCheckCode": code}
+            assert ask(first["port"], RequestCode.CONTROLLER_APPLY_BROKER_ID, **ext).code == 0
+            assert ask(first["port"], RequestCode.CONTROLLER_ELECT_MASTER, brokerId=1).code == 0
+            one.kill()
+        with running("--state", "s3://state/sets") as two:
+            found = ask(event(two)["port"], RequestCode.CONTROLLER_GET_REPLICA_INFO)
+            assert (found.ext["masterBrokerId"], found.ext["masterEpoch"]) == ("1", "1")
+            two.kill()
 
 
 @pytest.mark.parametrize(

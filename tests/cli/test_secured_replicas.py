@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from broker.brokers import send_command
 from cli.standbys import FAST, ask_master
 from interop.controller_set import ControllerProcess
 from servers.certificates import Certificates
+from servers.loopback import free_ports
 from servers.serving import Following, Serving
 from tiermq.cli.main import cli
 from tiermq.errors import RemotingError
@@ -25,6 +27,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.remoting.permissions import AccessFile, Credentials
+from tiermq.replication.ha_stream import HEADER, REPORT
 from waiting import until
 
 ACCOUNTS = """
@@ -189,3 +192,19 @@ def test_a_master_with_accounts_and_tls_on_both_ports_is_followed(
                 return len(list(decode_records(bytes(answer.body)))) if answer.code == ResponseCode.SUCCESS else 0
 
             until(lambda: pulled() == 10)
+
+
+def test_the_ha_port_listens_where_it_is_told_and_serves_only_the_addresses_that_are_allowed(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    places = {"ha_listen_port": port, "ha_bind_address": "127.0.0.3", "ha_allowed_addresses": "127.0.0.2,127.0.1.0/24"}
+    with Serving(tmp_path / "a", broker_role="SYNC_MASTER", **places):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        for source, is_served in (("127.0.0.2", True), ("127.0.1.77", True), ("127.0.0.1", False)):
+            with socket.create_connection(("127.0.0.3", port), source_address=(source, 0)) as slave:
+                try:
+                    slave.sendall(REPORT.pack(0))
+                    answered = slave.recv(HEADER.size)
+                except ConnectionResetError:
+                    answered = b""
+                assert bool(answered) == is_served, source

@@ -13,14 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from broker.brokers import send_command
+from broker.consuming import pull_fields
 from campaign.power_cuts.victims import stop
-from cli.standbys import Sending, ask_master, check, messages, replicas
+from cli.standbys import SUBSCRIBED, Replicas, Sending, ask_master, check, messages, replicas
 from servers.careless_bucket import CarelessBucket
 from servers.preloaded import Preloaded
 from servers.seaweedfs import SeaweedFS, Unavailable
 from servers.serving import SIZES, Serving
 from tiermq.cli.main import cli
 from tiermq.errors import RemotingError
+from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -323,6 +325,149 @@ def test_a_master_without_its_bucket_stops_and_goes_on_when_it_returns(
             found = messages(master.address)
             assert b"without a lease" not in found.values()
             check(sending, found)
+
+
+LAGGING = {"tiered_store_group_commit_timeout": 86_400_000, "tiered_store_group_commit_count": 1_000_000}
+"""Nothing is uploaded before the broker ends."""
+DUE: dict[str, object] = {
+    "mapped_file_size_commit_log": 256 * 1024,
+    "mapped_file_size_consume_queue": 20 * 1_000,
+    "file_reserved_time": 0,
+    "delete_commit_log_files_interval": 1,
+    "clean_resource_interval": 100,
+    "tier_follow_interval": 100,
+}
+"""Files of the log are small, and may be deleted as soon as they are full."""
+LONG_COUNT = 1_000
+"""Messages of 1 KB: several files."""
+
+
+def send_long(to: Serving, count: int = LONG_COUNT) -> dict[int, bytes]:
+    """Bodies of the acknowledged ones, by queue offset."""
+    found: dict[int, bytes] = {}
+    with BlockingClient("127.0.0.1", to.port, timeout_s=60.0) as client:
+        for number in range(count):
+            body = b"%06d" % number + b"." * 1_000
+            answer = client.request(send_command("T", body))
+            if answer.code == ResponseCode.SUCCESS:
+                found[int(answer.ext["queueOffset"])] = body
+    return found
+
+
+def log_files(of: Serving) -> list[str]:
+    return sorted(path.name for path in (of.store / "commitlog").glob("0*"))
+
+
+def clean(at: Serving) -> None:
+    with BlockingClient("127.0.0.1", at.port, timeout_s=60.0) as client:
+        answer = client.request(RemotingCommand(RequestCode.DELETE_EXPIRED_COMMITLOG))
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def are_in_sync(cluster: Replicas, master: Serving) -> bool:
+    return cluster.in_sync(master) == [1, 2]
+
+
+def test_a_standby_keeps_what_the_tier_lacks_and_takes_over_with_all_of_it(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--tier", f"file://{tmp_path}/tier", **LAGGING, **DUE) as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        until(lambda: cluster.is_master(a) and cluster.in_sync(a) == [1, 2])
+        sent = send_long(a)
+        assert len(sent) == LONG_COUNT
+        until(lambda: cluster.status(b)["confirmedOffset"] == cluster.status(a)["logEnd"])
+        until(lambda: cluster.in_sync(a) == [1, 2])
+        kept = log_files(b)
+        assert len(kept) > 3
+        clean(b)
+        until(lambda: "is due to be deleted" in b.log() or log_files(b) != kept)
+        assert log_files(b) == kept, "they are due, and the tier has nothing of them"
+        a.kill()
+        until(lambda: cluster.is_master(b))
+        assert messages(b.address) == sent
+        said = CliRunner().invoke(cli, ["broker", "status", b.address]).output
+        assert "lost:" not in said
+
+
+def test_a_standby_cleans_what_the_tier_has_and_reads_it_from_there(tmp_path: Path) -> None:
+    quick = {"tiered_store_group_commit_timeout": 50, "tier_dispatch_interval": 50, "slave_read_enable": True}
+    with replicas(tmp_path, "--tier", f"file://{tmp_path}/tier", **quick, **DUE) as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        until(lambda: cluster.is_master(a) and cluster.in_sync(a) == [1, 2])
+        sent = send_long(a)
+        first = log_files(b)[0]
+        clean(b)
+        until(lambda: log_files(b)[0] > first)
+        answer = _pulled(b)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert [each.body for each in decode_records(bytes(answer.body))][:3] == [sent[0], sent[1], sent[2]]
+        assert cluster.status(b)["role"] == "slave"
+        for master in (b, a):  # The former master is a slave that reads the tier, too.
+            assert cluster.run("broker", "promote", master.address)["role"] == "master"
+            until(partial(are_in_sync, cluster, master))
+            sent |= {offset: body for offset, body in send_long(master, 100).items() if offset not in sent}
+        a.kill()
+        until(lambda: cluster.is_master(b))
+        assert messages(b.address) == sent
+
+
+def test_a_standby_whose_log_begins_behind_the_tier_does_not_take_over_by_itself(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--tier", f"file://{tmp_path}/tier", **LAGGING, **DUE) as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        until(lambda: cluster.is_master(a) and cluster.in_sync(a) == [1, 2])
+        sent = send_long(a)
+        until(lambda: cluster.status(b)["confirmedOffset"] == cluster.status(a)["logEnd"])
+        b.kill()
+        files = log_files(b)
+        for name in files[:-2]:
+            (b.store / "commitlog" / name).unlink()  # As by an operator without space.
+        b.start()
+        until(lambda: cluster.in_sync(a) == [1, 2] and cluster.status(a)["logEnd"] == cluster.status(b)["logEnd"])
+        with BlockingClient("127.0.0.1", b.port, timeout_s=60.0) as client:
+            ext = {"topic": "T", "queueId": "0"}
+            first = int(client.request(RemotingCommand(RequestCode.GET_MIN_OFFSET, ext=ext)).ext["offset"])
+        assert 0 < first < LONG_COUNT
+        a.kill()
+        why = f"neither has messages 0 to {first - 1} of T-0"
+        until(lambda: why in cluster.status(b)["election"].get("whyNotMaster", ""))
+        a.start()
+        until(lambda: cluster.is_master(a))
+        assert messages(a.address) == sent, "nothing is lost while a replica that has it can be started"
+        until(lambda: cluster.in_sync(a) == [1, 2])
+        a.kill()
+        lost = cluster.run("broker", "promote", b.address, "--accept-loss")["election"]["lost"]
+        assert lost["queues"] == [{"topic": "T", "queueId": 0, "fromOffset": 0, "toOffset": first}]
+        assert lost["messages"] == first
+        said = CliRunner().invoke(cli, ["broker", "status", b.address]).output
+        assert f"lost: {first} messages (T-0 0 to {first - 1})" in said
+
+
+def _pulled(at: Serving, offset: int = 0) -> RemotingCommand:
+    ext = {name: str(value) for name, value in {**pull_fields(offset), **SUBSCRIBED, "topic": "T"}.items()}
+    return ask_master(at.address, RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
+
+
+def test_roles_change_while_the_tier_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        server = SeaweedFS(tmp_path / "weed")
+    except Unavailable as reason:
+        pytest.skip(f"no real S3 server here: {reason}")
+    with server:
+        server.create_bucket("history")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        place = ("--lease", f"file://{tmp_path}/lease")
+        with replicas(tmp_path, *place, tier_url="s3://history/pair", **DUE) as cluster:
+            a, b = cluster.start("a"), cluster.start("b")
+            with Sending(cluster) as sending:
+                until(lambda: cluster.in_sync(a) == [1, 2])
+                sending.more()
+                server.kill()
+                for master in (b, a):
+                    assert cluster.run("broker", "promote", master.address)["role"] == "master"
+                    sending.more()
+                    until(partial(are_in_sync, cluster, master))
+            check(sending, messages(a.address))
+            assert cluster.status(a)["problem"] == cluster.status(b)["problem"] == ""
 
 
 @pytest.mark.parametrize(

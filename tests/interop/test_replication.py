@@ -26,6 +26,7 @@ from interop.two_brokers import await_registered, name_server_config
 from servers.loopback import free_ports
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.delivery.timer.timer_checkpoint import decode_progress
 from tiermq.message.record import decode_records
 from tiermq.message.topic_name import TABLE_LOG_TOPIC
 from tiermq.namesrv.name_server import NameServer
@@ -34,6 +35,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.store.delay_offsets import decode_delay_offsets
 from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]  # Five real brokers, one after the other.
@@ -307,3 +309,37 @@ def test_our_slave_follows_a_rocketmq_master_and_has_the_same_bytes_and_tables(
         assert begin == 0 or begin % LOG_BYTES == 0
         theirs = log_bytes(tmp_path / "theirs", end)
         assert log_bytes(tmp_path / "ours", end - begin) == theirs[begin:end]
+
+
+def test_our_slave_knows_deliveries_modes_and_the_timer_check_point_of_a_rocketmq_master(
+    release: Distribution, tmp_path: Path
+) -> None:
+    quick = {"flushDelayOffsetInterval": 200, "timerWheelEnable": True, "timerFlushIntervalMs": 200}
+    with Cluster(release, tmp_path / "theirs", tmp_path / "home", {**SMALL_FILES, **quick}) as cluster:
+        await_registered("127.0.0.1", cluster._name_server_port)
+        config = BrokerConfig(
+            bind_address="127.0.0.1", listen_port=0, broker_id=1, broker_name=BROKER_NAME,
+            namesrv_addr=cluster.name_server, master_sync_interval=100,
+        )  # fmt: skip
+        sizes = {**python_names(SMALL_FILES), "broker_role": "SLAVE"}
+        with Client(cluster.broker_address) as client, Broker.open(tmp_path / "ours", config=config, **sizes) as slave:
+            delayed = send_command("T", b"later", properties=KEY.format(1, 1) + "DELAY\x011\x02")
+            assert client.request(delayed).code == ResponseCode.SUCCESS
+            mode = {"topic": "T", "consumerGroup": "CG", "mode": "POP", "popShareQueueNum": 2}
+            assert ask(client, RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode()).code == 0
+            local = slave.parts.local
+            until(lambda: local.max_offset("T", 0) == 1)  # It is delivered, and copied.
+            kept = tmp_path / "ours" / "config"
+            delays, check = kept / "delayOffset.json", kept / "timercheck"
+            until(lambda: delays.exists() and decode_delay_offsets(delays.read_bytes())[0].get(1) == 1)
+            until(lambda: check.exists() and decode_progress(check.read_bytes()).read_time_ms > 0)
+            with Client(slave.address) as ours:
+                assert mode_at(client) == ("POP", 2)
+                until(lambda: mode_at(ours) == ("POP", 2))
+
+
+def mode_at(client: Client) -> tuple[str, int] | None:
+    """Of group CG and topic T."""
+    table = decode_object(ask(client, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE).body)["messageRequestModeMap"]
+    found = table.get("T", {}).get("CG")
+    return None if found is None else (found["mode"], found["popShareQueueNum"])

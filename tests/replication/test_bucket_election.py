@@ -63,6 +63,8 @@ class Node:
         self.end, self.confirmed, self.epoch = 100, 100, 0
         self.opens = True
         self.queues: QueueRanges | None = {}
+        self.holes: QueueRanges = {}
+        self.asked: list[QueueRanges] = []
         self.decisions: list[Decision] = []
         self.election = BucketElection(self.driver, "c", "b", str(path / name), times=TIMES, clock=self.clock)
         self.election.join()
@@ -72,7 +74,13 @@ class Node:
             ends=lambda: LogEnds(self.end, self.confirmed, self.epoch),
             on_change=self.decisions.append,
             queues=lambda: self.queues,
+            holes=self.find_holes,
         )
+
+    def find_holes(self, queues: QueueRanges) -> QueueRanges:
+        if queues not in self.asked:
+            self.asked.append(queues)
+        return self.holes
 
     def step(self, after_s: float = 0.0) -> Role:
         self.clock.advance_ms(round(after_s * 1000))
@@ -195,6 +203,30 @@ def test_a_take_over_with_loss_knows_what_the_master_had(node: Make, queues: Que
     assert second.election.loss == Loss(1, 400, 900, 10.0, queues)
     assert second.election.lease.queues is None, "the old master's are not taken for its own"
     assert first.election.loss is None
+
+
+def test_a_replica_whose_log_begins_behind_the_tier_takes_over_only_with_loss_accepted(node: Make) -> None:
+    first, second = pair(node)
+    first.queues = {("T", 0): (10, 70)}
+    first.step(3.0)
+    second.holes = {("T", 0): (10, 40)}
+    second.step(0.1)
+    assert second.step(10.0) is Role.SLAVE
+    assert "neither has messages 10 to 39 of T-0" in second.election.why_not
+    second.election.accept_loss()
+    assert second.step(0.1) is Role.MASTER
+    assert second.election.loss == Loss(1, 100, 100, 10.0, first.queues)
+    assert not second.election.decision.is_clean
+
+
+def test_a_replica_that_lacks_nothing_of_the_queues_takes_over(node: Make) -> None:
+    first, second = pair(node)
+    first.queues = {("T", 0): (10, 70)}
+    first.step(3.0)
+    second.step(0.1)
+    assert second.step(10.0) is Role.MASTER
+    assert second.asked == [first.queues]
+    assert second.election.decision.is_clean
 
 
 def test_what_is_lost_of_each_queue_is_behind_its_end_here() -> None:

@@ -14,7 +14,7 @@ from simulation.manual_clock import ManualClock
 from small_store import LOG_BYTES
 from tiermq.clock import SystemClock
 from tiermq.replication.ha_master import HaMaster
-from tiermq.replication.ha_observer import HaObserver, settled_offset
+from tiermq.replication.ha_observer import NOTHING, HaObserver, settled_offset
 from tiermq.replication.ha_slave import HaSlaveSettings
 from tiermq.replication.ha_stream import HEADER, HELLO, REPORT, REPORT_BYTES
 from tiermq.replication.replica_acks import ReplicaRules
@@ -209,7 +209,8 @@ def test_one_heartbeat_before_the_bytes_is_no_divergence(tmp_path: Path, fake: F
         until(lambda: observer.is_connected and not observer.problem)
 
 
-def test_the_first_report_is_repeated_and_never_raised(tmp_path: Path, fake: FakeMaster) -> None:
+def test_once_it_is_served_it_reports_that_it_has_nothing(tmp_path: Path, fake: FakeMaster) -> None:
+    """RocketMQ 5 takes a slave for in sync by its last report."""
     data = full(tmp_path / "m", 30)
     with slave_store(tmp_path / "s") as copy, observing(copy, fake.port):
         connection, first = fake.accept()
@@ -219,7 +220,17 @@ def test_the_first_report_is_repeated_and_never_raised(tmp_path: Path, fake: Fak
             seen += connection.recv(REPORT_BYTES)
         until(lambda: copy.max_physical_offset == len(data))
         assert first == 0
-        assert set(REPORT.iter_unpack(seen[: len(seen) // 8 * 8])) == {(0,)}
+        reports = [offset for (offset,) in REPORT.iter_unpack(seen[: len(seen) // 8 * 8])]
+        assert set(reports) <= {0, NOTHING}, "it never has a byte"
+        assert reports[-1] == NOTHING
+        assert NOTHING not in reports[: reports.count(0)], "not before the master knows where to begin"
+
+
+def test_the_master_is_asked_for_a_begin_until_it_sends(tmp_path: Path, fake: FakeMaster) -> None:
+    with slave_store(tmp_path / "s") as copy, observing(copy, fake.port, begin=7):
+        connection, first = fake.accept()
+        again = [REPORT.unpack(connection.recv(REPORT_BYTES, socket.MSG_WAITALL)) for _ in range(3)]
+        assert [first, *again] == [7, (7,), (7,), (7,)]
 
 
 def test_files_stay_while_they_may_be_needed_to_ask_again(tmp_path: Path) -> None:

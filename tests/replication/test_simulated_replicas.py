@@ -112,7 +112,7 @@ def _answers_leave_without_the_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def _candidate_waits_half_a_term(patch: pytest.MonkeyPatch) -> None:
-    def early(lease: MasterLease, *log: int, seen_ms: int, **options: bool) -> str:
+    def early(lease: MasterLease, *log: int, seen_ms: int, **options: Any) -> str:
         return why_not_take(lease, *log, seen_ms=2 * seen_ms, **options)
 
     patch.setattr(bucket_election, "why_not_take", early)

@@ -136,6 +136,7 @@ class SimulatedBroker:
         self.metrics_port: int | None = None
         self.owes_answers = False
         self.parts = SimpleNamespace(
+            tiered=None,
             local=log,
             metrics=Registry(),
             server=SimpleNamespace(may_answer=lambda: elected.election.may_acknowledge(self.epoch)),

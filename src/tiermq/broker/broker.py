@@ -78,7 +78,6 @@ from tiermq.remoting.server import DRAIN_S, RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.replication.ha_master import HaMaster
 from tiermq.service import COLLECTOR_PAUSE, SHORT_TURNS
-from tiermq.settings import settings_of
 from tiermq.store.local_store import LocalStore
 from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
@@ -143,7 +142,6 @@ PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
 """In the order of their names; each is made with the broker's context and declares what it serves (`@serves`)."""
 MASTER_ONLY = frozenset({PopProcessor, RecallProcessor, ReplyProcessor, SendBackProcessor})
 """What a slave does not run: it stores messages, and its master's log has them."""
-STORE_SETTINGS = frozenset(settings_of(StoreConfig))
 _log = logging.getLogger(__name__)
 REGISTRATION_WAIT_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
@@ -336,7 +334,8 @@ class Broker:
         `accept_weaker` opens it even if they ask for guarantees that TierMQ does not give.
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
-        `elected`: the role that an election gave, in place of `broker_role`. A slave does not open its tier.
+        `elected`: the role that an election gave, in place of `broker_role`. A slave reads the tier, as one by its
+        settings does, and neither its opening nor its end waits for the tier: it may be the next master.
         `master_tls`: how an observer speaks TLS with its master, at both of its ports, in place of the other two.
         `with_name_server`: `namesrv_addr` is a name server of this process or its supervisor, and gone with it.
 
@@ -346,9 +345,6 @@ class Broker:
         config = config or BrokerConfig()
         if elected is not None:
             config, settings["broker_role"] = elected.applied_to(config), elected.role
-            if elected.role is BrokerRole.SLAVE and tier is not None:  # A slave gives no numbers.
-                settings = {each: value for each, value in settings.items() if each in STORE_SETTINGS}
-                tier, settings["with_tier"] = None, True
         config = _without_sends(config, settings)
         role = StoreConfig(broker_role=settings.get("broker_role", BrokerRole.ASYNC_MASTER)).broker_role
         check_role(config, role, has_tier=tier is not None, is_elected=elected is not None)
@@ -807,13 +803,16 @@ def _opened_store(
     from tiermq.tier.tiered_store import TieredStore
 
     names = {"broker_name": config.broker_name, "broker_cluster_name": config.broker_cluster_name}
-    if elected is not None:
+    reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
+    if elected is not None and reads:
+        broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
+    elif elected is not None:
         if elected.is_empty:
             put_tables_aside(path)
             settings = {**settings, "restore": True, "index_later": True}  # Producers wait for a master.
         take_over_leases(tier, path, config.broker_cluster_name, config.broker_name)
-    reads = role is BrokerRole.SLAVE and not config.ha_observer  # The master uploads.
-    return TieredStore.open(path, tier=tier, reader=reads, **{**settings, **names})
+    passing = elected is not None and reads
+    return TieredStore.open(path, tier=tier, reader=reads, passing=passing, **{**settings, **names})
 
 
 def _without_sends(config: BrokerConfig, settings: dict[str, Any]) -> BrokerConfig:

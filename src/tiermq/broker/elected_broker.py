@@ -130,6 +130,7 @@ class ElectedBroker:
         self._queues: QueueRanges | None = None
         self._lost: dict[str, object] | None = None
         self._lost_epoch = 0
+        self._missing: QueueRanges = {}
         self._reserved = contextlib.ExitStack()
         self._config = self._reserve(config)
         self._thread = threading.Thread(target=self._run, name="role-keeper", daemon=True)
@@ -175,6 +176,7 @@ class ElectedBroker:
                 ends=self._log_ends,
                 on_change=self._decided,
                 queues=self._client_queues,
+                holes=self._holes,
             )
         )
 
@@ -369,6 +371,14 @@ class ElectedBroker:
                 self._queues = {name: (begin, end) for name, (begin, end) in ranges.items() if begin < end}
         return self._queues
 
+    def _holes(self, queues: QueueRanges) -> QueueRanges:
+        """Of topics that are not deleted."""
+        broker = self.broker
+        if broker is None or broker.parts.tiered is None or not broker.store.running:
+            return {}
+        topics = broker.parts.topics.table
+        return broker.parts.tiered.holes({name: bounds for name, bounds in queues.items() if name[0] in topics})
+
     # The keeper's thread.
 
     def _run(self) -> None:
@@ -418,12 +428,28 @@ class ElectedBroker:
             _log.warning(
                 "epoch %d: this replica, %d, becomes %s", decision.epoch, decision.replica_id, decision.role.value
             )
+        if decision.role is Role.MASTER and broker is not None:
+            self._missing = self._find_missing(broker)
         self._stop_broker(SWITCH_DRAIN_S)
         if cut_at is not None:
             self._cut(cut_at)
         self._open(decision)
         self.switch_count += 1
         self.last_switch_s = self._clock.monotonic() - began_s
+
+    def _find_missing(self, broker: Broker) -> QueueRanges:
+        """Before a slave becomes the master, and writes the tier: what is in neither of its log and the tier."""
+        tiered, loss = broker.parts.tiered, self.election.loss
+        if tiered is None:
+            return {}
+        ends = {file.queue.name: file.commit_offset for file in tiered.tier.files}
+        local = broker.parts.local
+        wanted = {name: (end, local.max_offset(*name)) for name, end in ends.items() if end > 0}
+        if (
+            loss is not None and loss.queues
+        ):  # Of a queue that is not in this log at all, `Loss.lacking` has everything.
+            wanted |= {name: bounds for name, bounds in loss.queues.items() if local.max_offset(*name) > 0}
+        return self._holes(wanted)
 
     def _cut(self, offset: int) -> None:
         epochs = EpochFile(OsFileAccess(), os.path.join(self._root, EPOCH_FILE))
@@ -453,12 +479,18 @@ class ElectedBroker:
 
     def _note_loss(self, decision: Decision, broker: Broker) -> None:
         """Before this master takes messages: compare what the one before it had with what came from log and tier."""
-        loss = self.election.loss
-        if decision.is_clean or decision.role is not Role.MASTER or loss is None or self._lost_epoch == decision.epoch:
+        loss = None if decision.is_clean else self.election.loss
+        if (
+            decision.role is not Role.MASTER
+            or self._lost_epoch == decision.epoch
+            or (loss is None and not self._missing)
+        ):
             return
         local = broker.parts.local
+        if loss is None:
+            loss = Loss(decision.epoch - 1, local.max_physical_offset, local.max_physical_offset, 0.0, {})
         lacking = loss.lacking(lambda topic, queue_id: local.max_offset(topic, queue_id, committed=False))
-        self._lost, self._lost_epoch = _reported(loss, lacking), decision.epoch
+        self._lost, self._lost_epoch = _reported(loss, lacking, self._missing), decision.epoch
         _log.error("epoch %d: lost of epoch %d: %s", decision.epoch, loss.epoch, self._lost)
 
     def _register_metrics(self, metrics: Registry) -> None:
@@ -502,26 +534,24 @@ def _is_news(before: Decision, now: Decision) -> bool:
     return (before.role, before.epoch, before.address) != (now.role, now.epoch, now.address)
 
 
-def _reported(loss: Loss, lacking: QueueRanges | None) -> dict[str, object]:
-    """What is lost, as JSON; what cannot be known is named."""
-    queues = None
-    if lacking is not None:
-        queues = [
-            {"topic": topic, "queueId": queue_id, "fromOffset": begin, "toOffset": end}
-            for (topic, queue_id), (begin, end) in sorted(lacking.items())
-        ]
-    unknown = [
-        f"what was acknowledged within {loss.unknown_s:g} s after the lease was renewed last",
-        "delayed messages, timers and open transactions that only the old master's log had",
+def _reported(loss: Loss, lacking: QueueRanges | None, holes: QueueRanges) -> dict[str, object]:
+    """What is lost, as JSON: behind the end of a log, and before its begin (`holes`). What cannot be known is named."""
+    ranges = sorted([*({} if lacking is None else lacking).items(), *holes.items()])
+    queues = [
+        {"topic": topic, "queueId": queue_id, "fromOffset": begin, "toOffset": end}
+        for (topic, queue_id), (begin, end) in ranges
     ]
-    if queues is None:
+    unknown = ["delayed messages, timers and open transactions that only the old master's log had"]
+    if loss.unknown_s:
+        unknown.insert(0, f"what was acknowledged within {loss.unknown_s:g} s after the lease was renewed last")
+    if lacking is None:
         unknown.insert(0, "which queues the lost physical offsets are of")
     return {
         "epoch": loss.epoch,
         "fromOffset": loss.begin,
         "toOffset": loss.end,
-        "queues": queues,
-        "messages": None if lacking is None else sum(end - begin for begin, end in lacking.values()),
+        "queues": None if lacking is None and not holes else queues,
+        "messages": None if lacking is None and not holes else sum(end - begin for _, (begin, end) in ranges),
         "unknown": unknown,
     }
 

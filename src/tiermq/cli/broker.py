@@ -284,12 +284,14 @@ def _words(found: dict[str, Any]) -> str:
 
 
 def _loss(lost: dict[str, Any] | None, restored: dict[str, Any] | None) -> list[str]:
-    """What `promote --accept-loss` has cost: the messages that had reached neither its log nor the tier."""
+    """What a take-over has cost: the messages that had reached neither its log nor the tier."""
     parts = []
     if lost:
         parts.append(
             f"it became the master with loss accepted: its own log lacked physical offsets {lost['fromOffset']} to "
             f"{lost['toOffset']} of epoch {lost['epoch']}"
+            if lost["fromOffset"] < lost["toOffset"]
+            else f"it became the master with a loss of epoch {lost['epoch']}"
         )
         if lost["queues"] is not None:
             ranges = [

@@ -36,7 +36,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.replication.election import Candidate, Decision, LogEnds, Loss, Role
+from tiermq.replication.election import Candidate, Decision, LogEnds, Loss, QueueRanges, Role
 from tiermq.replication.master_lease import (
     MasterLease,
     Replica,
@@ -378,14 +378,20 @@ class BucketElection(Service):
             ends.end,
             ends.epoch,
             seen_ms=int((now_s - self._seen_s) * 1000),
+            holes=self._holes(lease),
             accept_loss=now_s < self._accepted_s + ACCEPT_LOSS_TERMS * self.times.term_s,
             has_ended=lease.holder == self.own and (lease.claim == self._claim or has_ended(lease.process)),
         )
 
+    def _holes(self, lease: MasterLease) -> QueueRanges:
+        """What this replica would lose of a lease's queues, although its log reaches the end."""
+        candidate = self._candidate
+        return {} if candidate is None or not lease.queues else candidate.holes(lease.queues)
+
     def _take(self, candidate: Candidate, lease: MasterLease, epoch: int, confirmed: int) -> None:
         """With the set before, until the broker is open. A first set, or one with accepted loss, is this replica."""
         end = candidate.ends().end
-        is_clean = lease.is_new or (self.own in lease.members and end >= lease.confirmed)
+        is_clean = lease.is_new or (self.own in lease.members and end >= lease.confirmed and not self._holes(lease))
         mine = replace(
             self._with_address(lease, candidate),
             epoch=epoch,

@@ -85,7 +85,8 @@ class Loss:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """What an election asks of a replica. The calls are made on the election's thread, and never wait: a decision is
-    only noted. `queues`: of a master, its queues of clients, or None for more than LEASED_QUEUES_MAX.
+    only noted. `queues`: of a master, its queues of clients, or None for more than LEASED_QUEUES_MAX. `holes`: what of
+    these messages neither the tier has, as far as it is known here, nor this log, because that begins behind them.
     """
 
     address: str
@@ -93,6 +94,7 @@ class Candidate:
     ends: Callable[[], LogEnds]
     on_change: Callable[[Decision], None]
     queues: Callable[[], QueueRanges | None] = lambda: None
+    holes: Callable[[QueueRanges], QueueRanges] = lambda _queues: {}
 
 
 class Election(Protocol):

@@ -439,7 +439,7 @@ class _Slave:
                     f"its log ends at {offset} and this one at {end}: it is no copy of this log; compare them, and "
                     "empty the slave's store if this log is the right one"
                 )
-            if not self._has_warned:
+            if not self._has_warned and not self.is_observer:  # Which reports that it counts for nothing.
                 self._has_warned = True
                 _log.error("slave %s: its report of %d is ignored, this log ends at %d", self.address, offset, end)
             return

@@ -6,7 +6,11 @@ senders that wait for a slave by the largest report of all connections, RocketMQ
 is large enough. So the reports of an observer must not reach an offset for which a sender may still wait:
 
     log   ……………… settled ┤ last seconds of the log ├ end
-                     ▲ every report of a connection is this one: "send from here" at first, and a sign of life then
+                     ▲ the report until the master sends ("send from here"); then NOTHING
+
+RocketMQ 5 takes a slave for in sync whose last report is less than `haMaxGapNotInSync` behind its log, so never one
+that reports NOTHING.
+Before the master sends, a negative report would not tell it where to begin.
 
 A sender waits `slaveTimeout` at most after its message was stored. The log itself shows which messages are older than
 that by the master's own clock, at the moment when the master stored the newest one (`settled_offset`). The master sends
@@ -34,6 +38,8 @@ from tiermq.replication.ha_stream import OBSERVER_HELLOS
 
 GUARD_MS = 30_000
 """How much older than the newest record a settled one is, unless the master waits longer for slaves."""
+NOTHING = -(1 << 40)
+"""The report of a copy that no message is in; a terabyte behind an empty log."""
 SAMPLE_S = 1.0
 SHORT_MAX = 2
 
@@ -102,6 +108,7 @@ class HaObserver(HaSlave):
         self._file_bytes = file_bytes
         self._connection: socket.socket | None = None
         self._first = 0
+        self._is_served = self._has_said_nothing = False
         self._sent_s = 0.0
         self._short = 0
         self._ends: deque[tuple[float, int]] = deque([(clock.monotonic(), log.max_physical_offset)])
@@ -120,10 +127,11 @@ class HaObserver(HaSlave):
             is_empty = self._observed.max_physical_offset == 0
             self._first = self.begin() if is_empty else self._settled()
             self._connection, self._short = connection, 0
-        elif now_s - self._sent_s < self.settings.heartbeat_s:
+            self._is_served = self._has_said_nothing = False
+        elif now_s - self._sent_s < self.settings.heartbeat_s and (self._has_said_nothing or not self._is_served):
             return self._observed.max_physical_offset
-        self._sent_s = now_s
-        connection.sendall(stream.report(self._first))
+        self._sent_s, self._has_said_nothing = now_s, self._is_served
+        connection.sendall(stream.report(NOTHING if self._is_served else self._first))
         self.last_write_ms = self._clock.now_ms()
         return self._observed.max_physical_offset
 
@@ -134,6 +142,7 @@ class HaObserver(HaSlave):
         """Append what is new of the master's log; the rest must be the same. Raises ReplicationError."""
         log = self._observed
         end = log.max_physical_offset
+        self._is_served = True
         if end == 0:
             # A record is smaller than 16 MiB, so the first byte of the log, the highest of a size, is 0.
             data = memoryview(b"\0" + bytes(body)) if offset == 1 and len(body) else body

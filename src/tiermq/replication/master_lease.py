@@ -195,11 +195,13 @@ def why_not_take(
     epoch: int,
     *,
     seen_ms: int,
+    holes: QueueRanges | None = None,
     accept_loss: bool = False,
     has_ended: bool = False,
 ) -> str:
     """Why replica `own`, whose log ends at `end` in `epoch`, may not take this lease, whose last renewal it has seen
-    for `seen_ms`; empty when it may. `has_ended`: the process that holds it has ended for certain.
+    for `seen_ms`; empty when it may. `has_ended`: the process that holds it has ended for certain. `holes`: messages of
+    the lease's queues that neither this log nor the tier has.
     """
     left_s = (lease.term_ms - seen_ms) / 1000
     if lease.epoch > EPOCH_MAX:
@@ -224,7 +226,7 @@ def why_not_take(
         if lease.holder == own:
             return f"an earlier process of this replica may still run, and holds the lease for another {left_s:.1f} s"
         return f"replica {lease.holder} holds the lease for another {left_s:.1f} s at most"
-    if own in lease.members and end >= lease.confirmed:
+    if own in lease.members and end >= lease.confirmed and not holes:
         if lease.holder == 0 and lease.successor not in (0, own) and seen_ms < SUCCESSOR_MS:
             return f"it was released for replica {lease.successor}"
         return ""
@@ -233,6 +235,13 @@ def why_not_take(
     if own not in lease.members:
         return (
             f"this replica, {own}, is not in sync: {_named(lease.members)} may have acknowledged messages that it lacks"
+        )
+    if end >= lease.confirmed and holes:
+        (topic, queue_id), (first, behind) = min(holes.items())
+        others = f" and of {len(holes) - 1} more queues" if len(holes) > 1 else ""
+        return (
+            f"this log begins behind the end of the tier: neither has messages {first} to {behind - 1} of {topic}-"
+            f"{queue_id}{others}, as far as the tier is known here. Start a replica that has them: it uploads them"
         )
     return (
         f"this log ends at physical offset {end}, and messages up to {lease.confirmed} were acknowledged: it lost "

@@ -33,7 +33,15 @@ from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_store import IndexSettings
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld, LeaseRole
 from tiermq.tier.metadata.broker_state import CHOSEN_FILE, KINDS
-from tiermq.tier.metadata.database import damage_of, discard, is_put_away, note_replaced, put_away, put_back
+from tiermq.tier.metadata.database import (
+    IN_MEMORY,
+    damage_of,
+    discard,
+    is_put_away,
+    note_replaced,
+    put_away,
+    put_back,
+)
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import broker_directory
 from tiermq.tier.queue.segments import TierScope, list_tier
@@ -67,6 +75,10 @@ class Environment:
         """The broker's metadata of its tier, created if missing. Raises what `MetadataStore` raises."""
         path.parent.mkdir(parents=True, exist_ok=True)
         return MetadataStore(str(path), clock=clock)
+
+    def open_cache(self, clock: Clock) -> MetadataStore:
+        """Metadata of a tier in memory, empty."""
+        return MetadataStore(IN_MEMORY, clock=clock)
 
     def put_away_damaged_metadata(self, path: Path, root: Path, *, may_replace: bool) -> bool:
         """Check the metadata for damage before opening; True when they must be read from the tier again.
@@ -236,11 +248,16 @@ def open_known(
     follows: bool,
     standby: bool,
     reader: bool = False,
+    passing: bool = False,
 ) -> KnownTier:
     """Open the metadata under their recorded names, compare them with the tier, and read them from it where they were
     lost, or must be restored. `undo` closes them, and restores valid metadata that were moved aside. Those of a
-    `reader` are read from the tier later, whatever they are.
+    `reader` are read from the tier later, whatever they are; of a `passing` one they are in memory.
     """
+    if passing:
+        metadata = around.open_cache(clock)
+        undo.callback(metadata.close)
+        return KnownTier(_named(config, metadata, *names), metadata, False, False, None)
     path = config.metadata_path
     unfinished = undo.enter_context(ExitStack())  # Runs after the metadata are closed, and only when opening fails.
     is_lost = around.put_away_damaged_metadata(path, config.root_path, may_replace=reader or not follows)

@@ -77,6 +77,7 @@ def assemble_tier(
     *,
     follows: bool = False,
     reader: bool = False,
+    passing: bool = False,
 ) -> TierComponents:
     """Create and connect the parts. Sends no request. `follows`: a job writes the tier; `reader`: another broker."""
     files = _files(config, driver, metadata, clock)
@@ -89,7 +90,7 @@ def assemble_tier(
     made: list[Retention] = []  # Index and retention refer to each other; neither is used before both exist.
     may_write = (lambda: False) if reader else writer.may_write
     index = None
-    if reader or not follows:
+    if not passing and (reader or not follows):
         index = _index(
             config, surroundings, driver, metadata, files, records, made, may_write, clock, only_reads=reader
         )

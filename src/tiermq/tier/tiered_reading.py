@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.store.reader import PULL_BYTES_MAX, QueryPage
 from tiermq.tier.fetch.merged_query import KeyIndex, merge, query_cold
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.names import QueueName
 from tiermq.tier.tier_config import StorageLevel
 from tiermq.tier.tier_wiring import TierComponents
 
@@ -336,6 +338,26 @@ class TieredReading:
         if page.min_offset != 0 and self.local.max_offset(topic, queue_id) > 0:  # 0 is the lowest offset.
             page.min_offset = joint_min_offset(self.local.min_offset(topic, queue_id), page.min_offset)
         return page
+
+    def holes(self, wanted: Mapping[QueueName, tuple[int, int]]) -> dict[QueueName, tuple[int, int]]:
+        """What of these messages is in neither store because the tier ends before the local log begins; by the first
+        offset and the one behind the last. Nothing where files go without a proof, and of queues that may be in a part
+        of the log that was not dispatched yet. Sends no request.
+        """
+        found: dict[QueueName, tuple[int, int]] = {}
+        if not self.tier.config.tier_evict_on_proof:
+            return found
+        is_whole = self.local.dispatched_where >= self.local.max_physical_offset
+        for (topic, queue_id), (begin, end) in wanted.items():
+            low, high = self.local.min_offset(topic, queue_id), self.local.max_offset(topic, queue_id)
+            if self.tier.filter.is_filtered(topic) or not (is_whole or 0 <= low < high):
+                continue
+            file = self.tier.files.find(topic, queue_id)
+            copied = 0 if file is None else max(0, file.commit_offset)
+            hole = max(begin, copied), min(end, low) if 0 <= low < high else end
+            if hole[0] < hole[1]:
+                found[topic, queue_id] = hole
+        return found
 
     # Keys
 

@@ -34,6 +34,7 @@ from tiermq.errors import (
     BadConfig,
     BadTierUrl,
     StaleWriter,
+    StoreClosed,
     StoreDamaged,
     StoreError,
     TierError,
@@ -109,6 +110,7 @@ class TieredStore(TieredReading):
         self._tier_lock: HeldLock | None = None
         self._left = NotUploaded()
         self._closed = False
+        self._close_timeout_s = 0.0
         self._writes = threading.RLock()  # Of what writes the tier beside the dispatcher; a lease is lent under it.
         self._behind_job: MetadataFollower | None = None
         self._job_since_s = 0.0
@@ -132,6 +134,7 @@ class TieredStore(TieredReading):
         accept_weaker: bool = False,
         standby: bool = False,
         reader: bool = False,
+        passing: bool = False,
         with_replication: bool = False,
         index_later: bool = False,
         grows: bool = False,
@@ -149,7 +152,9 @@ class TieredStore(TieredReading):
         `background=False` starts no thread: the tier is written by `flush_to_tier` and cleaned by `expire_now`.
         A store whose broker another process writes is refused (StoreLocked): both would assign offsets. `standby=True`
         opens it read-only, and uploads when the other one has gone. `reader=True` never writes, needs no lease, and
-        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts.
+        shows what the broker of that name uploads (`BucketFollower`); it is for stores that take no puts. A `passing`
+        one may be that broker next: it waits for no request when it opens and closes, knows the tier in memory, changes
+        no metadata and key index of the directory, and finds no keys of messages that only the tier has.
         Raises BadConfig, BadTierUrl, TierCredentials, and `LocalStore`'s.
         """
         clock = clock or SystemClock()
@@ -160,11 +165,7 @@ class TieredStore(TieredReading):
         registry = Registry()
         around = surroundings or Environment()
         with ExitStack() as undo:
-            if driver is None:
-                driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock, reads=reader)
-                undo.callback(driver.close)
-            elif reader:
-                driver = ReadOnlyDriver(driver)
+            driver = _driver_of(driver, tier_config.url, registry, clock, undo, reads=reader)
             shape = (store_host, background, accept_weaker, with_replication, grows)
             local = open_local(local_config, clock, around, *shape)
             undo.callback(local.close)
@@ -173,14 +174,15 @@ class TieredStore(TieredReading):
                 undo.callback(lock.release)
             known = open_known(
                 tier_config, names, local, around, driver, clock, undo, restore=restore, follows=lock is None,
-                standby=standby, reader=reader,
+                standby=standby, reader=reader, passing=passing,
             )  # fmt: skip
             parts = assemble_tier(
                 known.config, local, around, driver, known.metadata, clock, registry, follows=lock is None,
-                reader=reader,
+                reader=reader, passing=passing,
             )  # fmt: skip
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
+            store._close_timeout_s = 0.0 if passing else known.config.tier_close_timeout / 1000
             store._tier_lock = lock
             store._take_known(known, around, restore=restore)
             store._start(background, standby, is_tier_there=known.was_compared, index_later=index_later)
@@ -301,7 +303,7 @@ class TieredStore(TieredReading):
             return self._left
         self._closed = True
         tier = self.tier
-        timeout_s = tier.config.tier_close_timeout / 1000
+        timeout_s = self._close_timeout_s
         deadline = time.monotonic() + timeout_s
 
         def left_s() -> float:
@@ -712,6 +714,17 @@ class TieredStore(TieredReading):
         return {**self.local.status(), "tier": status}
 
 
+def _driver_of(
+    given: TierDriver | None, url: str, registry: Registry, clock: Clock, undo: ExitStack, *, reads: bool
+) -> TierDriver:
+    """The driver of a store that opens: one of its own, which `undo` closes, or the one that its caller has."""
+    if given is not None:
+        return ReadOnlyDriver(given) if reads else given
+    made = open_driver(url, metrics=ProviderMetrics(registry), clock=clock, reads=reads)
+    undo.callback(made.close)
+    return made
+
+
 class _Upkeep(Service):
     """Applies retention at its interval, copies the broker's own tables, and drops idle windows from memory."""
 
@@ -724,9 +737,12 @@ class _Upkeep(Service):
 
     def run_once(self) -> float:
         self._store.tier.fetcher.cache.expire()
-        if self._store.tier.follower is not None:
-            self._store.refresh_tier()
-            follower = self._store.tier.follower
+        if (follower := self._store.tier.follower) is not None:
+            try:
+                self._store.refresh_tier()
+            except StoreClosed:
+                if not self.stopping:  # A close that waits for no request has left it behind.
+                    raise
             return follower.rest_s if isinstance(follower, BucketFollower) else FOLLOW_REST_S
         if self._store.tend_lease():
             return FOLLOW_REST_S

@@ -111,6 +111,9 @@ class PullProcessor:
         self._local = parts.local
         self._end_of = parts.store.max_offset
         self._is_slave = parts.replication.is_slave
+        self._keeps_offsets = (
+            self._is_slave and parts.config.takes_messages and not parts.local.config.offset_check_in_slave
+        )
         self._failures = ReadFailures(parts.clock)
         self._cold_waiting = 0
         self._hot_given = 0
@@ -339,11 +342,26 @@ class PullProcessor:
             code = _NOT_FOUND  # The master may have it: a consumer is not sent back because this broker is behind.
         elif code == _MOVED and may_hold and pull.offset > page.max_offset and self._is_behind():
             code = _NOT_FOUND  # What is acknowledged may not be in its queue yet: a consumer waits for it.
+        elif code == _MOVED and self._keeps_offsets:
+            self._not_corrected(pull, admitted, page, may_hold)
+            return
         if code == _NOT_FOUND and self._sends_back():
             code = _RETRY  # The consumer has caught up: its next pull goes to the master.
         if code == _NOT_FOUND and may_hold and self._hold(pull, page):
             return
         self._send(pull, code, page.status.name, page.next_offset, page.min_offset, page.max_offset, page.data)
+
+    def _not_corrected(self, pull: Pull, admitted: Admitted, page: GetPage, may_hold: bool) -> None:
+        """Of a slave: its log may begin later than its master's, which has the messages that the consumer wants. The
+        master answers; while it is away the consumer waits, since it would come back here at once.
+        """
+        bounds = pull.offset, page.min_offset, page.max_offset
+        if self._sends_back():
+            broker_id = admitted.group.broker_id
+            away = MASTER_ID if broker_id == self._parts.config.broker_id else broker_id
+            self._send(pull, _RETRY, f"{page.status.name}: the master corrects offsets", *bounds, broker_id=away)
+        elif not (may_hold and self.long_polling.hold(pull, self._hold_ms(pull), lambda _topic, _queue_id: 0)):
+            self._send(pull, _NOT_FOUND, f"{page.status.name}: the master corrects offsets, and is away", *bounds)
 
     def _better_broker(self, admitted: Admitted, page: GetPage) -> int:
         """The id of the broker that the group's next pull should go to: a slave while it is far behind."""
@@ -371,12 +389,14 @@ class PullProcessor:
         return self._is_slave and self._parts.replication.sends_back
 
     def _hold(self, pull: Pull, page: GetPage) -> bool:
-        config = self._parts.config
         # The tier's end follows the local one: that there is more here does not mean that there is more to get there.
         pull.waits_for_tier = isinstance(page, TierPage)
         end_of = self._tiered.tier_end if self._tiered is not None and pull.waits_for_tier else self._end_of
-        timeout_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_time_mills
-        return self.long_polling.hold(pull, timeout_ms, end_of)
+        return self.long_polling.hold(pull, self._hold_ms(pull), end_of)
+
+    def _hold_ms(self, pull: Pull) -> int:
+        config = self._parts.config
+        return pull.suspend_ms if config.long_polling_enable else config.short_polling_time_mills
 
     def _send(
         self,

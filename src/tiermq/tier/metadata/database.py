@@ -319,6 +319,8 @@ class Database:
 
     def data_version(self) -> int:
         """A number that changes when another process, or the writing side of this one, has committed something."""
+        if self.path == IN_MEMORY:  # Its only connection does not see its own commits there.
+            return self._writer.total_changes
         return int(self.read("PRAGMA data_version")[0][0])
 
     def _migrate(self, migrations: Sequence[Sequence[str]]) -> None:
