@@ -462,6 +462,24 @@ def test_constants_of_messages_are_defined_with_the_messages_alone() -> None:
     assert again == []
 
 
+def test_magic_numbers_of_messages_have_no_second_name() -> None:
+    of_messages = {
+        value_text(value)
+        for path in (SOURCE / "message").glob("*.py")
+        for name, value, _ in constants_of(path)
+        if re.fullmatch(r"MAGIC_(V1|V2|BLANK)", name)
+    }
+    again = [
+        f"{shown(path)}:{line} {name}"
+        for path in python_files("src")
+        if package_of(path) != "message"
+        for name, value, line in constants_of(path)
+        if value_text(value) in of_messages
+    ]
+    assert len(of_messages) == 3
+    assert again == []
+
+
 def found_in_texts(pattern: re.Pattern[str]) -> list[str]:
     found = []
     for path in text_files():
