@@ -326,9 +326,7 @@ def test_a_batch_beyond_what_clients_send_is_refused_in_words(
     ends = broker.parts.local.max_offset("T", 3)
     send = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 1, "h": 0, "i": "", "m": "true"}
     for properties in ("", "UNIQ_KEY\x01k\x02"):  # The fast path takes the second one, but for its length.
-        reported = peer.ask(
-            320, encode_client_batch([BatchElement(0, b"x", b"")] * 8_193), **{**send, "i": properties}
-        )
+        reported = peer.ask(320, encode_client_batch([BatchElement(0, b"x", b"")] * 8_193), **{**send, "i": properties})
         assert (reported.code, "at most 8192" in (reported.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
         broker.parts.local.dispatch_now()
         assert broker.parts.local.max_offset("T", 3) == ends

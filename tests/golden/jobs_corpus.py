@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from golden.tiermq_corpus import SMALL, TIMER_FREE, nobody_s, run
+from golden.tiermq_corpus import SMALL, TIMER_FREE, run, without_owner
 from servers.serving import Serving
 from tiermq import __version__
 
@@ -108,7 +108,7 @@ def make(spark: SparkSession) -> Path:
         move(path, directory, HOME)
         with tarfile.open(target, "w:xz") as packed:
             for name in PARTS:
-                packed.add(path / name, name, filter=nobody_s)
+                packed.add(path / name, name, filter=without_owner)
     return target
 
 

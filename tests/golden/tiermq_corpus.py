@@ -211,19 +211,11 @@ def make() -> Path:
         (path / "facts.json").write_text(json.dumps({"version": __version__, "kinds": kinds}, indent=1, sort_keys=True))
         with tarfile.open(target, "w:xz") as packed:
             for each in sorted(path.iterdir()):
-<<<<<<< HEAD
-                packed.add(each, each.name, filter=nobody_s)
+                packed.add(each, each.name, filter=without_owner)
     return target
 
 
-def nobody_s(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-=======
-                packed.add(each, each.name, filter=_without_owner)
-    return target
-
-
-def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
->>>>>>> f16
+def without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

@@ -116,8 +116,9 @@ def test_a_shadow_copies_a_running_master_and_refuses_one_that_lost_its_tail(ver
                 messages = {"T": ends(client, "T", QUEUES), "orders": ends(client, "orders", 8)}
                 assert messages["T"] == 1_800
                 if version != OLD:
-                    while (status := ha_status(client))["haConnectionInfo"][0]["slaveAckOffset"] != NOTHING:
-                        time.sleep(LOOK_S)  # It reports every five seconds.
+                    # It reports every five seconds.
+                    until(lambda: ha_status(client)["haConnectionInfo"][0]["slaveAckOffset"] == NOTHING)
+                    status = ha_status(client)
                     [shown] = status["haConnectionInfo"]
                     assert (shown["inSync"], status["inSyncSlaveNums"]) == (False, 0), "it is no replica"
                 shadow.terminate()
