@@ -211,7 +211,7 @@ def _without_right(scratch: Path, outcome: Outcome) -> Iterator[str]:
                 for method, request in seeds.items():
                     found = _code_of(peer, method, request.SerializeToString())
                     outcome.counts["calls"] += 1
-                    # A client without settings is not known, whoever it is.
+                    # A client without settings is not known, also with an account.
                     unknown = wanted == Code.FORBIDDEN and found == Code.UNRECOGNIZED_CLIENT_TYPE
                     if found != wanted and not unknown:
                         yield f"{method} by {account and account[0]}: expected {int(wanted)}, found {found}"
