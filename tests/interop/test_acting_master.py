@@ -32,7 +32,11 @@ from waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 ACTING = {"enableSlaveActingMaster": True, "enableRemoteEscape": True}
-RETURNING = {**ACTING, "totalReplicas": 2}
+RETURNING = {
+    "brokerIP2": "127.0.0.1",  # Where its slave connects to, and from: it looks for the slave by that address.
+    **ACTING,
+    "totalReplicas": 2,
+}
 """Of a RocketMQ master: with one replica in all, its default, it asks no slave when it returns."""
 LEVEL = 3
 """Ten seconds, in RocketMQ's default levels: long enough to be killed in between."""
