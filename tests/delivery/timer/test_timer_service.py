@@ -120,6 +120,27 @@ def test_an_idle_wheel_is_not_written_each_second_but_now_and_then() -> None:
     assert before < world.timers._checkpoint.progress.counter <= before + 3
 
 
+@pytest.mark.parametrize("looked_at", ["waiting_count", "behind_count"])
+def test_a_wheel_is_not_idle_while_a_timer_is_moved_into_it(monkeypatch: pytest.MonkeyPatch, looked_at: str) -> None:
+    """The timer is enqueued by another thread right after one of the two counts was read."""
+    world = TimerWorld()
+    world.send(b"a", 50_000)
+    real = getattr(TimerService, looked_at).fget
+
+    def read_then_moved(timers: TimerService) -> int:
+        found: int = real(timers)
+        monkeypatch.undo()
+        world.turn()
+        return found
+
+    monkeypatch.setattr(TimerService, looked_at, property(read_then_moved))
+    assert not world.timers.is_idle
+    monkeypatch.undo()
+    world.turn()
+    assert (world.timers.behind_count, world.timers.waiting_count) == (0, 1)
+    assert not world.timers.is_idle
+
+
 def test_waiting_timers_are_counted_and_the_next_is_known() -> None:
     world = TimerWorld()
     assert world.timers.next_due_ms() is None

@@ -113,9 +113,11 @@ class PopRevive(Service):
         return min(rest_s, max(0.001, (next_ms - self._parts.clock.now_ms()) / 1000))
 
     def _take_delivered(self) -> None:
-        timers = self._parts.timers
+        timers, has_early = self._parts.timers, self._log.has_early
+        if has_early:
+            self._parts.local.dispatch_now()  # Or timers that are stored, and not enqueued yet, would not be known.
         delivered_ms = self._parts.clock.now_ms() if timers is None or timers.is_idle else timers.read_ms
-        if self._log.has_early:
+        if has_early:
             self._parts.local.dispatch_now()  # Or a check point that a timer has just delivered would be read too late.
         self._log.take_delivered()
         self._log.forget_early(delivered_ms)

@@ -122,8 +122,11 @@ class TimerService(Service):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no timer waits in the wheel, and none is to be enqueued."""
-        return self.waiting_count == 0 and self.behind_count == 0
+        """Whether no timer waits in the wheel, and none of those that are dispatched is to be enqueued.
+
+        In this order: a message goes from the topic into the wheel, and one that is rolled back into the topic.
+        """
+        return self.behind_count == 0 and self.waiting_count == 0 and self.behind_count == 0
 
     def enqueue_behind_ms(self) -> int:
         """For how long the next message of the timer topic waits for the wheel; 0 when none does."""
