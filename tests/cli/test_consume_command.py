@@ -40,7 +40,7 @@ def test_a_time_to_begin_at_is_of_any_form(tmp_path: Path) -> None:
         iso = datetime.fromtimestamp(stored_ms / 1000, tz=UTC).isoformat()
         for start, wanted in ((str(stored_ms), ["new"]), (iso, ["new"]), ("1d", ["old", "new"])):
             assert at.lines("consume", "orders", "--bodies", "--from", start) == wanted
-        for start in ("yesterday", "2026-01-31", "1 fortnight"):
+        for start in ("yesterday", "2026-13-31", "1 fortnight"):
             assert "--from" in at.run("consume", "orders", "--from", start, code=2).output
 
 

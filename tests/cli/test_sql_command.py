@@ -57,7 +57,7 @@ def test_ages_choose_messages(store: Path) -> None:
     assert run("select count(*) from orders", "--store", store, "--until", "2h", "--format", "csv").stdout.endswith(
         "0\n"
     )
-    assert "or an age such as 90s" in run("select 1 from orders", "--store", store, "--since", "lately").output
+    assert "or an age such as 2h" in run("select 1 from orders", "--store", store, "--since", "lately").output
 
 
 def test_mistakes_are_explained_in_a_sentence(store: Path) -> None:

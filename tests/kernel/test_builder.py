@@ -59,7 +59,7 @@ def test_units_and_arrivals_of_ordinary_records(kernel: ModuleType) -> None:
 @given(data=st.data())
 def test_every_key_is_indexed_however_spaces_part_them(kernel: ModuleType, data: st.DataObject) -> None:
     text = data.draw(st.text("ab ", min_size=1, max_size=40))
-    world = log_of(kernel, {"properties": {"KEYS": text}})
+    world = log_of(kernel, {"encoded_properties": b"KEYS\x01%s\x02" % text.encode()})
     step(world)
     at = 40 + 4 * SLOTS + 20
     keys = [key for key in text.split(" ") if key]

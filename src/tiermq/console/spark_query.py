@@ -83,7 +83,10 @@ class SparkQuery:
         return printed.decode()
 
     def _end_group(self, process: subprocess.Popen[bytes]) -> None:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # Until it is reaped, the group's number is its own.
+        if hasattr(os, "waitid"):  # Until it is reaped, the group's number is its own. macOS cannot wait so.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with self._lock:

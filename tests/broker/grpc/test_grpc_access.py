@@ -113,6 +113,7 @@ def test_the_fast_path_of_sends_takes_an_account_s_messages_until_it_has_lost_th
         producer.account = ("producer", "wrong")
         assert producer.send(producer.message("T")).status.code == Code.UNAUTHORIZED
     assert sends.taken_count == 1
+    guarded.parts.local.dispatch_now()
     assert guarded.parts.local.max_offset("T", 0) == 2
 
 

@@ -9,6 +9,7 @@ from delivery.tiered_timers.tier_world import DAY_MS, NOW_MS, FarWorld
 from tiermq import Message
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
 from tiermq.delivery.timer.timer_record import TieredTimer
+from tiermq.message.properties import encode_properties
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.driver.memory import MemoryDriver
@@ -27,7 +28,7 @@ def records(path: Path, *properties: dict[str, str]) -> list[TieredTimer]:
     with LocalStore.open(path, background=False, **SIZES) as store:
         for each in properties:
             named = {"TIMER_OUT_MS": str(DUE_MS), "REAL_TOPIC": "orders", "REAL_QID": "3", **each}
-            assert store.put(Message(TIMER_TOPIC, b"x", properties=named)).ok
+            assert store.put(Message(TIMER_TOPIC, b"x", encoded_properties=encode_properties(named))).ok
         store.dispatch_now()
         found = []
         for offset, named in enumerate(properties):
