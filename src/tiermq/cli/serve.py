@@ -216,14 +216,13 @@ def _start(
         with_name_server=own is not None or options["supervised"],
         **{**(file.tier if tier else {}), **file.store},
     )
-    with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
-        election: Election | None = None
-        if config.enable_controller_mode:
-            election = controller_election(config, directory, credentials, peers_tls)
-        elif options["standby"]:
-            election = _bucket_election(options["lease"] or tier, config, directory)
-        store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
-        broker, current, announce = _started(options["as_json"], config, store, election, open_broker, running, left)
+    election: Election | None = None
+    if config.enable_controller_mode:
+        election = controller_election(config, directory, credentials, peers_tls)
+    elif options["standby"]:
+        election = _bucket_election(options["lease"] or tier, config, directory)
+    store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
+    broker, current, announce = _started(options["as_json"], config, store, election, open_broker, running, left)
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
@@ -286,7 +285,7 @@ def _console(
         port=options["console_port"], hosts=options["hosts"], accounts=acl, allow_changes=options["allow_changes"],
     )  # fmt: skip
     running.callback(server.stop)
-    with _explained(f"console, {server.host}:{server.port}"):
+    with _explained(f"--console-port of the console, {server.host}:{server.port}"):
         server.start()
     return {"console": server.url}
 
@@ -608,7 +607,7 @@ def _own_name_server(
 ) -> NameServer:
     """Started, and stopped by `running`."""
     made = NameServer(config, tls=tls, acl=acl)
-    with _explained(f"name server, {config.bind_address}:{config.listen_port}"):
+    with _explained(f"--namesrv-port of the name server, {config.bind_address}:{config.listen_port}"):
         made.start()
     running.callback(made.stop)
     return made
@@ -621,7 +620,7 @@ def own_account() -> Account:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """An error about an address names the server that wanted it."""
+    """An error about an address names the server that wanted it. A broker does so by itself."""
     try:
         yield
     except OSError as error:
