@@ -657,7 +657,8 @@ class Broker:
 
     def warnings(self) -> dict[str, str]:
         """What is wrong and keeps clients from nothing: a tier that does not answer, or that a job has, whose uploads
-        wait; queues whose history in the tier is another one; tables of a master that a slave cannot copy.
+        wait; queues whose uploads fail, or whose history in the tier is another one; tables of a master that a slave
+        cannot copy.
         """
         found = {}
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
@@ -665,6 +666,8 @@ class Broker:
             found["tier"] = str(trouble)
         elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
+        elif self.parts.tiered is not None and (failing := self.parts.tiered.tier.engine.failing()):
+            found["uploads"] = failing
         if self.parts.tiered is not None and (forked := self.parts.tiered.tier.engine.forked()):
             named = ", ".join(f"{topic}-{queue} from offset {at}" for (topic, queue), at in sorted(forked.items())[:3])
             found["forked queues"] = (

@@ -92,9 +92,7 @@ def query(visit: Visit, **options: Any) -> None:
 def _check_times(begin_ms: int, end_ms: int) -> None:
     """Raises UsageError for a range of times that holds none, and notes one that was probably given in seconds."""
     if begin_ms > end_ms:
-        raise click.UsageError(
-            f"expected --begin before --end, found {iso_moment(begin_ms)} and {iso_moment(end_ms)}"
-        )
+        raise click.UsageError(f"expected --begin before --end, found {iso_moment(begin_ms)} and {iso_moment(end_ms)}")
     for option, moment_ms in (("--begin", begin_ms), ("--end", end_ms)):
         if 0 < moment_ms < JANUARY_1970_MS:
             click.echo(

@@ -129,6 +129,8 @@ def warnings_of(found: Result) -> list[str]:
             )
         if row["role"] == "master" and row.get("replicas") and row["inSync"] < row["replicas"]:
             said.append(f"Of {row['replicas']} replicas of broker {name}, {row['inSync']} are in sync.")
+        if row.get("tierProblem"):
+            said.append(f"Broker {name}: {row['tierProblem']}")
         if row.get("isElected") and not row["inSync"]:
             said.append(
                 f"Broker {name} has no other replica in sync: if this one ends, too, no broker takes over. See "
@@ -215,6 +217,7 @@ def _figures(table: dict[str, Any]) -> Result:
         "tierBehindBytes": _whole(table, "tierBehindBytes"),
         "tierBehindMessages": _whole(table, "tierBehindMessages"),
         "tierBehindMs": _whole(table, "tierBehindMs"),
+        "tierProblem": table.get("tierProblem") or "",
         "putLatencyP99Ms": _first(table.get("putLatency99")),
     }
 
