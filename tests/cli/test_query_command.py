@@ -102,6 +102,15 @@ def test_times_that_hold_no_message_are_refused_or_noted(tmp_path: Path) -> None
         assert "milliseconds" not in at.run("query", "orders", "--key", "a", "--begin", "1700000000000").output
 
 
+def test_a_tier_without_history_is_refused_as_tier_stat_does_also_beside_brokers(tmp_path: Path) -> None:
+    tier = (tmp_path / "missing").as_uri()
+    with shell(tmp_path) as at:
+        for words in (("--key", "a"), ("--id", "b"), ("--queue", "0", "--offset", "1")):
+            refused = at.run("query", "orders", *words, "--tier", tier, code=1)
+            assert refused.stderr == at.run("tier", "stat", tier, code=1).stderr
+    assert not (tmp_path / "missing").exists()
+
+
 def test_nothing_found_is_exit_code_1(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.run("produce", "orders", "x", "--key", "a")

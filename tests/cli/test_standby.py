@@ -60,6 +60,13 @@ def test_a_killed_master_is_replaced_and_returns_as_a_slave(tmp_path: Path) -> N
         found = cluster.run("broker", "status", "b1")
         assert found["hasMaster"]
         assert sorted(each["role"] for each in found["replicas"]) == ["master", "slave"]
+        master, slave = masters
+        until(lambda: cluster.status(slave)["election"]["address"] == master.address)
+        said = CliRunner().invoke(cli, ["broker", "status", slave.address, "-n", cluster.name_server]).output
+        number = cluster.status(master)["replicaId"]
+        assert f"the master is replica {number} at {master.address}, which has the lease, this replica does not" in said
+        assert "only this replica was asked, and it is not the master" in said
+        assert "no replica is known to be the master" not in said
 
 
 def test_the_status_warns_of_a_master_without_another_replica_in_sync(tmp_path: Path) -> None:

@@ -257,6 +257,8 @@ def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ["fileReservedTime" in each for each in reported["misspelled"]] == [True]
     assert ["maxMessageSize" in each for each in reported["unknown"]] == [True]
+    file.write_text("fileReservedTime=48\nstorePathRootDir=/data\nmessageDelayLevel=1s\n")
+    assert CliRunner().invoke(cli, ["config", "check", str(file)]).stdout == f"{file}: 3 settings\n"
     file.write_text("fileReservedTime=soon\n")
     assert "fileReservedTime" in CliRunner().invoke(cli, ["config", "check", str(file)]).stderr
     with shell(tmp_path) as at:

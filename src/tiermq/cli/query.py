@@ -12,7 +12,7 @@ import click
 from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import EXIT_NOTHING
 from tiermq.cli.option_values import Moment
-from tiermq.cli.source_options import given, source_options
+from tiermq.cli.source_options import given, require_history, source_options
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.queue_access import QueueAccess, find_by_key
 from tiermq.clock import iso_moment
@@ -104,6 +104,7 @@ def _check_times(begin_ms: int, end_ms: int) -> None:
 
 def _read(visit: Visit, options: dict[str, Any]) -> list[Result]:
     """From files and a tier, as `message.find` answers."""
+    require_history(visit.sources, beside_brokers=False)
     asked = {"topic": options["topic"], "key": options["key"], "id": options["message_id"]}
     asked |= {"queue": options["queue_id"], "offset": options["offset"], "broker": options["broker"]}
     asked |= {"begin": options["begin"] or None, "end": None if options["end"] == LONG_MAX else options["end"]}

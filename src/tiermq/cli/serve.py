@@ -26,7 +26,13 @@ from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
-from tiermq.cli.broker_supervisor import NOT_PASSED_ON, BrokerSupervisor, broker_commands, check_one_broker
+from tiermq.cli.broker_supervisor import (
+    NOT_PASSED_ON,
+    BrokerSupervisor,
+    broker_commands,
+    check_one_broker,
+    check_several_brokers,
+)
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
@@ -297,6 +303,7 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     as_json: bool = options["as_json"]
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     directory = (options["directory"] or StoreConfig(**file.store).root_path).absolute()
+    check_several_brokers(directory, options["brokers"])  # Before the names, which a store of one broker has recorded.
     config = _broker_config({**options, "name": options["name"] or "brokers"}, file, str(directory))
     _check_name_server(options, config)
     acl = security.acl()
