@@ -208,6 +208,10 @@ class BadBody(SparkError, ValueError):
     """Invalid body decoding: the schema is invalid, or lacks the named message."""
 
 
+class CannotListen(RemotingError, OSError):
+    """One of a broker's ports cannot be had; the text names the port and its setting."""
+
+
 class PeerGone(RemotingError):
     """The connection ended, or was never made, before the response. The peer may have executed the request."""
 

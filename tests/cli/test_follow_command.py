@@ -259,6 +259,13 @@ def metrics_of(shadow: Following) -> str:
         return text
 
 
+def registered(port: int) -> set[str]:
+    """The brokers that a name server knows."""
+    with BlockingClient("127.0.0.1", port) as client:
+        answer = client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    return set(decode_object(answer.body)["brokerAddrTable"])
+
+
 def refused(path: Path, *words: str) -> str:
     process = Preloaded(["follow", str(path), "--tier", (path / "t").as_uri(), *words], stderr=subprocess.PIPE)
     _, errors = process.communicate()
@@ -273,6 +280,14 @@ def test_what_cannot_be_followed_is_refused_in_words(tmp_path: Path) -> None:
     with NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0)) as names:
         at = ("--namesrv", f"127.0.0.1:{names.port}", "--broker", "nobody")
         assert "expected a master of broker nobody at the name server, found none" in refused(tmp_path / "b", *at)
+        at_names = {"namesrv_addr": f"127.0.0.1:{names.port}"}
+        with (
+            running(tmp_path / "x", config=broker_config(broker_name="x", **at_names)),
+            running(tmp_path / "y", config=broker_config(broker_name="y", **at_names)),
+        ):
+            until(lambda: registered(names.port) == {"x", "y"})
+            found = refused(tmp_path / "n", *at[:2])
+            assert "expected one master at the name server, found x, y: give --broker with one of them" in found
     with running(tmp_path / "alone") as alone:  # A port of the system's choice opens no HA port.
         at = ("--master", "127.0.0.1:1", "--master-address", alone.address)
         other = {**SMALL, "mapped_file_size_commit_log": 2 * LOG_BYTES}

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.test_otlp_export import collector
+from cli.wire_commands import shell
 from console.console_world import Browser
 from servers.preloaded import Preloaded
 from servers.serving import ServerProcess
@@ -187,6 +188,14 @@ def test_a_directory_whose_messages_would_be_hidden_is_refused(tmp_path: Path, t
     result = CliRunner().invoke(cli, ["serve", str(tmp_path), "--brokers", "2", *FREE])
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+def test_the_store_of_one_broker_with_a_tier_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    with shell(tmp_path, tier=(tmp_path / "tier").as_uri()) as at:
+        at.broker.send("orders", b"x")
+    result = CliRunner().invoke(cli, ["serve", str(tmp_path / "store"), "--brokers", "2", *FREE])
+    assert result.exit_code == 2
+    assert "expected a directory for 2 brokers, found the store of one broker" in result.stderr
 
 
 def refused(*words: str) -> tuple[int | None, str]:

@@ -312,6 +312,30 @@ def test_what_keeps_it_from_starting_is_reported_in_one_line_with_exit_code_2(tm
     assert "gopher" in refused(tmp_path / "s", *FREE, "--tier", "gopher://x")
 
 
+@pytest.mark.parametrize(
+    ("words", "line", "named"),
+    [
+        (("--metrics-port", "{port}"), "", "metricsPort or --metrics-port of the broker"),
+        (("--grpc-port", "{port}"), "", "grpcServerPort or --grpc-port of the broker"),
+        ((), "haListenPort={port}", "haListenPort of the broker"),
+        (("--standby", "--lease", "{lease}", "--namesrv", "127.0.0.1:1"), "haListenPort={port}", "haListenPort of"),
+        (("--console", "--console-port", "{port}"), "", "--console-port of the console"),
+    ],
+    ids=["metrics", "grpc", "ha", "standby", "console"],
+)
+def test_a_taken_port_is_named_with_its_setting(words: tuple[str, ...], line: str, named: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        values = {"port": str(taken.getsockname()[1]), "lease": (tmp_path / "lease").as_uri()}
+        (tmp_path / "broker.conf").write_text(f"{SMALL_PROPERTIES}{line.format(**values)}\n")
+        own = () if "--namesrv" in words else ("--namesrv-port", "0")
+        places = (tmp_path / "s", "-c", tmp_path / "broker.conf", "--host", "127.0.0.1", "--port", "0", *own)
+        found = refused(*places, *(word.format(**values) for word in words))
+        assert named in found
+        assert f"127.0.0.1:{values['port']}: cannot listen there: Address already in use" in found
+
+
 def test_an_account_file_that_could_open_more_than_was_meant_starts_nothing(tmp_path: Path) -> None:
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text("globalWhiteRemoteAddresses: 10.0.0.*\naccounts: []\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,6 +60,31 @@ def test_a_killed_master_is_replaced_and_returns_as_a_slave(tmp_path: Path) -> N
         found = cluster.run("broker", "status", "b1")
         assert found["hasMaster"]
         assert sorted(each["role"] for each in found["replicas"]) == ["master", "slave"]
+        master, slave = masters
+        until(lambda: cluster.status(slave)["election"]["address"] == master.address)
+        said = CliRunner().invoke(cli, ["broker", "status", slave.address, "-n", cluster.name_server]).output
+        number = cluster.status(master)["replicaId"]
+        assert f"the master is replica {number} at {master.address}, which has the lease, this replica does not" in said
+        assert "only this replica was asked, and it is not the master" in said
+        assert "no replica is known to be the master" not in said
+
+
+def test_the_status_warns_of_a_master_without_another_replica_in_sync(tmp_path: Path) -> None:
+    with replicas(tmp_path, "--lease", f"file://{tmp_path}/lease") as cluster:
+        a, b = cluster.start("a"), cluster.start("b")
+        until(lambda: cluster.in_sync(a) == [1, 2])
+
+        def shown() -> str:
+            return CliRunner().invoke(cli, ["status", "-n", cluster.name_server]).output
+
+        alone = "! Broker b1 has no other replica in sync: if this one ends, too, no broker takes over"
+        assert "1/1" in shown()
+        assert alone not in shown()
+        b.kill()
+        until(lambda: alone in shown())
+        assert re.search(r"master .* none$", shown(), re.MULTILINE)
+        b.start()
+        until(lambda: alone not in shown() and "1/1" in shown())
 
 
 def test_replicas_that_are_killed_at_once_have_all_that_was_acknowledged(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cli.wire_commands import Shell, process, shell
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.log_levels import change_log_levels
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,32 @@ def test_the_status_says_what_is_not_in_the_tier_yet(tmp_path: Path) -> None:
     with shell(tmp_path / "plain") as at:
         assert at.json("status")["tierBehind"] is None
         assert not [line for line in at.lines("status") if line.startswith("backlog")]
+
+
+def test_uploads_of_a_topic_that_fail_are_shown_by_ready_and_the_status(tmp_path: Path) -> None:
+    with shell(tmp_path, tier=(tmp_path / "tier").as_uri(), metrics_port=0, tier_close_timeout=1_000) as at:
+        at.broker.send("orders", b"x")
+        broker = at.broker.broker
+        assert broker.parts.tiered is not None
+        assert broker.parts.tiered.flush_to_tier()
+        [orders] = (tmp_path / "tier").glob("*/*/orders")
+        in_the_way = orders.with_name("payments")
+        in_the_way.write_text("no directory")
+        at.broker.send("payments", b"x")
+
+        def warnings() -> list[str]:
+            """Of /ready and of the status."""
+            at.broker.advance(seconds=40)
+            page = get(f"http://{broker.metrics_address}", "/ready")
+            assert (page["status"], page["problems"]) == ("up", {})
+            shown = json.loads(CliRunner().invoke(cli, ["status", "--json"], env=at.environment).stdout)["warnings"]
+            listed = [*page.get("warnings", {}).values(), *shown]
+            return [each for each in listed if "the uploads of queue" in each]
+
+        until(lambda: len(warnings()) == 2)
+        for line in warnings():
+            assert re.search(r"the uploads of queue payments-\d fail, [\d,]+ times in a row: ", line), line
+            assert f"found the file {in_the_way} in the way: move it away" in line
 
 
 def test_lists_have_figures_with_and_without_a_broker(tmp_path: Path) -> None:
@@ -230,6 +257,8 @@ def test_settings_are_checked_shown_and_changed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ["fileReservedTime" in each for each in reported["misspelled"]] == [True]
     assert ["maxMessageSize" in each for each in reported["unknown"]] == [True]
+    file.write_text("fileReservedTime=48\nstorePathRootDir=/data\nmessageDelayLevel=1s\n")
+    assert CliRunner().invoke(cli, ["config", "check", str(file)]).stdout == f"{file}: 3 settings\n"
     file.write_text("fileReservedTime=soon\n")
     assert "fileReservedTime" in CliRunner().invoke(cli, ["config", "check", str(file)]).stderr
     with shell(tmp_path) as at:

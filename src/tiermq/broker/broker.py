@@ -41,7 +41,7 @@ from tiermq.broker.group.client_table import ClientTable
 from tiermq.broker.group.consumer_offsets import ConsumerOffsets
 from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, OPENMETRICS_TYPE, Answer, HttpEndpoint, status_answer
-from tiermq.broker.listen_address import BoundSockets, broker_sockets, store_host
+from tiermq.broker.listen_address import LISTEN_PORT, BoundSockets, broker_sockets, port_of, store_host
 from tiermq.broker.pull.cold_flow import ColdFlow
 from tiermq.broker.replication.metadata_sync import MetadataSync
 from tiermq.broker.replication.replication import (
@@ -416,7 +416,8 @@ class Broker:
             change_log_levels(self.config.log_levels)
         self._thread = LoopThread("broker-loop")
         try:
-            self._thread.run(self.parts.server.start())
+            with port_of(LISTEN_PORT, self.config.bind_address, self.config.listen_port):
+                self._thread.run(self.parts.server.start())
             if self.config.enable_slave_acting_master:
                 self._set_member = self._made_member()
             self._thread.call(self._open)
@@ -428,7 +429,8 @@ class Broker:
                 pages = {"/metrics": self._metrics_page, "/health": self._health_page, "/ready": self._ready_page}
                 host = self.config.metrics_host or self.config.bind_address
                 self._endpoint = HttpEndpoint(host, self.config.metrics_port, pages)
-                self._endpoint.start()
+                with port_of("metricsPort or --metrics-port", host, self.config.metrics_port):
+                    self._endpoint.start()
         except BaseException:
             self._thread.run(self.parts.server.stop())
             self._thread.stop()
@@ -655,7 +657,8 @@ class Broker:
 
     def warnings(self) -> dict[str, str]:
         """What is wrong and keeps clients from nothing: a tier that does not answer, or that a job has, whose uploads
-        wait; queues whose history in the tier is another one; tables of a master that a slave cannot copy.
+        wait; queues whose uploads fail, or whose history in the tier is another one; tables of a master that a slave
+        cannot copy.
         """
         found = {}
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
@@ -663,6 +666,8 @@ class Broker:
             found["tier"] = str(trouble)
         elif self.parts.tiered is not None and (job := self.parts.tiered.tier.writer.job):
             found["tier"] = f"standby: {job} has the broker's lease; uploads go on when it ends"
+        elif self.parts.tiered is not None and (failing := self.parts.tiered.tier.engine.failing()):
+            found["uploads"] = failing
         if self.parts.tiered is not None and (forked := self.parts.tiered.tier.engine.forked()):
             named = ", ".join(f"{topic}-{queue} from offset {at}" for (topic, queue), at in sorted(forked.items())[:3])
             found["forked queues"] = (

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig, FastListenPort
-from tiermq.broker.listen_address import bound_socket, bound_sockets
-from tiermq.broker.replication.replication import Elected
+from tiermq.broker.listen_address import bound_socket, bound_sockets, port_of
+from tiermq.broker.replication.replication import HA_PORT, HA_PORT_ABOVE, Elected
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import StoreConfig
 from tiermq.errors import RemotingError, RequestRefused, TierMQError
@@ -143,7 +143,9 @@ class ElectedBroker:
         ha_port = config.ha_listen_port
         if ha_port < 0:
             ha_port = port + 1 if config.listen_port else 0
-        ha = bound_socket(config.ha_bind_address or config.bind_address, ha_port)
+        ha_host = config.ha_bind_address or config.bind_address
+        with port_of(HA_PORT if config.ha_listen_port >= 0 else HA_PORT_ABOVE, ha_host, ha_port):
+            ha = bound_socket(ha_host, ha_port)
         self._reserved.callback(ha.close)
         return config.with_settings(
             listen_port=port,

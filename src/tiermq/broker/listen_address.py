@@ -11,14 +11,16 @@ import contextlib
 import importlib
 import os
 import socket
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tiermq.broker.broker_config import BrokerConfig, FastListenPort
-from tiermq.errors import BadConfig, install_hint
+from tiermq.errors import BadConfig, CannotListen, install_hint
 
 FAST_PORT_BELOW = 2
 """How far RocketMQ's clients subtract from a broker's port with `vipChannelEnabled`."""
 PAIR_TRIES = 1_000
+LISTEN_PORT = "listenPort or --port"
 GRPC_MODULES = ("google.protobuf", "hpack")
 """What serving gRPC imports."""
 
@@ -58,17 +60,20 @@ def broker_sockets(config: BrokerConfig) -> BoundSockets:
 def bound_sockets(host: str, port: int, fast: FastListenPort) -> BoundSockets:
     """The socket of `port` (0 takes a free one) and that of two below. Raises OSError when one needed is taken."""
     if fast is FastListenPort.OFF:
-        return BoundSockets(bound_socket(host, port), None, "fastListenPort is OFF")
+        with port_of(LISTEN_PORT, host, port):
+            return BoundSockets(bound_socket(host, port), None, "fastListenPort is OFF")
     if port == 0:
         if fast is FastListenPort.ON:
             return _free_pair(host)
         return BoundSockets(bound_socket(host, port), None, "the port was chosen freely")
     with contextlib.ExitStack() as undo:
-        main = undo.enter_context(bound_socket(host, port))
+        with port_of(LISTEN_PORT, host, port):
+            main = undo.enter_context(bound_socket(host, port))
         below, why_not = None, f"there is no port below {port}"
         if port > FAST_PORT_BELOW:
             try:
-                below, why_not = bound_socket(host, port - FAST_PORT_BELOW), ""
+                with port_of(f"fastListenPort=ON, {FAST_PORT_BELOW} below listenPort,", host, port - FAST_PORT_BELOW):
+                    below, why_not = bound_socket(host, port - FAST_PORT_BELOW), ""
             except OSError as error:
                 if fast is FastListenPort.ON:
                     raise
@@ -92,7 +97,8 @@ def grpc_socket(config: BrokerConfig) -> socket.socket | None:
         raise BadConfig(
             f"grpcServerPort: expected the packages protobuf and hpack, found no {error.name}: {install_hint('grpc')}"
         ) from error
-    return bound_socket(config.bind_address, config.grpc_server_port)
+    with port_of("grpcServerPort or --grpc-port", config.bind_address, config.grpc_server_port):
+        return bound_socket(config.bind_address, config.grpc_server_port)
 
 
 def _free_pair(host: str) -> BoundSockets:
@@ -104,6 +110,18 @@ def _free_pair(host: str) -> BoundSockets:
             except OSError:
                 passed_over.enter_context(main)
     raise BadConfig(f"listen_port 0: expected two free ports {FAST_PORT_BELOW} apart, found none; name a port")
+
+
+@contextlib.contextmanager
+def port_of(setting: str, host: str, port: int) -> Iterator[None]:
+    """Raises CannotListen for an OSError of a listener: a broker has several ports, and each has its setting."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        found = CannotListen(f"{setting} of the broker, {host}:{port}: cannot listen there: {reason}")
+        found.errno = error.errno
+        raise found from error
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

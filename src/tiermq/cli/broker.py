@@ -68,7 +68,11 @@ def status(access: Access, name: str, as_json: bool) -> None:
         for each in found:
             click.echo(_words(each))
         if not has_master:
-            click.echo("no replica is known to be the master")
+            click.echo(
+                "only this replica was asked, and it is not the master: give the broker's name to ask all"
+                if _is_address(name)
+                else "no replica is known to be the master"
+            )
     raise SystemExit(0 if has_master else 1)
 
 
@@ -267,9 +271,9 @@ def _words(found: dict[str, Any]) -> str:
         parts.append(f"may acknowledge for {election['leftMs'] / 1000:.1f} s unless it renews")
         parts.append(f"in sync: {', '.join(map(str, election['inSync']))}")
     elif election.get("holder"):
-        parts.append(f"replica {election['holder']} at {election['address']} has the lease")
+        parts.append(f"the master is replica {election['holder']} at {election['address']}, which has the lease")
         if election.get("whyNotMaster"):
-            parts.append(f"not the master: {election['whyNotMaster']}")
+            parts.append(f"this replica does not take over: {election['whyNotMaster']}")
     elif election.get("whyNotMaster"):
         parts.append(f"the lease is free; not taken: {election['whyNotMaster']}")
     elif election.get("kind") == "controller":

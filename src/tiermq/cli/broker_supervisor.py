@@ -83,14 +83,6 @@ def broker_commands(
             raise BadConfig(f"--brokers: expected no {name} in the file: each broker has its own below {directory}")
     if int(str(file.broker.get("ha_listen_port", -1))) > 0:
         raise BadConfig("--brokers: expected no haListenPort in the file, which is of one broker, found it")
-    if _is_store(directory):
-        raise BadConfig(f"{directory}: expected a directory for {count} brokers, found the store of one broker")
-    numbers = _numbered(directory)
-    if numbers and max(numbers) >= count:
-        raise BadConfig(
-            f"{directory}: expected the stores of at most {count} brokers, found {max(numbers) + 1}: with --brokers "
-            f"{count} the messages of the others could not be read"
-        )
     config = BrokerConfig(**{**file.broker, **({} if options["name"] is None else {"broker_name": options["name"]})})
     port = config.listen_port if options["port"] is None else options["port"]
     grpc_port = config.grpc_server_port if options["grpc_port"] is None else options["grpc_port"]
@@ -106,6 +98,18 @@ def broker_commands(
             words += ["--metrics-port", str(metrics_port and metrics_port + number)]
         commands.append([sys.executable, "-m", "tiermq.cli", *words])
     return commands
+
+
+def check_several_brokers(directory: Path, count: int) -> None:
+    """Brokers beside the stores that are there would hide their messages. Raises BadConfig."""
+    if _is_store(directory):
+        raise BadConfig(f"{directory}: expected a directory for {count} brokers, found the store of one broker")
+    numbers = _numbered(directory)
+    if numbers and max(numbers) >= count:
+        raise BadConfig(
+            f"{directory}: expected the stores of at most {count} brokers, found {max(numbers) + 1}: with --brokers "
+            f"{count} the messages of the others could not be read"
+        )
 
 
 def check_one_broker(directory: Path) -> None:

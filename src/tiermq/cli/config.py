@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,7 @@ from tiermq.cli.source_options import as_visitor
 from tiermq.client.cluster_client import Access
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
+from tiermq.pipeline.job_report import counted_noun
 from tiermq.settings import settings_of
 from tiermq.tier.tier_config import TierConfig
 
@@ -83,7 +85,7 @@ def check(file: Path, as_json: bool) -> None:
     except BadConfig as error:
         raise click.ClickException(str(error)) from error
     weaker = [text for text in found.unkept() if text not in found.misspelled]
-    values = {
+    values: dict[str, Any] = {
         "file": str(file),
         "settings": {
             settings_of(kind)[name].property_name: value
@@ -98,7 +100,7 @@ def check(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(values, default=str))
     else:
-        click.echo(f"{file}: {len(found.broker) + len(found.store) + len(found.tier)} settings")
+        click.echo(f"{file}: {counted_noun(len(values['settings']), 'setting')}")
         for words, names in (("without effect here", found.ignored), ("unknown", found.unknown)):
             if names:
                 click.echo(f"{words}: {', '.join(names)}")

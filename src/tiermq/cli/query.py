@@ -12,7 +12,7 @@ import click
 from tiermq.cli.completion import topic_names
 from tiermq.cli.conventions import EXIT_NOTHING
 from tiermq.cli.option_values import Moment
-from tiermq.cli.source_options import given, source_options
+from tiermq.cli.source_options import given, require_history, source_options
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.client.queue_access import QueueAccess, find_by_key
 from tiermq.clock import iso_moment
@@ -27,6 +27,8 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.settings import LONG_MAX
 
 WIRE = "wire"
+JANUARY_1970_MS = 31 * 24 * 3600 * 1000
+"""No message is older than this month's end; a number of seconds up to the year 2054 is a moment of it."""
 Found = tuple[str, StoredMessage]
 """A broker's name, and a message of it."""
 Brokers = Mapping[str, str]
@@ -78,6 +80,7 @@ def query(visit: Visit, **options: Any) -> None:
         raise click.UsageError("expected one of --key, --id, and --queue with --offset")
     if place and (options["queue_id"] is None or options["offset"] is None):
         raise click.UsageError("expected --queue and --offset together, found one of them")
+    _check_times(options["begin"], options["end"])
     found = _read(visit, options) if visit.has_files else visit.ask(lambda cluster: _ask(cluster, options))
     for values in found[: options["wanted"]]:
         _print(values, options["as_json"])
@@ -86,8 +89,22 @@ def query(visit: Visit, **options: Any) -> None:
         sys.exit(EXIT_NOTHING)
 
 
+def _check_times(begin_ms: int, end_ms: int) -> None:
+    """Raises UsageError for a range of times that holds none, and notes one that was probably given in seconds."""
+    if begin_ms > end_ms:
+        raise click.UsageError(f"expected --begin before --end, found {iso_moment(begin_ms)} and {iso_moment(end_ms)}")
+    for option, moment_ms in (("--begin", begin_ms), ("--end", end_ms)):
+        if 0 < moment_ms < JANUARY_1970_MS:
+            click.echo(
+                f"tiermq query: {option} {moment_ms} is {iso_moment(moment_ms)}: a number is in milliseconds since "
+                "1970, not in seconds",
+                err=True,
+            )
+
+
 def _read(visit: Visit, options: dict[str, Any]) -> list[Result]:
     """From files and a tier, as `message.find` answers."""
+    require_history(visit.sources, beside_brokers=False)
     asked = {"topic": options["topic"], "key": options["key"], "id": options["message_id"]}
     asked |= {"queue": options["queue_id"], "offset": options["offset"], "broker": options["broker"]}
     asked |= {"begin": options["begin"] or None, "end": None if options["end"] == LONG_MAX else options["end"]}
@@ -108,6 +125,7 @@ async def _ask(cluster: ClusterClient, options: dict[str, Any]) -> list[Result]:
     return [
         {**camel(message.to_sent_dict()), "broker": broker, "side": WIRE, "segment": ""}
         for broker, message in await _find(cluster, options)
+        if options["begin"] <= message.store_timestamp_ms <= options["end"]
     ]
 
 

@@ -26,7 +26,13 @@ from tiermq.broker.replication.controller_election import controller_election
 from tiermq.broker.replication.replication import check_acting
 from tiermq.broker.rocketmq_settings import CONTROLLER, ENDPOINT, NAMESRV, TIER
 from tiermq.broker.settings_file import FileSettings, read_settings_file
-from tiermq.cli.broker_supervisor import NOT_PASSED_ON, BrokerSupervisor, broker_commands, check_one_broker
+from tiermq.cli.broker_supervisor import (
+    NOT_PASSED_ON,
+    BrokerSupervisor,
+    broker_commands,
+    check_one_broker,
+    check_several_brokers,
+)
 from tiermq.cli.option_values import StoreDirectory
 from tiermq.cli.server_log import log_options
 from tiermq.cli.server_process import (
@@ -216,14 +222,13 @@ def _start(
         with_name_server=own is not None or options["supervised"],
         **{**(file.tier if tier else {}), **file.store},
     )
-    with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
-        election: Election | None = None
-        if config.enable_controller_mode:
-            election = controller_election(config, directory, credentials, peers_tls)
-        elif options["standby"]:
-            election = _bucket_election(options["lease"] or tier, config, directory)
-        store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
-        broker, current, announce = _started(options["as_json"], config, store, election, open_broker, running, left)
+    election: Election | None = None
+    if config.enable_controller_mode:
+        election = controller_election(config, directory, credentials, peers_tls)
+    elif options["standby"]:
+        election = _bucket_election(options["lease"] or tier, config, directory)
+    store = StoreConfig(**{**file.store, "store_path_root_dir": directory})
+    broker, current, announce = _started(options["as_json"], config, store, election, open_broker, running, left)
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
@@ -286,7 +291,7 @@ def _console(
         port=options["console_port"], hosts=options["hosts"], accounts=acl, allow_changes=options["allow_changes"],
     )  # fmt: skip
     running.callback(server.stop)
-    with _explained(f"console, {server.host}:{server.port}"):
+    with _explained(f"--console-port of the console, {server.host}:{server.port}"):
         server.start()
     return {"console": server.url}
 
@@ -298,6 +303,7 @@ def _serve_brokers(options: dict[str, Any], security: SecurityOptions, running: 
     as_json: bool = options["as_json"]
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     directory = (options["directory"] or StoreConfig(**file.store).root_path).absolute()
+    check_several_brokers(directory, options["brokers"])  # Before the names, which a store of one broker has recorded.
     config = _broker_config({**options, "name": options["name"] or "brokers"}, file, str(directory))
     _check_name_server(options, config)
     acl = security.acl()
@@ -608,7 +614,7 @@ def _own_name_server(
 ) -> NameServer:
     """Started, and stopped by `running`."""
     made = NameServer(config, tls=tls, acl=acl)
-    with _explained(f"name server, {config.bind_address}:{config.listen_port}"):
+    with _explained(f"--namesrv-port of the name server, {config.bind_address}:{config.listen_port}"):
         made.start()
     running.callback(made.stop)
     return made
@@ -621,7 +627,7 @@ def own_account() -> Account:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """An error about an address names the server that wanted it."""
+    """An error about an address names the server that wanted it. A broker does so by itself."""
     try:
         yield
     except OSError as error:

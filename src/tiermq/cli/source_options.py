@@ -63,11 +63,11 @@ def tier_place(tier: str | None) -> str | None:
     return None if tier is None else tier_url(tier)
 
 
-def require_history(sources: Sources) -> None:
+def require_history(sources: Sources, *, beside_brokers: bool = True) -> None:
     """Check that the tier has history, as `tiermq tier stat` does: an empty one is a mistyped URL. Beside brokers it
-    may be empty, since they may not have uploaded yet. Raises TierError.
+    may be empty, since they may not have uploaded yet; not for a command that does not ask them then. Raises TierError.
     """
-    if sources.place.tier is None or sources.has_wire:
+    if sources.place.tier is None or (beside_brokers and sources.has_wire):
         return
     # Imported here: lists of brokers do without.
     from tiermq.cli.tier.options import no_history_words

@@ -82,7 +82,7 @@ def _broker_row(row: dict[str, Any]) -> tuple[str, ...]:
     name = f"{row['broker']} {row['address']}"
     if row["problem"]:
         return name, row["role"], "–", "–", "–", "–", "–"
-    sync = f"{row['inSync']}/{row['replicas']}" if row.get("replicas") else "–"
+    sync = f"{row['inSync']}/{row['replicas']}" if row.get("replicas") else "none" if row.get("isElected") else "–"
     return (
         name, row["role"], number(row.get("putPerSecond")), number(row.get("getPerSecond")), size(row.get("logBytes")),
         percent(row.get("diskRatio")), sync,

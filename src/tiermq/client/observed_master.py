@@ -111,6 +111,8 @@ async def _registered(cluster: ClusterClient, broker: str) -> str:
     if len(found) == 1:
         return next(iter(found.values()))
     there = ", ".join(sorted({name for _, name in masters})) or "none"
+    if not broker and found:
+        raise RemotingError(f"expected one master at the name server, found {there}: give --broker with one of them")
     raise RemotingError(f"expected a master of broker {broker or '(none named)'} at the name server, found {there}")
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -274,6 +275,20 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
         driver.write(KEY, 0, [b"x"])
     with pytest.raises(TierError, match="tier"):
         driver.read(KEY, 0, 1)
+
+
+def test_a_file_in_the_way_of_a_directory_is_named(tmp_path: Path) -> None:
+    driver = PosixDriver(tmp_path)
+    driver.write(KEY, 0, [b"x"])
+    segment = tmp_path / KEY.path
+    for directory in (segment.parent, segment.parent.parent.parent):
+        shutil.rmtree(directory)
+        directory.write_text("in the way")
+        with pytest.raises(BadTierName, match=f"found the file {directory} in the way: move it away"):
+            PosixDriver(tmp_path).write(KEY, 0, [b"x"])
+        directory.unlink()
+        driver = PosixDriver(tmp_path)
+        driver.write(KEY, 0, [b"x"])
 
 
 def test_without_descriptors_every_call_reports_which_limit_was_reached_and_what_raises_it(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """RuntimeProcessor: runtime statistics (GET_BROKER_RUNTIME_INFO, 28), and requested housekeeping.
 
     28   a table of texts by RocketMQ's names, of what is measured here; rates over 10, 60 and 600 seconds
-         with a tier also ours: tierBehindBytes, and where this broker uploads tierBehindMessages, tierBehindMs
+         with a tier also ours: tierBehindBytes, and where this broker uploads tierBehindMessages, tierBehindMs,
+         and tierProblem while uploads fail
     315  how much a topic was sent (TOPIC_PUT_NUMS) or a group given of a topic (GROUP_GET_NUMS): minute, hour and day
     306, 329   delete now what is past its time; queues follow the log
 
@@ -154,6 +155,8 @@ class RuntimeProcessor:
             return {}
         engine = tiered.tier.engine
         table = {"tierBehindBytes": f"{engine.lag_bytes():.0f}"}
+        if failing := engine.failing():
+            table["tierProblem"] = failing
         if tiered.tier.follower is None:
             messages, age_s = engine.backlog()
             table |= {"tierBehindMessages": f"{messages:.0f}", "tierBehindMs": f"{age_s * 1000:.0f}"}

@@ -120,6 +120,8 @@ class HaProcessor:
             "master": not replication.is_slave,
             "masterCommitLogMaxOffset": 0 if replication.is_slave else local.max_physical_offset,
         }
+        if replication.keeper is not None:
+            body["isElected"] = True
         if (master := replication.master) is not None:
             end = local.max_physical_offset
             slaves = master.slaves()

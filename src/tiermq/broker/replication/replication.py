@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.listen_address import bound_socket
+from tiermq.broker.listen_address import bound_socket, port_of
 from tiermq.clock import Clock
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import BadConfig, RequestRefused
@@ -141,6 +141,8 @@ class HaSocket(NamedTuple):
     why_not: str = ""
 
 
+HA_PORT = "haListenPort"
+HA_PORT_ABOVE = "haListenPort (by default one above listenPort)"
 NO_HA_SOCKET = HaSocket(None, "no port was bound")
 
 
@@ -206,7 +208,8 @@ def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: 
         return HaSocket(None, "this broker is a slave")
     host = config.ha_bind_address or config.bind_address
     if config.ha_listen_port >= 0:
-        return HaSocket(bound_socket(host, config.ha_listen_port))
+        with port_of(HA_PORT, host, config.ha_listen_port):
+            return HaSocket(bound_socket(host, config.ha_listen_port))
     is_needed = role is BrokerRole.SYNC_MASTER
     if is_guarded and not (config.ha_allowed_addresses or config.ha_tls_enable or is_needed):
         return HaSocket(
@@ -215,7 +218,8 @@ def ha_socket(config: BrokerConfig, role: BrokerRole, port: int, *, is_guarded: 
     if config.listen_port == 0:
         return HaSocket(bound_socket(host, 0)) if is_needed else HaSocket(None, "the port was chosen freely")
     try:
-        return HaSocket(bound_socket(host, port + 1))
+        with port_of(HA_PORT_ABOVE, host, port + 1):
+            return HaSocket(bound_socket(host, port + 1))
     except (OSError, OverflowError) as error:
         if is_needed:
             raise

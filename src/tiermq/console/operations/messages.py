@@ -63,7 +63,12 @@ OFFSET = Parameter("offset", "The offset in the queue.", Kind.WHOLE)
 def find(visit: Visit, *, topic: str, limit: int, **asked: Any) -> Result:
     losses: list[str] = []
     if asked["id"]:
-        found = _by_id(visit, topic, asked["id"], limit, losses)
+        times = _request(topic, asked)
+        found = [
+            each
+            for each in _by_id(visit, topic, asked["id"], limit, losses)
+            if times.begin_ms <= each.message.store_timestamp_ms <= times.end_ms
+        ]
     elif asked["key"]:
         found = _by_key(visit, topic, asked["key"], asked, limit, losses)
     elif asked["offset"] is not None:

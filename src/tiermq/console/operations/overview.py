@@ -129,6 +129,13 @@ def warnings_of(found: Result) -> list[str]:
             )
         if row["role"] == "master" and row.get("replicas") and row["inSync"] < row["replicas"]:
             said.append(f"Of {row['replicas']} replicas of broker {name}, {row['inSync']} are in sync.")
+        if row.get("tierProblem"):
+            said.append(f"Broker {name}: {row['tierProblem']}")
+        if row.get("isElected") and not row["inSync"]:
+            said.append(
+                f"Broker {name} has no other replica in sync: if this one ends, too, no broker takes over. See "
+                f"`tiermq broker status {name}`, and start the other replicas."
+            )
     said += [
         f"The store {row['path']} was not closed: its process died, and its next start recovers it."
         for row in found["stores"]
@@ -190,6 +197,7 @@ async def _replicas(client: ClusterClient, address: str) -> Result:
     return {
         "replicas": len(slaves),
         "inSync": as_int(status.get("inSyncSlaveNums")),
+        "isElected": bool(status.get("isElected")),
         "replicaLagBytes": max((as_int(each.get("diff")) for each in slaves), default=0),
     }
 
@@ -209,6 +217,7 @@ def _figures(table: dict[str, Any]) -> Result:
         "tierBehindBytes": _whole(table, "tierBehindBytes"),
         "tierBehindMessages": _whole(table, "tierBehindMessages"),
         "tierBehindMs": _whole(table, "tierBehindMs"),
+        "tierProblem": table.get("tierProblem") or "",
         "putLatencyP99Ms": _first(table.get("putLatency99")),
     }
 

@@ -361,7 +361,7 @@ class DispatchStep:
             run.trouble = decided.reason.value
             if before != run.trouble:  # Every put triggers a step of the queue.
                 self._metrics.failed("ahead")
-                _log.warning("queue %s-%d: %s; nothing is copied", *run.name, decided.reason.value)
+                _log.warning("queue %s-%d: %s; nothing is copied until that is ahead", *run.name, decided.reason.value)
 
     def _asking(self, ask: Callable[[], Outcome | None]) -> Outcome:
         """Send a request to the tier through the circuit breaker."""

@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 UploadListener = Callable[[str, int, int], None]
 """Topic, queue id, and the offset up to which the tier has the queue now."""
 IDLE_WAIT_S = 0.2
+FAILING_TRIES = 3
+"""Failures in a row of a queue until they are reported: fewer are hiccups of the tier."""
 SEAL_EVERY_TURNS = 8
 
 
@@ -307,6 +309,16 @@ class DispatchEngine:
     def forked(self) -> dict[QueueName, int]:
         """The queues that are not uploaded any more, and where the tier's messages begin to be others."""
         return {run.name: run.forked_at for run in list(self._runs.values()) if run.forked_at >= 0}
+
+    def failing(self) -> str:
+        """In words, the queues whose uploads failed FAILING_TRIES times in a row or more; empty when none did."""
+        runs = [run for run in list(self._runs.values()) if run.failures >= FAILING_TRIES]
+        if not runs:
+            return ""
+        first = min(runs, key=lambda run: run.name)
+        topic, queue_id = first.name
+        more = f" and of {len(runs) - 1:,} more" if len(runs) > 1 else ""
+        return f"the uploads of queue {topic}-{queue_id}{more} fail, {first.failures:,} times in a row: {first.trouble}"
 
     def _flush_targets(self) -> dict[QueueName, int]:
         targets = {}

@@ -550,12 +550,22 @@ def _translation(action: str, path: str, error: OSError) -> TierError:
     text = f"{path}: could not {action}: {error.strerror}"
     if error.errno in _NO_PERMISSION:
         return TierCredentials(f"{text}. Run as a user who may, or mount the file system writable.")
+    if error.errno in _NO_DIRECTORY and (file := _file_in_the_way(path)):
+        return BadTierName(f"{text}. Expected a directory, found the file {file} in the way: move it away.")
     if error.errno in _IMPOSSIBLE_NAME:
         return BadTierName(f"{text}. The name cannot be a file of this file system.")
     if error.errno in _NO_DESCRIPTOR:
         limit = limit_reached(error.errno)
         return TierUnavailable(f"{path}: could not {action}: expected {limit} Then try again.")
     return TierUnavailable(f"{text}. Check space and health of the file system, then try again.")
+
+
+def _file_in_the_way(path: str) -> str:
+    """What is no directory above the path; empty when there is none such."""
+    parent = os.path.dirname(path)
+    while not os.path.lexists(parent):
+        parent = os.path.dirname(parent)
+    return "" if os.path.isdir(parent) else parent
 
 
 @lru_cache(maxsize=PATHS_MAX)
