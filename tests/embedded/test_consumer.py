@@ -359,3 +359,50 @@ def test_offsets_that_cannot_be_written_lose_no_message(
                 with pytest.raises(OSError, match="no space"):
                     consumer.take(2)
             assert [message.body for message in consumer.take(2)] == [b"2", b"3"]
+
+
+def test_a_retry_after_what_is_no_time_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, b"1")
+        with store.consumer("orders", group="audit") as consumer:
+            [message] = consumer.take()
+            wrong: Any
+            for wrong in (-1, float("nan"), float("inf"), "5"):
+                with pytest.raises(BadConfig, match="after_s: expected seconds, 0 or more, or None, found"):
+                    consumer.retry(message, after_s=wrong)
+        assert set(store.topics()) == {"orders"}
+
+
+def test_a_message_is_put_off_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, b"1", b"2")
+        with store.consumer("orders", group="audit") as consumer:
+            first, second = consumer.take(2)
+            assert consumer.retry(first, after_s=0)
+            consumer.dead_letter(second)
+            for message in (first, second):
+                with pytest.raises(StoreError, match="not put off yet"):
+                    consumer.retry(message)
+                with pytest.raises(StoreError, match="not put off yet"):
+                    consumer.dead_letter(message)
+            [again] = consumer.take(2)
+            assert (again.body, consumer.retry(again, after_s=0)) == (b"1", True)  # A delivery of its own.
+        assert [message.body for message in store.read("%DLQ%audit")] == [b"2"]
+        assert [message.body for message in store.read("%RETRY%audit")] == [b"1", b"1"]
+
+
+def test_numbers_of_a_consumer_are_whole(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, b"1")
+        wrong: Any
+        for wrong in (-1, "3", 1.5):
+            with pytest.raises(BadConfig, match="max_retries: expected a whole number of 0 or more"):
+                store.consumer("orders", group="audit", max_retries=wrong)
+        wrong = ["paid"]
+        with pytest.raises(IllegalMessage, match="tags are one text"):
+            store.consumer("orders", group="audit", tags=wrong)
+        with store.consumer("orders", group="audit") as consumer:
+            for wrong in (0, "3", 1.5):
+                with pytest.raises(BadConfig, match="max_messages: expected a whole number of 1 or more"):
+                    consumer.take(wrong)
+            assert [message.body for message in consumer.take()] == [b"1"]

@@ -298,3 +298,43 @@ def test_a_connection_of_one_s_own_may_be_used(tier: Path) -> None:
     relation = tiermq.read(tier=tier, topic="orders").duckdb(connection)
     assert relation.filter("queueId = 3").count("*").fetchall() == [(150,)]
     assert isinstance(HistoryFrame(spec_of(tier)).schema, pa.Schema)
+
+
+def test_the_directory_of_a_store_is_no_tier(tmp_path: Path) -> None:
+    with LocalStore.open(tmp_path / "s") as store:
+        store.put(Message("orders", b"tea"))
+    for frame in (tiermq.read(tier=tmp_path / "s"), tiermq.read(tier=tmp_path / "s", topic="orders")):
+        with pytest.raises(BadHistory, match="expected a tier, found the directory of a store.*store="):
+            frame.to_arrow()
+
+
+def test_filters_of_a_wrong_type_are_refused_instead_of_finding_nothing(tier: Path) -> None:
+    wrong: Any
+    for wrong in ("1", [0.5], 0.5, -1, ["1"]):
+        with pytest.raises(BadOption, match="queues: expected the number of a queue"):
+            tiermq.read(tier=tier, queues=wrong)
+    wrong = 1
+    for name in ("tags", "keys", "topic", "broker"):
+        given: Any = {name: wrong}
+        with pytest.raises(BadOption, match=f"{name}: expected texts"):
+            tiermq.read(tier=tier, **given)
+    with pytest.raises(BadOption, match="store: expected a directory"):
+        tiermq.read(store=wrong)
+    with pytest.raises(BadOption, match="expected until at or after since, found since='1h' and until='2h'"):
+        tiermq.read(tier=tier, since="1h", until="2h")
+    with pytest.raises(BadOption, match="give tier= .* store=") as refused:
+        tiermq.read()
+    assert "namesrv" not in str(refused.value)
+
+
+def test_a_broker_or_cluster_beside_a_store_is_refused_instead_of_ignored(tmp_path: Path, tier: Path) -> None:
+    with LocalStore.open(tmp_path / "s") as store:
+        store.put(Message("orders", b"tea"))
+    with pytest.raises(BadOption, match="broker: it chooses from a tier, found 'nope' with a store"):
+        tiermq.read(store=tmp_path / "s", broker="nope")
+    with pytest.raises(BadOption, match="cluster: it chooses from a tier, found 'nope' with a store"):
+        tiermq.read(store=tmp_path / "s", cluster="nope")
+    named = tiermq.read(store=f"{tmp_path / 's'}=mine").to_arrow()
+    assert named["brokerName"].to_pylist() == ["mine"]
+    with pytest.raises(BadHistory, match="nope"):
+        tiermq.read(tier=tier, broker="nope").to_arrow()

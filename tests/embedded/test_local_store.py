@@ -525,3 +525,100 @@ def test_a_store_belongs_to_the_process_that_opened_it_and_not_to_its_children(t
     with LocalStore.open(tmp_path / "s") as store:
         assert store._local.recovered is not None
         assert [message.body for message in store.read("orders")] == [b"before", *(b"%d" % n for n in range(1_000))]
+
+
+# What is no store, no place, no queue.
+
+
+def test_a_class_that_is_called_instead_of_opened_refuses_in_words_and_leaves_nothing_to_close(tmp_path: Path) -> None:
+    program = """if True:
+        import tiermq
+
+        for kind in (tiermq.LocalStore, tiermq.TieredStore):
+            try:
+                kind("shop")
+            except TypeError as error:
+                print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout.splitlines() == [
+        "expected the engine of a store, found 'shop': use LocalStore.open(path)",
+        "expected the engine of a tiered store, found 'shop': use TieredStore.open(path, tier=…)",
+    ]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("wrong", [None, "", b"shop", 3, "s3://bucket/shop", "file:///shop", "memory://shop"])
+def test_what_is_no_directory_is_no_place_of_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "TieredStore" if "://" in str(wrong) else "found an empty text" if wrong == "" else f"found {wrong!r}"
+    with pytest.raises(BadConfig, match=f"a store is in a directory.*{words}"):
+        LocalStore.open(wrong)
+    with pytest.raises(BadConfig, match=f"a store is in a directory.*{words}"):
+        TieredStore.open(wrong, tier="tier")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_home_of_the_user_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with LocalStore.open("~/shop") as store:
+        assert store.path == tmp_path / "shop"
+    with pytest.raises(BadConfig, match="home of a user of this machine"):
+        LocalStore.open("~no-such-user-here/shop")
+
+
+def test_a_date_is_its_midnight_in_utc(tmp_path: Path) -> None:
+    clock = ManualClock(1_790_000_000_000)
+    today = datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date()
+    with LocalStore.open(tmp_path, clock=clock) as store:
+        store.put(Message("orders", b"tea"))
+        found = [len(list(store.read("orders", since=today + timedelta(days)))) for days in (-1, 0, 1)]
+        assert found == [1, 1, 0]
+        assert len(list(store.read("orders", since=today, until=today + timedelta(1)))) == 1
+
+
+def test_reads_refuse_what_is_no_topic_no_queue_and_no_number(still: LocalStore) -> None:
+    filled(still, 4)
+    wrong: Any
+    reads: list[Any] = [still.get, still.min_offset, still.max_offset, lambda name: still.query(name, "k1")]
+    for read in reads:
+        with pytest.raises(IllegalMessage, match="found b'orders'"):
+            read(b"orders")
+    for wrong in ("0", 0.5, None, -1):
+        calls: list[Any] = [
+            lambda: still.get("orders", wrong),  # noqa: B023 - called at once
+            lambda: still.min_offset("orders", wrong),  # noqa: B023
+            lambda: still.max_offset("orders", wrong),  # noqa: B023
+            lambda: still.offset_at("orders", wrong, 0),  # noqa: B023
+        ]
+        if wrong is not None:
+            calls.append(lambda: still.read("orders", queue_id=wrong))  # noqa: B023
+        for call in calls:
+            with pytest.raises(BadConfig, match="queue_id: expected a whole number of 0 or more, found"):
+                call()
+    wrong = "0"
+    with pytest.raises(BadConfig, match="offset: expected a whole number"):
+        still.get("orders", 0, wrong)
+    for wrong in (0, -1, "3"):
+        with pytest.raises(BadConfig, match="max_messages: expected a whole number of 1 or more"):
+            still.get("orders", 0, 0, wrong)
+        with pytest.raises(BadConfig, match="max_messages: expected a whole number of 1 or more"):
+            still.query("orders", "k1", max_messages=wrong)
+    for wrong in (-2, "0"):
+        with pytest.raises(BadConfig, match="offset: expected a whole number of 0 or more"):
+            still.read("orders", queue_id=0, offset=wrong)
+    with pytest.raises(BadConfig, match="expected until at or after since, found since='1h' and until='2h'"):
+        still.read("orders", since="1h", until="2h")
+    wrong = b"k1"
+    with pytest.raises(BadConfig, match="key: expected a text, found b'k1'"):
+        still.query("orders", wrong)
+
+
+def test_numbers_of_numpy_name_queues_and_offsets(still: LocalStore) -> None:
+    numpy = pytest.importorskip("numpy")
+    filled(still, 4)
+    assert len(still.get("orders", numpy.int64(1), numpy.int64(1), numpy.int64(5))) == 1

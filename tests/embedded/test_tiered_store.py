@@ -112,3 +112,18 @@ def test_a_tiered_store_is_opened_alone_when_its_numbers_are_its_own(tmp_path: P
         assert "tier" in store.status()
     with LocalStore.open(tmp_path / "s") as local:
         assert len(local.get("orders")) == 1
+
+
+@pytest.mark.parametrize(("store", "tier"), [("ins", "ins"), ("ins", "ins/tier"), ("ins/store", "ins")])
+def test_a_tier_and_a_store_inside_of_each_other_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, tier: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "expected a tier outside of the store's directory"
+    with pytest.raises(BadConfig, match=words):
+        TieredStore.open(store, tier=tier)
+    with pytest.raises(BadConfig, match=words):
+        TieredStore.open(store, tier_url=(tmp_path / tier).as_uri())
+    assert list(tmp_path.iterdir()) == []
+    with TieredStore.open("ins", tier="ins-tier") as opened:  # Beside it, though its name begins alike.
+        opened.put(Message("orders", b"tea"))

@@ -299,9 +299,10 @@ class ClusterClient:
             except (PeerGone, RequestTimedOut) as error:
                 problem = error
                 self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]
+        servers = ", ".join(f"{host}:{port}" for host, port in sorted(self._name_servers))
         raise RemotingError(
-            "no name server can be reached, name one that runs by --namesrv host:port, or by the option namesrv; "
-            f"the last answer: {problem}"
+            f"no name server can be reached at {servers}: check the address (host:port), and that one "
+            f"runs there; the last answer: {problem}"
         )
 
     # Where things are.

@@ -18,12 +18,13 @@ Retries are stored in `%RETRY%group` (meanwhile in RocketMQ's delay levels), dea
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tiermq.broker.send.send_checks import FIRST_LEVEL, Destination, delayed
-from tiermq.embedded.locations import Moment, checked_wait, moment_ms
+from tiermq.embedded.locations import Moment, checked_count, checked_wait, moment_ms
 from tiermq.embedded.message_stream import MessageStream, QueueReader
 from tiermq.errors import BadConfig, StoreClosed, StoreError
 from tiermq.kernel import Message
@@ -70,6 +71,8 @@ class Consumer:
         self._from_last = start == "last"
         self._given: list[tuple[StoredMessage, QueueName, int]] = []
         self._given_back: deque[tuple[StoredMessage, QueueName, int]] = deque()
+        self._put_off: list[StoredMessage] = []
+        """Of those that were given: what has a retry, or is a dead letter."""
         self._closed = False
         self._is_begun = False
         self._state.begin(group, topic)
@@ -147,8 +150,7 @@ class Consumer:
         When this raises, none of its messages is lost: the next call gives them.
         """
         checked_wait(wait_s)
-        if max_messages < 1:
-            raise BadConfig(f"max_messages: expected 1 or more, found {max_messages}")
+        max_messages = checked_count("max_messages", max_messages, 1)
         self._require_open()
         self._finish()
         try:
@@ -191,6 +193,7 @@ class Consumer:
         for _, (topic, queue_id), offset in self._given:
             self._offsets.commit(self.group, topic, queue_id, offset)
         self._given.clear()
+        self._put_off.clear()
 
     def _give_back(self) -> None:
         """Of a call whose caller did not get what it has taken: the next call gives it."""
@@ -210,9 +213,12 @@ class Consumer:
         tried `max_retries` times.
 
         after_s: about how long later, the next of RocketMQ's delay levels (1 s … 2 h); None: 10 s at first, then longer
-        each time; 0: at once. The retry is stored when this returns. Raises what `put` raises.
+        each time; 0: at once. The retry is stored when this returns. Raises what `put` raises, BadConfig for what is no
+        time, StoreError for a message that has a retry already, or is a dead letter.
         """
         self._require_given(message)
+        if after_s is not None and not (isinstance(after_s, int | float) and 0 <= after_s < math.inf):
+            raise BadConfig(f"after_s: expected seconds, 0 or more, or None, found {after_s!r}")
         if message.reconsume_times >= self._max_retries:
             self.dead_letter(message)
             return False
@@ -224,12 +230,16 @@ class Consumer:
         if after_s != 0 and delays_ms:
             destination = delayed(destination, level, len(delays_ms))
         self._store.put(_again(message, destination))
+        self._put_off.append(message)
         return True
 
     def dead_letter(self, message: StoredMessage) -> None:
-        """Give a message that was given up: it is stored in `%DLQ%group`. Raises what `put` raises."""
+        """Give a message that was given up: it is stored in `%DLQ%group`. Raises what `put` raises, and StoreError for
+        one that has a retry already, or is a dead letter.
+        """
         self._require_given(message)
         self._store.put(_again(message, Destination(self.dead_letter_topic, 0, self._properties(message))))
+        self._put_off.append(message)
         _log.warning("group %s: message %s of %s is a dead letter", self.group, message.queue_offset, message.topic)
 
     def _properties(self, message: StoredMessage) -> bytes:
@@ -245,6 +255,11 @@ class Consumer:
         if not any(message is each for each, _, _ in self._given):
             raise StoreError(
                 "expected a message that this consumer has given and not yet counted as consumed, found another one"
+            )
+        if any(message is each for each in self._put_off):
+            raise StoreError(
+                f"expected a message that was not put off yet, found one that has a retry or is a dead letter: offset "
+                f"{message.queue_offset} of {message.topic}"
             )
 
     # Position
@@ -291,6 +306,7 @@ class Consumer:
                 offset = engine.offset_at(self.topic, queue_id, since_ms)
             self._offsets.commit(self.group, self.topic, queue_id, offset)
         self._given.clear()
+        self._put_off.clear()
         self._given_back.clear()
         self._stream = self._new_stream()
         self._state.flush()

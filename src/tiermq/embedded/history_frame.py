@@ -20,6 +20,7 @@ from tiermq.embedded.locations import Location, Moment, moment_ms, tier_url
 from tiermq.embedded.message_store import MessageStore
 from tiermq.embedded.optional_modules import pyarrow_or_hint, require
 from tiermq.embedded.tiered_store import TieredStore
+from tiermq.errors import BadOption
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +56,8 @@ def read(
     tier: a URL or a directory. store: a directory, several, or open stores. topic: a name, several, or a pattern; None
     for all. since, until: stored in [since, until): an age such as "1h", a date, a datetime, or milliseconds. offsets:
     (from, to) for every queue, or by topic and queue: `{"orders": {0: (100, 200)}}`. keys and tags: messages with one
-    of them. columns: names of `tiermq pipeline sql` (topic, queueId, queueOffset, body, keys, tags, storeTimestamp, …).
+    of them. broker, cluster: only these of the tier; a store's own are in its text, `store="DIR=cluster/broker"`.
+    columns: names of `tiermq pipeline sql` (topic, queueId, queueOffset, body, keys, tags, storeTimestamp, …).
     skip_lost: leave out what is lost or damaged, instead of raising DataLoss or CorruptRecord.
 
     Raises BadOption and UnknownColumn for arguments that cannot be; errors of the history when rows are asked for.
@@ -65,9 +67,15 @@ def read(
     from tiermq.pipeline.scan.scan_spec import scan_spec
 
     now_ms = SystemClock().now_ms()
+    since_ms = None if since is None else moment_ms(since, now_ms)
+    until_ms = None if until is None else moment_ms(until, now_ms)
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        raise BadOption(f"expected until at or after since, found since={since!r} and until={until!r}")
     found, of_store = _directories(store)
+    url = of_store if tier is None else tier_url(tier)
+    _check_place(url, found, broker, cluster)
     spec = scan_spec(
-        tier=of_store if tier is None else tier_url(tier),
+        tier=url,
         store=found or None,
         broker=broker,
         cluster=cluster,
@@ -75,11 +83,10 @@ def read(
         keys=keys,
         tags=tags,
         queues=queues,
-        since=None if since is None else moment_ms(since, now_ms),
-        until=None if until is None else moment_ms(until, now_ms),
+        since=since_ms,
+        until=until_ms,
         offsets=offsets,
     )
-    spec.require_place()
     names = None if columns is None else check_columns([columns] if isinstance(columns, str) else columns)
     return HistoryFrame(replace(spec, fail_on_data_loss=not skip_lost), names)
 
@@ -168,11 +175,29 @@ class HistoryFrame:
         return f"HistoryFrame({texts}{'' if self._columns is None else f', columns={list(self._columns)}'})"
 
 
+def _check_place(tier: str | None, stores: list[Location], broker: Texts | None, cluster: str | None) -> None:
+    """Raises BadOption without any place, and for a filter that would name the brokers of stores instead."""
+    if tier is None and not stores:
+        raise BadOption(
+            "expected the location of messages, found none: give tier= (a URL such as s3://bucket/prefix, or a "
+            "directory), store= (a store's directory, or an open store), or both"
+        )
+    for name, given in (("broker", broker), ("cluster", cluster)):
+        if given is not None and stores and (name == "broker" or tier is None):
+            raise BadOption(
+                f"{name}: it chooses from a tier, found {given!r} with a store: leave it out, or name the store's "
+                "broker with its directory, as in store='DIR=broker' or 'DIR=cluster/broker'"
+            )
+
+
 def _directories(given: Stores | None) -> tuple[list[Location], str | None]:
     """The directories, and the tier of an open store."""
     if given is None:
         return [], None
-    listed = [given] if isinstance(given, str | os.PathLike | MessageStore) else list(given)
+    listed = [given] if isinstance(given, str | os.PathLike | MessageStore) else given
+    if not isinstance(listed, Iterable):
+        raise BadOption(f"store: expected a directory, an open store, or several, found {given!r}")
+    listed = list(listed)
     found: list[Location] = []
     tier = None
     for each in listed:

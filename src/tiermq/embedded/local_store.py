@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tiermq.clock import Clock
 from tiermq.config import StoreConfig
+from tiermq.embedded.locations import store_directory
 from tiermq.embedded.message_store import MessageStore
 from tiermq.store.local_store import LocalStore as LocalEngine
 
@@ -28,6 +29,8 @@ class LocalStore(MessageStore):
     """
 
     def __init__(self, engine: LocalEngine, clock: Clock | None = None) -> None:
+        if not isinstance(engine, LocalEngine):
+            raise TypeError(f"expected the engine of a store, found {engine!r}: use LocalStore.open(path)")
         super().__init__(engine, engine, clock)
 
     @classmethod
@@ -41,8 +44,9 @@ class LocalStore(MessageStore):
     ) -> Self:
         """Open the store in `path`, creating it if missing, and recover it after a crash.
 
-        settings: RocketMQ's names in snake_case (`flush_disk_type="SYNC_FLUSH"`, `file_reserved_time=24`), over those
-        of `config`. Raises StoreLocked when another process has it, StoreDamaged when a file in it is foreign or of a
-        wrong size, ReadOnlyStore when it cannot be written, and BadConfig for a bad setting.
+        path: a directory as text or `Path`, relative or not, in which "~" is the user's home. settings: RocketMQ's
+        names in snake_case (`flush_disk_type="SYNC_FLUSH"`, `file_reserved_time=24`), over those of `config`. Raises
+        StoreLocked when another process has it, StoreDamaged when a file in it is foreign or of a wrong size,
+        ReadOnlyStore when it cannot be written, and BadConfig for a bad setting, or what is no directory.
         """
-        return cls(LocalEngine.open(path, config=config, clock=clock, grows=True, **settings), clock)
+        return cls(LocalEngine.open(store_directory(path), config=config, clock=clock, grows=True, **settings), clock)

@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from tiermq.clock import EVER_MS, Clock, SystemClock
 from tiermq.config import StoreConfig
 from tiermq.embedded.arrivals import Arrivals
 from tiermq.embedded.consumer import Consumer
 from tiermq.embedded.group_state import GroupState
-from tiermq.embedded.locations import Moment, checked_wait, moment_ms
+from tiermq.embedded.locations import Moment, checked_count, checked_wait, moment_ms
 from tiermq.embedded.message_stream import MessageStream, QueueReader
 from tiermq.embedded.put_refusal import check_all, refusal
 from tiermq.errors import BadConfig, IllegalMessage
@@ -57,12 +57,12 @@ class MessageStore:
         self._made_arrivals: Arrivals | None = None
         self._made_groups: GroupState | None = None
         self._closed = False
-        _open_stores.add(self)
         if local.puts_at_once:  # No put waits for the disk, so these are the appender's own: nothing is faster.
             local.appender.raise_refusal = self._raise_refusal
             self.put = local.appender.put_or_raise  # type: ignore[method-assign]
             self.try_put = local.put  # type: ignore[method-assign]
             self.try_put_many = local.put_many  # type: ignore[method-assign]
+        _open_stores.add(self)
 
     # Putting
 
@@ -127,9 +127,19 @@ class MessageStore:
         TierError when only the tier has it and cannot answer.
         """
         chosen = message_filter or _tag_filter(tags)
+        if wait_s != 0:
+            checked_wait(wait_s)
+        try:
+            page = self._page(topic, queue_id, offset, max_messages, chosen, max_bytes, fresh=fresh)
+            if page.count and max_messages > 0:
+                return page
+        except TypeError:
+            _check_place(topic, queue_id, offset, max_messages, max_bytes)
+            raise
+        _check_place(topic, queue_id, offset, max_messages, max_bytes)  # Only now: a page with messages costs no check.
         if wait_s == 0:
-            return self._page(topic, queue_id, offset, max_messages, chosen, max_bytes, fresh=fresh)
-        arrivals, deadline = self._arrivals, self._monotonic() + checked_wait(wait_s)
+            return page
+        arrivals, deadline = self._arrivals, self._monotonic() + wait_s
         while True:
             seen = arrivals.count
             page = self._page(topic, queue_id, offset, max_messages, chosen, max_bytes, fresh=fresh)
@@ -147,6 +157,10 @@ class MessageStore:
         fresh: bool = True,
     ) -> QueryPage:
         """The newest messages of a topic that have `key` among their keys, oldest of them first."""
+        _require_topic(topic)
+        if not isinstance(key, str):
+            raise BadConfig(f"key: expected a text, found {key!r}")
+        max_messages = checked_count("max_messages", max_messages, 1)
         self._see_all(fresh)
         return self._engine.query(topic, key, begin_ms, end_ms, max_messages)
 
@@ -171,8 +185,12 @@ class MessageStore:
         now_ms = self._clock.now_ms()
         since_ms = 0 if since is None else moment_ms(since, now_ms)
         until_ms = EVER_MS if until is None else moment_ms(until, now_ms)
+        if since_ms > until_ms:
+            raise BadConfig(f"expected until at or after since, found since={since!r} and until={until!r}")
         if offset is not None and (queue_id is None or since is not None):
             raise BadConfig("an offset is that of one queue: name queue_id with it, and no time")
+        queue_id = None if queue_id is None else checked_count("queue_id", queue_id)
+        offset = None if offset is None else checked_count("offset", offset)
         check_topic(topic)
         self._see_all()
         chosen = _tag_filter(tags)
@@ -206,11 +224,14 @@ class MessageStore:
         """A consumer group's reader of a topic, which continues where the group was; see `Consumer`. No broker needed.
 
         start: where a new group begins: "first", "last", or a moment as in `read`. wait_s: how long its loop waits for
-        a message before it ends. Raises StoreError when this group already has a consumer of the topic here.
+        a message before it ends. max_retries: after so many, a retry is a dead letter. Raises StoreError when this
+        group already has a consumer of the topic here.
         """
         checked_wait(wait_s)
         check_topic(topic)
         check_group(group)
+        _require_tags(tags)
+        max_retries = checked_count("max_retries", max_retries)
         self._require_open()
         return Consumer(self, topic, group, start=start, tags=tags, wait_s=wait_s, max_retries=max_retries)
 
@@ -230,16 +251,19 @@ class MessageStore:
         fresh: bool = True,
     ) -> int:
         """The queue offset that belongs to a time: the first message at or after it, or the last at or before it."""
+        queue_id = _checked_queue(topic, queue_id)
         self._see_all(fresh)
         return self._engine.offset_at(topic, queue_id, moment_ms(timestamp_ms, self._clock.now_ms()), boundary)
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """The offset of the oldest message of a queue."""
+        queue_id = _checked_queue(topic, queue_id)
         self._see_all()
         return self._engine.min_offset(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """The offset behind the newest message of a queue."""
+        queue_id = _checked_queue(topic, queue_id)
         self._see_all()
         return self._engine.max_offset(topic, queue_id)
 
@@ -385,7 +409,30 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-def _tag_filter(tags: str) -> TagFilter | None:
+def _require_topic(topic: Any) -> None:
+    """Raises IllegalMessage for what is no text. An illegal name is that of a topic without messages."""
+    if not isinstance(topic, str):
+        check_topic(topic)
+
+
+def _checked_queue(topic: str, queue_id: int) -> int:
+    _require_topic(topic)
+    return checked_count("queue_id", queue_id)
+
+
+def _check_place(topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int) -> None:
+    """Raises IllegalMessage, BadConfig. An offset below 0 is before the queue, which the page's status says."""
+    _checked_queue(topic, queue_id)
+    checked_count("offset", offset, -TIME_MAX_MS)
+    checked_count("max_messages", max_messages, 1)
+    checked_count("max_bytes", max_bytes)
+
+
+def _require_tags(tags: str) -> None:
     if not isinstance(tags, str):
         raise IllegalMessage(f"tags are one text, several joined with ||, found {tags!r}")
+
+
+def _tag_filter(tags: str) -> TagFilter | None:
+    _require_tags(tags)
     return None if tags.strip() in ("", "*") else TagFilter(tags)

@@ -10,15 +10,16 @@ The engine below is `tiermq.tier.tiered_store`, which brokers use as it is.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, Self
 
 from tiermq.clock import Clock
 from tiermq.config import StoreConfig
 from tiermq.delivery.tiered_timers.timer_discovery import discover_timers
-from tiermq.embedded.locations import Location, tier_url
+from tiermq.embedded.locations import Location, store_directory, tier_url
 from tiermq.embedded.message_store import MessageStore
-from tiermq.errors import TierError
-from tiermq.tier.driver.tier_url import open_driver
+from tiermq.errors import BadConfig, TierError
+from tiermq.tier.driver.tier_url import directory_of, open_driver
 from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.restore.restore_report import RestoreReport
 from tiermq.tier.retention.retention import RetentionReport
@@ -35,6 +36,10 @@ class TieredStore(MessageStore):
     _engine: TieredEngine
 
     def __init__(self, engine: TieredEngine, clock: Clock | None = None) -> None:
+        if not isinstance(engine, TieredEngine):
+            raise TypeError(
+                f"expected the engine of a tiered store, found {engine!r}: use TieredStore.open(path, tier=…)"
+            )
         super().__init__(engine, engine.local, clock)
         self.restored: RestoreReport | None = engine.restored
         """What `restore=True` found; None without it."""
@@ -56,12 +61,15 @@ class TieredStore(MessageStore):
         a directory as text or `Path`, which may be relative.
 
         settings: RocketMQ's names in snake_case, of the local store and of the tier alike. restore=True rebuilds what
-        the tier has into an empty directory first. Raises what `LocalStore.open` raises, BadTierUrl, TierCredentials;
-        a tier that is out of reach raises only with `restore`, and so does one without any history (TierError).
+        the tier has into an empty directory first. A tier in a directory is outside of the store's. Raises what
+        `LocalStore.open` raises, BadTierUrl, TierCredentials; a tier that is out of reach raises only with `restore`,
+        and so does one without any history (TierError).
         """
+        path = store_directory(path)
         url = None if tier is None else tier_url(tier)
+        given = url or settings.get("tier_url") or (tier_config.url if tier_config is not None else None)
+        _require_apart(path, given)
         if restore:
-            given = url or settings.get("tier_url") or (tier_config.url if tier_config is not None else None)
             _require_history(path, given)
         engine = TieredEngine.open(
             path, tier=url, restore=restore, config=config, tier_config=tier_config, clock=clock, grows=True, **settings
@@ -106,6 +114,19 @@ class TieredStore(MessageStore):
 
     def _shown(self) -> str:
         return f"{super()._shown()}, tier={self.tier_url!r}"
+
+
+def _require_apart(path: Path, url: str | None) -> None:
+    """Check that neither of the store's directory and the tier's is in the other one. Raises BadConfig, BadTierUrl."""
+    directory = directory_of(url) if url else None
+    if directory is None:
+        return
+    of_store, of_tier = path.resolve(), directory.resolve()
+    if of_store.is_relative_to(of_tier) or of_tier.is_relative_to(of_store):
+        raise BadConfig(
+            f"expected a tier outside of the store's directory {of_store}, and the store outside of the tier, found "
+            f"the tier in {of_tier}: give it a directory of its own, such as {of_store}-tier"
+        )
 
 
 def _require_history(path: str | os.PathLike[str], url: str | None) -> None:

@@ -16,9 +16,10 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadHistory
 from tiermq.history.cold_queues import CountedTier
 from tiermq.history.scan_values import HistoryPlace
+from tiermq.store.readonly.directory import is_store
 from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.driver.tier_url import directory_of, open_driver
 from tiermq.tier.tier_config import TierConfig
 
 LOOKUP_THREADS = 16
@@ -49,6 +50,12 @@ class OpenHistory:
             if self._tier is None:
                 if self.place.tier is None:
                     raise BadHistory("expected a history with a tier, found store directories alone; name its tier")
+                directory = directory_of(self.place.tier)
+                if directory is not None and is_store(directory):
+                    raise BadHistory(
+                        f"{self.place.tier}: expected a tier, found the directory of a store: name it as the store "
+                        f"instead (store= in Python, --store in commands): {directory}"
+                    )
                 self._tier = CountedTier(open_driver(self.place.tier, clock=self.clock))
             return self._tier
 

@@ -19,7 +19,7 @@ SHOWN_BYTES = 40
 
 
 class StoredMessage:
-    """One decoded record. Immutable; safe to share between threads.
+    """One decoded record. A value: do not assign to its fields, threads may share it.
 
     `body` is as stored (see `decompressed_body`). `size` is the bytes of the record in the commit log.
     Hosts are kept as the record's bytes. `properties`, `keys`, `tags` and `unique_key` raise CorruptRecord if the

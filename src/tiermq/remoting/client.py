@@ -263,7 +263,12 @@ def parse_name_servers(text: str) -> list[Address]:
     found: list[Address] = []
     for part in filter(None, (piece.strip() for piece in text.replace(",", ";").split(";"))):
         host, _, port = part.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or not 0 < int(port) < 65_536:
+        if (
+            not host
+            or "/" in host
+            or not (port.isascii() and port.isdigit() and len(port) <= 5)
+            or not 0 < int(port) < 65_536
+        ):
             raise BadConfig(f"expected name servers as host:port;host:port, found {part!r}")
         address = (host.removeprefix("[").removesuffix("]"), int(port))
         if address not in found:

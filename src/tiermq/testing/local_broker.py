@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from copy import copy
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -31,8 +32,10 @@ from tiermq.broker.send.send_checks import Destination, stored_destination
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RemotingError, RequestRefused, StoreError
 from tiermq.kernel import Message
+from tiermq.message.crc import body_crc
 from tiermq.message.hosts import LOOPBACK
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import is_compressed, without_compression
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import TopicConfig
@@ -281,8 +284,11 @@ class LocalBroker:
         except RequestRefused as error:
             raise StoreError(f"topic {message.topic}: expected a delay that this broker keeps: {error}") from error
 
-    def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
-        """The stored messages of a topic, queue by queue in order; [] for an unknown topic."""
+    def messages(self, topic: str, queue_id: int | None = None, *, as_stored: bool = False) -> list[StoredMessage]:
+        """The stored messages of a topic, queue by queue in order, with the bodies that their producers sent; [] for an
+        unknown topic. as_stored: bodies that a client has compressed stay so. Raises CorruptRecord for a body that
+        cannot be decompressed.
+        """
         parts = self.broker.parts
         parts.local.dispatch_now()
         queues = sorted(parts.local.topics().get(topic, [])) if queue_id is None else [queue_id]
@@ -292,12 +298,22 @@ class LocalBroker:
             while (page := parts.store.get(topic, queue, offset, max_messages=1_000)).count:
                 found += page.messages
                 offset = page.next_offset
-        return found
+        return found if as_stored else [_as_sent(each) for each in found]
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """A consumer group's offset in a queue; None if it has committed none."""
         offset = self.broker.parts.offsets.query(group, topic, queue_id)
         return None if offset < 0 else offset
+
+
+def _as_sent(message: StoredMessage) -> StoredMessage:
+    if not is_compressed(message.sys_flag):
+        return message
+    sent = copy(message)
+    sent.body = message.decompressed_body()
+    sent.body_crc = body_crc(sent.body)
+    sent.sys_flag = without_compression(message.sys_flag)
+    return sent
 
 
 def check_settings(settings: object) -> dict[str, Any]:

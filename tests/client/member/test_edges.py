@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from tiermq import Message
 from tiermq.client import AsyncConsumer, Consumer, Producer, SimpleConsumer
 from tiermq.client.member.cluster import Cluster
 from tiermq.client.member.session import Session
-from tiermq.errors import BadConfig, IllegalMessage, RemotingError
+from tiermq.errors import BadConfig, BadExpression, IllegalMessage, RemotingError
 from tiermq.testing import LocalBroker
 
 
@@ -217,3 +218,82 @@ def test_everything_of_the_client_has_a_readable_repr(cluster: Cluster, broker: 
     closed = tiermq.connect(broker.name_server, access_key="a", secret_key="secret")
     closed.close()
     assert repr(closed) == f"Cluster({broker.name_server!r}, closed)"
+
+
+def test_a_poll_of_a_closed_consumer_is_refused(cluster: Cluster, topic: str, group: str) -> None:
+    with cluster.consumer(group, topic=topic) as consumer:
+        assert consumer.poll(wait_s=0) == []
+    for _ in range(2):
+        with pytest.raises(RemotingError, match=f"group {group}: expected an open consumer, found it closed"):
+            consumer.poll(wait_s=0)
+
+
+def test_where_and_when_a_message_goes_is_refused_in_words(cluster: Cluster, topic: str, group: str) -> None:
+    options: list[tuple[Any, str]] = [
+        ({"queue": "1"}, "queue: expected its number, or a function .* found '1'"),
+        ({"queue": 1.5}, "queue: expected its number, or a function .* found 1.5"),
+        ({"queue": lambda places: 99}, "queue: expected a function that gives one of the topic's 4 queues.* found 99"),
+        ({"queue": lambda places: None}, "queue: expected a function that gives one of .* found None"),
+        ({"sharding_key": 42}, "sharding_key: expected a text that is not empty, found 42"),
+        ({"sharding_key": ""}, "sharding_key: expected a text that is not empty, found ''"),
+    ]
+    delays: list[tuple[Any, str]] = [
+        ({"delay_level": "3"}, "expected a delay level of 1 to 18, found '3'"),
+        ({"delay_s": "5"}, "delay_s: expected a delay above 0 s, found '5'"),
+        ({"deliver_at": 1_790_000_000_000}, "deliver_at: expected a datetime"),
+    ]
+    message = Message(topic, b"x")
+    with cluster.producer("shop") as producer:
+        for given, words in options:
+            sends: list[Callable[..., Any]] = [producer.send, producer.send_oneway]
+            for send in sends:
+                with pytest.raises(IllegalMessage, match=words):
+                    send(message, **given)
+            with pytest.raises(IllegalMessage, match=words):
+                producer.send_all([message], **given)
+        for given, words in delays:
+            with pytest.raises(IllegalMessage, match=words):
+                producer.send(message, **given)
+        assert producer.metrics["in_flight"] == 0
+
+
+def test_options_of_a_wrong_type_are_refused_in_words(cluster: Cluster, topic: str, group: str) -> None:
+    wrong: Any = ["a"]
+    with pytest.raises(BadExpression, match=r"tags: expected one text, of tags joined with \|\|, found \['a'\]"):
+        cluster.consumer(group, topic=topic, tags=wrong)
+    for wrong in ("4", 1.5, 0):
+        with pytest.raises(BadConfig, match="workers: expected a whole number of at least 1"):
+            cluster.consumer(group, topic=topic, on_message=print, workers=wrong)
+    wrong = "x"
+    with pytest.raises(BadConfig, match="check: expected a function of one message, found 'x'"):
+        cluster.producer("shop", check=wrong)
+    with cluster.consumer(group, topic=topic) as consumer, pytest.raises(TypeError, match="consumer gave, found 'x'"):
+        consumer.reply(wrong, b"")
+
+
+def test_a_reply_is_bytes(broker: LocalBroker, cluster: Cluster, topic: str, group: str) -> None:
+    broker.send(topic, b"x")
+    wrong: Any = "two coffees"
+    with cluster.consumer(group, topic=topic, start="first") as consumer:
+        [message] = consumer.poll(wait_s=float("inf"))
+        with pytest.raises(TypeError, match="body: expected bytes, found 'two coffees'"):
+            consumer.reply(message, wrong)
+
+
+@pytest.mark.parametrize("wrong", [b"127.0.0.1:9876", [b"127.0.0.1:9876"], 9876, "http://127.0.0.1:9876"])
+def test_a_name_server_is_host_and_port(wrong: Any) -> None:
+    with pytest.raises(BadConfig, match="expected name servers .*host:port"):
+        tiermq.connect(wrong)
+
+
+def test_an_unreachable_name_server_is_named_without_options_of_commands() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # It does not listen.
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            tiermq.connect(address) as cluster,
+            cluster.producer("shop", patience_s=0) as producer,
+            pytest.raises(RemotingError, match=f"no name server can be reached at {address}") as refused,
+        ):
+            producer.send(Message("orders", b"x"))
+    assert "--namesrv" not in str(refused.value)

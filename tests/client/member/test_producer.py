@@ -27,6 +27,7 @@ from tiermq.client.member.session import ANYWHERE, make_client_id
 from tiermq.errors import BadConfig, BadFrame, IllegalMessage, RemotingError, RequestRefused
 from tiermq.kernel import FRAME_BYTES_MAX
 from tiermq.message.properties import get_text_property
+from tiermq.message.system_flag import COMPRESSED
 from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.command import RemotingCommand
 from tiermq.testing import LocalBroker
@@ -116,9 +117,11 @@ def test_a_large_body_is_stored_compressed(broker: LocalBroker, cluster: Cluster
     body = b"two coffees " * 20_000
     with cluster.producer("shop", compression="zstd") as producer:
         producer.send(Message(topic, body))
-    [stored] = broker.messages(topic)
+    [stored] = broker.messages(topic, as_stored=True)
     assert len(stored.body) < 1_000
     assert stored.decompressed_body() == body
+    [sent] = broker.messages(topic)
+    assert (sent.body, sent.decompressed_body(), sent.sys_flag & COMPRESSED) == (body, body, 0)
 
 
 def test_delays_and_timers_are_delivered_when_they_are_due(tmp_path: Path) -> None:

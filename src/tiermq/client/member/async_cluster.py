@@ -73,7 +73,13 @@ class Connecting:
         """Raises BadConfig for what does not go together, or when no name server is given anywhere."""
         if name_servers is None:
             name_servers = os.environ.get(NAME_SERVERS, "")
-        text = name_servers if isinstance(name_servers, str) else ";".join(name_servers)
+        is_one = isinstance(name_servers, str) or not isinstance(name_servers, Iterable)
+        texts: list[Any] = [name_servers] if is_one else list(name_servers)
+        if not all(isinstance(each, str) for each in texts):
+            raise BadConfig(
+                f"expected name servers as text, host:port;host:port, or a list of them, found {name_servers!r}"
+            )
+        text = ";".join(texts)
         check_time("heartbeat_s", heartbeat_s)
         if not parse_name_servers(text):
             raise BadConfig(
@@ -214,8 +220,10 @@ class AsyncCluster:
         """
         try:
             kind = Compression[compression.upper()]
-        except KeyError as error:
+        except (KeyError, AttributeError) as error:
             raise BadConfig(f"compression: expected zlib, lz4 or zstd, found {compression!r}") from error
+        if check is not None and not callable(check):
+            raise BadConfig(f"check: expected a function of one message, found {check!r}")
         check_time("timeout_s", timeout_s)
         if not patience_s >= 0:
             raise BadConfig(f"patience_s: expected a time of 0 or above, found {patience_s}")

@@ -195,8 +195,7 @@ class AsyncConsumer:
         Raises RequestRefused for a filter that the broker does not accept, IllegalMessage for a second consumer of the
         group in one client.
         """
-        if self._is_closing:
-            raise closed_consumer(self.group)
+        self.require_open()
         if self.group in self._session.consumers:
             raise IllegalMessage(
                 f"group {self.group}: expected one consumer in each client, found a second: give it its own connect(), "
@@ -257,6 +256,11 @@ class AsyncConsumer:
         if self.handlers is not None and self.handlers.is_inside:
             raise RemotingError("expected close() outside of the consumer's handlers, found it inside: set an event")
 
+    def require_open(self) -> None:
+        """Raises RemotingError from `close` on. Any thread may call."""
+        if self._is_closing:
+            raise closed_consumer(self.group)
+
     def _require_started(self) -> None:
         if not self._is_started:
             raise not_started(self.group, "cluster.consumer(…)")
@@ -315,8 +319,13 @@ class AsyncConsumer:
         return message
 
     async def poll(self, max_messages: int = 32, *, wait_s: float | None = 1.0) -> list[ReceivedMessage]:
-        """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`."""
+        """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`.
+
+        Raises RemotingError when the consumer is closed.
+        """
         self.require_no_handler()
+        self.require_open()
+        check_take(max_messages, wait_s)
         found = self.cursor.next_many(max_messages)
         if not found:
             self.cursor.refill(await self.take(max_messages, wait_s))
@@ -373,6 +382,9 @@ class AsyncConsumer:
 
     async def reply(self, message: ReceivedMessage, body: bytes) -> None:
         """Answer a message of `producer.request`. Raises RequestRefused when the producer is gone."""
+        require_received(message)
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"body: expected bytes, found {body!r}")
         address = await self._address_of(message.queue)
         client = await self._session.greet(address)
         answer = await client.request(reply_command(self.group, message, body))

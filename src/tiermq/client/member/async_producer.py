@@ -42,6 +42,7 @@ from tiermq.client.member.outgoing import (
     SendStatus,
     batches_of,
     message_ids_of,
+    require_sharding_key,
 )
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.member.replies import reply_in
@@ -726,19 +727,32 @@ def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: datetim
     return Delay(delay_level, delay_s, deliver_at)
 
 
+def _chosen(choose: QueueChoice, places: Sequence[QueuePlace]) -> QueuePlace:
+    place = choose(places)
+    if not isinstance(place, QueuePlace):
+        raise IllegalMessage(
+            f"queue: expected a function that gives one of the topic's {len(places)} queues, as it was given them; "
+            f"found {place!r}"
+        )
+    return place
+
+
 def choice_of(queue: int | QueueChoice | None, sharding_key: str | None) -> QueueChoice | None:
-    """How the queue is chosen; None: by turns. Raises IllegalMessage for two ways at once."""
+    """How the queue is chosen; None: by turns. Raises IllegalMessage for two ways at once, and for what is neither."""
     if queue is None:
         if sharding_key is None:
             return None
-        if not sharding_key:
-            raise IllegalMessage("expected a sharding key, found an empty one")
+        require_sharding_key(sharding_key)
         number = abs(java_hash(sharding_key))
         return lambda places: places[number % len(places)]
     if callable(queue):
-        return queue
+        return partial(_chosen, queue)
     if sharding_key is not None:
         raise IllegalMessage(f"expected a sharding key or a queue, found both: {sharding_key!r} and {queue}")
+    if type(queue) is not int:
+        raise IllegalMessage(
+            f"queue: expected its number, or a function that gives one of the topic's queues, found {queue!r}"
+        )
     wanted = queue
 
     def named(places: Sequence[QueuePlace]) -> QueuePlace:

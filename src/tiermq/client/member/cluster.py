@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, Self, TypedDict, TypeV
 
 from tiermq.client.cluster_client import QueuePlace
 from tiermq.client.member.async_cluster import AsyncCluster, Connecting
-from tiermq.client.member.async_consumer import FETCHED_MESSAGES, AsyncConsumer
+from tiermq.client.member.async_consumer import FETCHED_MESSAGES, AsyncConsumer, check_take
 from tiermq.client.member.async_producer import AsyncProducer, QueueChoice, choice_of, delay_of
 from tiermq.client.member.handlers import Handler
 from tiermq.client.member.message_queue import MessageQueue
@@ -300,8 +300,13 @@ class Consumer(_OnLoop):
         return message
 
     def poll(self, max_messages: int = 32, *, wait_s: float | None = 1.0) -> list[ReceivedMessage]:
-        """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`."""
+        """Up to so many messages; [] when none came in time. Those of the last poll are done now, with `auto_ack`.
+
+        Raises RemotingError when the consumer is closed.
+        """
         self._inner.require_no_handler()
+        self._inner.require_open()
+        check_take(max_messages, wait_s)
         found = self._cursor.next_many(max_messages)
         if not found:
             # Noted as given in this thread: what an interrupt keeps from it must not be done by the next call.

@@ -56,8 +56,8 @@ class Handlers:
     """See the module. Belongs to the consumer's loop; functions run in its threads."""
 
     def __init__(self, consumer: AsyncConsumer, handler: Handler, workers: int) -> None:
-        if workers < 1:
-            raise BadConfig(f"workers: expected at least 1, found {workers}")
+        if type(workers) is not int or workers < 1:
+            raise BadConfig(f"workers: expected a whole number of at least 1, found {workers!r}")
         self._consumer = consumer
         self._handler = handler
         self.workers = workers

@@ -82,16 +82,18 @@ class Delay:
         if len(given) > 1:
             raise IllegalMessage(f"expected one of delay_level, delay_s and deliver_at, found {len(given)}")
         if self.delay_level is not None:
-            if not 1 <= self.delay_level <= DELAY_LEVEL_MAX:
-                raise IllegalMessage(f"expected a delay level of 1 to {DELAY_LEVEL_MAX}, found {self.delay_level}")
+            if type(self.delay_level) is not int or not 1 <= self.delay_level <= DELAY_LEVEL_MAX:
+                raise IllegalMessage(f"expected a delay level of 1 to {DELAY_LEVEL_MAX}, found {self.delay_level!r}")
             return {DELAY: str(self.delay_level)}
         if self.delay_s is not None:
-            if not 0 < self.delay_s < math.inf:
-                raise IllegalMessage(f"expected a delay above 0 s, found {self.delay_s}")
+            if not isinstance(self.delay_s, int | float) or not 0 < self.delay_s < math.inf:
+                raise IllegalMessage(f"delay_s: expected a delay above 0 s, found {self.delay_s!r}")
             return {TIMER_DELAY_MS: str(round(self.delay_s * 1000))}
         if self.deliver_at is not None:
-            if self.deliver_at.tzinfo is None:
-                raise IllegalMessage(f"expected a time with its time zone, found {self.deliver_at}")
+            if not isinstance(self.deliver_at, datetime) or self.deliver_at.tzinfo is None:
+                raise IllegalMessage(
+                    f"deliver_at: expected a datetime, a time with its time zone, found {self.deliver_at!r}"
+                )
             return {TIMER_DELIVER_MS: str(round(self.deliver_at.timestamp() * 1000))}
         return {}
 
@@ -159,6 +161,7 @@ class Preparation:
             unique_key = found.decode("ascii", "replace")
         named = {**delay.properties(), **(more or {})} if delay is not AT_ONCE or more else {}
         if sharding_key is not None:
+            require_sharding_key(sharding_key)
             named[SHARDING_KEY] = sharding_key
         if named:
             properties += encode_properties(named)
@@ -177,6 +180,12 @@ def require_message(message: object) -> None:
     """Raises TypeError for what is no message."""
     if not isinstance(message, Message):
         raise TypeError(f"expected a tiermq.Message, such as Message(topic, body), found {message!r}")
+
+
+def require_sharding_key(sharding_key: object) -> None:
+    """Raises IllegalMessage for what is no text, or an empty one."""
+    if not isinstance(sharding_key, str) or not sharding_key:
+        raise IllegalMessage(f"sharding_key: expected a text that is not empty, found {sharding_key!r}")
 
 
 _check_topic = lru_cache(1024)(check_topic)  # One that is wrong raises, and is not kept.

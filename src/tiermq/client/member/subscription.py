@@ -28,6 +28,9 @@ class Subscription:
     def of(cls, topic: str, tags: str | None, sql: str | None, version: int) -> Subscription:
         """Raises BadExpression for what is no filter, IllegalMessage for what is no topic."""
         check_topic(topic)
+        for name, given in (("tags", tags), ("sql", sql)):
+            if given is not None and not isinstance(given, str):
+                raise BadExpression(f"{name}: expected one text, of tags joined with ||, found {given!r}")
         if tags not in (None, "", EVERYTHING) and sql is not None:
             raise BadExpression(f"expected tags or sql, found both: {tags!r} and {sql!r}")
         if sql is not None:

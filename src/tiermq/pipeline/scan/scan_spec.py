@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -189,7 +190,7 @@ def scan_spec(
         topic_pattern=topic.pattern if isinstance(topic, re.Pattern) else None,
         keys=_texts("keys", keys),
         tags=_tags(tags),
-        queue_ids=() if queues is None else (queues,) if isinstance(queues, int) else tuple(dict.fromkeys(queues)),
+        queue_ids=_queue_ids(queues),
         starting_ms=None if since is None else moment_ms(since, zone),
         ending_ms=None if until is None else moment_ms(until, zone),
         starting_offsets=_edge(offsets, 0),
@@ -254,10 +255,23 @@ def moment_ms(moment: Moment, zone: dt.tzinfo | None = None) -> int:
 
 def _texts(name: str, given: Texts | None) -> tuple[str, ...]:
     """One text is one entry, whatever is in it."""
-    entries = () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    listed = () if given is None else given
+    entries = (listed,) if isinstance(listed, str) or not isinstance(listed, Iterable) else tuple(listed)
     if not all(isinstance(entry, str) and entry for entry in entries):
         raise BadOption(f"{name}: expected texts that are not empty, found {given!r}")
     return tuple(dict.fromkeys(entries))
+
+
+def _queue_ids(given: int | Iterable[int] | None) -> tuple[int, ...]:
+    listed = () if given is None else given
+    entries = tuple(listed) if isinstance(listed, Iterable) else (listed,)
+    try:
+        numbers = tuple(dict.fromkeys(map(operator.index, entries)))
+    except TypeError:
+        numbers = (-1,)
+    if min(numbers, default=0) < 0:
+        raise BadOption(f"queues: expected the number of a queue, or several such as [0, 1], found {given!r}")
+    return numbers
 
 
 def _tags(given: Texts | None) -> tuple[str, ...]:

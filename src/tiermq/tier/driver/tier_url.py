@@ -231,6 +231,12 @@ def missing_credentials(lines: Sequence[Sequence[str]], environment: Mapping[str
     return "" if any(all(map(is_set, names)) for names in lines) else ", or ".join(map(" and ".join, lines))
 
 
+def directory_of(url: str) -> Path | None:
+    """The directory of a tier that is in one; None for an object store. Raises BadTierUrl."""
+    parts = _split(url)
+    return _directory(parts, url) if parts.scheme == "file" else None
+
+
 def _directory(parts: SplitResult, url: str) -> Path:
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise BadTierUrl(f"expected file:///an/absolute/directory (three slashes), found {url!r}")
