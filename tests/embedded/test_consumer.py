@@ -55,6 +55,25 @@ def test_offsets_are_where_a_broker_keeps_them(tmp_path: Path, manual_clock: Man
     assert offsets.queues("audit", "orders") == {0: 2, 1: 1}
 
 
+def test_offsets_are_stored_in_time_though_the_wall_clock_goes_back(tmp_path: Path) -> None:
+    class Clock(ManualClock):
+        back_ms = 0
+
+        def now_ms(self) -> int:
+            return super().now_ms() - self.back_ms
+
+    clock = Clock()
+    with opened(tmp_path, clock) as store:
+        put(store, b"1", b"2", b"3")
+        with store.consumer("orders", group="audit") as consumer:
+            present(consumer.receive())
+            clock.back_ms = 86_400_000
+            clock.advance_ms(6_000)
+            present(consumer.receive())
+            present(consumer.receive())
+            assert ConsumerOffsets(str(tmp_path / "config"), clock).queues("audit", "orders") == {0: 1}
+
+
 def test_a_message_whose_work_failed_comes_again(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, b"1", b"2", b"3")

@@ -17,7 +17,13 @@ from tiermq.files.os_file_access import OsFileAccess
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(errno.EACCES, ReadOnlyStore), (errno.EROFS, ReadOnlyStore), (errno.EDQUOT, DiskFull), (errno.EIO, OSError)],
+    [
+        (errno.EACCES, ReadOnlyStore),
+        (errno.EROFS, ReadOnlyStore),
+        (errno.EDQUOT, DiskFull),
+        (errno.EFBIG, DiskFull),
+        (errno.EIO, OSError),
+    ],
 )
 def test_system_errors_are_reported_in_our_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[OSError]

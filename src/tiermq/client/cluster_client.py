@@ -48,6 +48,8 @@ ROUTE_CODES = (
 ROUTE_QUEUES_MAX = 4 * TOPIC_QUEUES_MAX
 """Queues of one topic at all brokers: a route with more is not the answer of a name server that means well."""
 TIMEOUT_S = 30.0
+NAME_SERVER_S = 3.0
+"""How long one name server may take, its connection included, before the next is asked: as RocketMQ's clients wait."""
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
 REFUSED_REST_S = 1.0
 T = TypeVar("T")
@@ -286,19 +288,29 @@ class ClusterClient:
     async def ask_name_server(
         self, code: RequestCode, *, expected: tuple[int, ...] = (ResponseCode.SUCCESS,), **fields: Any
     ) -> RemotingCommand:
-        """The answer of the first name server that can be reached."""
+        """The answer of the first name server that answers within NAME_SERVER_S."""
+        return (await self._name_server_and_answer(code, expected, **fields))[1]
+
+    async def _name_server_and_answer(
+        self, code: RequestCode, expected: tuple[int, ...], **fields: Any
+    ) -> tuple[str, RemotingCommand]:
         problem: RemotingError | None = None
         for server in tuple(self._name_servers):
             address = f"{server[0]}:{server[1]}"
             try:
-                return await self.ask(address, code, expected=expected, **fields)
+                async with asyncio.timeout(NAME_SERVER_S):
+                    return address, await self.ask(address, code, expected=expected, **fields)
             except RequestRefused as error:
                 if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or code not in ROUTE_CODES:
                     raise
                 raise RemotingError(f"{address}: {NOT_A_NAME_SERVER}") from error
             except (PeerGone, RequestTimedOut) as error:
                 problem = error
-                self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]
+            except TimeoutError:
+                problem = RequestTimedOut(f"{address}: expected an answer within {NAME_SERVER_S:g} s, found none")
+                if (client := self.connected(address)) is not None:
+                    self.retire(address, client)
+            self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]
         servers = ", ".join(f"{host}:{port}" for host, port in sorted(self._name_servers))
         raise RemotingError(
             f"no name server can be reached at {servers}: check the address (host:port), and that one "
@@ -308,11 +320,18 @@ class ClusterClient:
     # Where things are.
 
     async def find_route(self, topic: str) -> Route | None:
-        """None for an unknown topic."""
+        """None for an unknown topic. Raises RemotingError for an answer that is no route."""
         known = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, expected=known, topic=topic)
+        server, answer = await self._name_server_and_answer(RequestCode.GET_ROUTEINFO_BY_TOPIC, known, topic=topic)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
+        try:
+            return self._route_in(topic, answer)
+        except RemotingError as error:
+            raise RemotingError(f"name server {server}: expected the route of topic {topic}, found: {error}") from error
+
+    @staticmethod
+    def _route_in(topic: str, answer: RemotingCommand) -> Route:
         document = decode_object(answer.body)
         replicas = {}
         for data in list_in(document, "brokerDatas"):

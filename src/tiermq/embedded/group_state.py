@@ -18,7 +18,7 @@ from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.errors import StoreError
 from tiermq.store.local_store import LocalStore
 
-FLUSH_PERIOD_MS = 5_000
+OFFSETS_FLUSH_S = 5.0
 """RocketMQ's flushConsumerOffsetInterval."""
 
 
@@ -32,7 +32,7 @@ class GroupState:
         self._lock = threading.Lock()
         self._delays: DelayLevels | None = None
         self._active: set[tuple[str, str]] = set()
-        self._flushed_ms = clock.now_ms()
+        self._flushed_s = clock.monotonic()
         self.offsets = ConsumerOffsets(self._directory, clock)
         # What a consumer has put to be tried again is durable before the offset behind the message is.
         self.offsets.before_write.append(local.flush)
@@ -57,12 +57,12 @@ class GroupState:
 
     def flush(self) -> None:
         """Make the offsets durable. Raises OSError, StoreError."""
-        self._flushed_ms = self._clock.now_ms()
+        self._flushed_s = self._clock.monotonic()
         self.offsets.flush()
 
     def flush_in_time(self) -> None:
         """The same, if the last time is long enough ago."""
-        if self._clock.now_ms() - self._flushed_ms >= FLUSH_PERIOD_MS:
+        if self._clock.monotonic() - self._flushed_s >= OFFSETS_FLUSH_S:
             self.flush()
 
     def forget(self, topics: Iterable[str]) -> None:

@@ -3,6 +3,8 @@
 `<name>` is the newest state, `<name>.bak` the previous one. The new state is written to `<name>.tmp` and synced before
 the old one is renamed, so that a power cut leaves a whole main file or a whole backup, never only a torn one.
 
+An empty file without a backup counts as no file, as for RocketMQ, and is logged.
+
 A file that does not match its seal (`seal_file`) counts as undecodable. An undecodable main file is logged, and like an
 empty one deleted once the backup proved readable, so that the next write does not move the damaged file over the good
 backup.
@@ -76,6 +78,11 @@ def read_config(
     if main_problem:
         _log.error("%s has %s: the previous version, %s, is used", path, main_problem, BACKUP_SUFFIX)
     if access.exists(path):
+        if backup is None:
+            _log.warning(
+                "%s is empty, and there is no %s beside it: it counts as no file, what it held is lost",
+                path, BACKUP_SUFFIX,
+            )  # fmt: skip
         access.remove(path)
         access.sync_directory(os.path.dirname(path) or ".")
     return backup
@@ -92,6 +99,8 @@ def _try(
         return (decode(data), "") if data else (None, "")
     except FileNotFoundError:
         return None, ""
+    except IsADirectoryError as error:
+        raise StoreDamaged(f"{path}: expected a configuration file, found a directory: move it away") from error
     except _UNDECODABLE as error:
         return None, f"undecodable bytes ({type(error).__name__}: {error})"
     except OSError as error:

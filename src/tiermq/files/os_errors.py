@@ -19,7 +19,7 @@ _FILES_MAX = "/proc/sys/fs/file-max"
 class translated:  # noqa: N801 - used as a function is, and half as expensive as a generator: a start has 100,000
     """ENOSPC becomes DiskFull, no permission ReadOnlyStore, a reached limit TooManyOpenFiles.
 
-    Other errors stay OSError.
+    EFBIG, a limit on the size of files, becomes DiskFull too. Other errors stay OSError.
     """
 
     __slots__ = ("_action", "_path")
@@ -45,6 +45,11 @@ def _named(error: OSError, action: str, path: str) -> StoreError | None:
         return DiskFull(
             f"{path}: expected room on the file system to {action}, found none ({error.strerror}). "
             "Free space, raise the quota, or let cleaning delete expired files."
+        )
+    if error.errno == errno.EFBIG:
+        return DiskFull(
+            f"{path}: expected room to {action}, found that this process or file system allows no file of "
+            "that size. Raise the limit with `ulimit -f` before the start or LimitFSIZE= of the service."
         )
     if error.errno in _NO_PERMISSION:
         return ReadOnlyStore(

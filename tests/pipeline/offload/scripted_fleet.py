@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import socketserver
 import struct
 import threading
@@ -49,9 +50,11 @@ class Peer:
 
     def __init__(self) -> None:
         peer = self
+        self.connections: list[socket.socket] = []
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
+                peer.connections.append(self.request)
                 lock, stream = threading.Lock(), self.request.makefile("rb")
                 while len(head := stream.read(4)) == 4:
                     frame = head + stream.read(struct.unpack(">I", head)[0])

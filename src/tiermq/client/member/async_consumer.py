@@ -35,7 +35,13 @@ from typing import Any, Literal, Self
 from tiermq.client.member.assigned_queue import AssignedQueue
 from tiermq.client.member.cursor import MessageCursor
 from tiermq.client.member.handlers import Handler, Handlers, checked_level
-from tiermq.client.member.message_queue import MessageQueue, allocate_averagely
+from tiermq.client.member.message_queue import (
+    MAX_OFFSET,
+    MessageQueue,
+    allocate_averagely,
+    checked_offset,
+    queue_in,
+)
 from tiermq.client.member.offset_file import OffsetFile
 from tiermq.client.member.operator_requests import OperatorRequests
 from tiermq.client.member.received_message import Receipt, ReceivedMessage, require_received
@@ -98,10 +104,12 @@ PULL_REST_MAX_S = 5.0
 IDLE_REST_S = 0.0025
 """After pulls in a row that were answered at once and got no further: a rest that doubles, to a second."""
 WARN_S = 60.0
-MAX_OFFSET = (1 << 63) - 1 - (1 << 32)
-"""Beyond it no queue can be read on."""
+STALE_MAX = 1 << 16
+"""How far an answer may go beyond its own maxOffset, which a broker may have read before more messages came."""
 DONE_LOOK_S = 0.02
 """How often a pull looks whether messages that were given are done."""
+NONE_COMMITTED = -1
+"""Of a group that has committed none, in answers of brokers that do not say QUERY_NOT_FOUND."""
 GIVEN_MAX = 2000
 """Messages of one queue that were pulled and are not done: what may come again when this process dies."""
 DEAD_LETTER_LEVEL = -1
@@ -537,9 +545,15 @@ class AsyncConsumer:
         queue.broker_id = int_field(answer, "suggestWhichBrokerId", 0)
         next_position = int_field(answer, "nextBeginOffset")
         is_moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-        most = int_field(answer, "maxOffset", MAX_OFFSET) if is_moved else MAX_OFFSET
-        if not 0 <= next_position <= most:
-            raise RemotingError(f"expected a next offset from 0 to {most}, found {next_position}")
+        least, most = 0, min(int_field(answer, "maxOffset"), MAX_OFFSET)
+        if not is_moved:
+            most = min(max(most, position) + STALE_MAX, MAX_OFFSET)
+            least = position if answer.code == ResponseCode.SUCCESS else 0
+        if not least <= next_position <= most:
+            raise RemotingError(
+                f"broker {name.broker_name}: expected a next offset from {least} to {most}, found {next_position}: "
+                "nothing of that answer is taken"
+            )
         if is_moved:
             if time.monotonic() >= queue.warn_again_s:
                 queue.warn_again_s = time.monotonic() + WARN_S
@@ -552,16 +566,24 @@ class AsyncConsumer:
             except ForeignRecord:
                 self._refused_count += 1
                 raise
-        else:
-            queue.position = max(position, next_position)
+            return bool(answer.body) and queue.position > position
+        queue.position = max(position, next_position)
         return queue.position > position
 
     def _take_in(self, queue: AssignedQueue, subscription: Subscription, data: bytes, next_position: int) -> None:
-        position, name = queue.position, queue.name
+        position, name, last = queue.position, queue.name, -1
         messages = []
         for stored in decode_records(data):
             require_own(stored, (name.topic,), name.queue_id, name.broker_name)
+            is_light = stored.topic != name.topic  # Its records have the offsets of their own topic.
             for each in unwrap_inner_batch(stored) if is_inner_batch(stored.sys_flag) else (stored,):
+                if not is_light:
+                    if not last < each.queue_offset < next_position:
+                        raise RemotingError(
+                            f"broker {name.broker_name}: expected messages at ascending offsets below its next offset "
+                            f"{next_position}, found {each.queue_offset} after {last}: nothing of that answer is taken"
+                        )
+                    last = each.queue_offset
                 if each.queue_offset < position or (subscription.tags and not subscription.wants(each.tags)):
                     continue
                 messages.append(ReceivedMessage(each, name))
@@ -714,8 +736,8 @@ class AsyncConsumer:
                 queueId=name.queue_id,
                 setZeroIfNotFound=False,
             )
-            if answer.code == ResponseCode.SUCCESS and (offset := int_field(answer, "offset")) >= 0:
-                return offset, False
+            if answer.code == ResponseCode.SUCCESS and (offset := int_field(answer, "offset")) != NONE_COMMITTED:
+                return checked_offset(offset, f"of group {self.group} in {name}"), False
         is_all_new = is_retry_topic(name.topic) or name.topic in self._made_later
         start = "first" if is_all_new else self.settings.start
         return await self._bound(name, start), True
@@ -728,7 +750,7 @@ class AsyncConsumer:
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
             fields["timestamp"] = start
         answer = await self._session.ask(address, code, **fields)
-        return max(0, int_field(answer, "offset"))
+        return checked_offset(max(0, int_field(answer, "offset")), f"of {name}")
 
     async def move(self, queue: AssignedQueue, position: int) -> None:
         """Continue elsewhere. A pull that is held at the broker is given up: it would last seconds."""
@@ -791,7 +813,7 @@ class AsyncConsumer:
             asked = [name for name in names if name.broker_name == broker_name]
             answer = await self._ask_for_locks(RequestCode.LOCK_BATCH_MQ, asked)
             rows = (object_in(each, "a queue") for each in list_in(decode_object(answer.body), "lockOKMQSet"))
-            granted |= {MessageQueue(row["topic"], row["brokerName"], int(row["queueId"])) for row in rows}
+            granted |= {queue_in(row) for row in rows}.intersection(asked)
         return granted
 
     async def _unlock(self, queues: list[AssignedQueue]) -> None:

@@ -485,7 +485,7 @@ class AsyncProducer:
             return await self._ask(RequestCode.SEND_BATCH_MESSAGE, place, whole)
 
         place, answer = await self._traced(batch, first.topic, choose, once)
-        queue_id, offset = int_field(answer, "queueId"), int_field(answer, "queueOffset")
+        queue_id, offset = _stored_at(first.topic, place, answer)
         ids = message_ids_of(answer.ext.get("msgId", ""), len(batch))
         status = SendStatus(answer.code)
         receipts = [
@@ -534,7 +534,7 @@ class AsyncProducer:
         """To a queue that is chosen, after those that were sent to it before."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         async with self._choosing.setdefault(topic, asyncio.Lock()):
-            place = choose(await self._writable(topic))
+            place = choose(await self._writable(topic, time.monotonic() + self._patience_s))
             key = (topic, place.broker_name, place.queue_id)
             before = self._last_in_order.get(key)
             self._last_in_order[key] = mine
@@ -547,33 +547,46 @@ class AsyncProducer:
             if self._last_in_order.get(key) is mine and mine.done():
                 del self._last_in_order[key]
 
-    async def _writable(self, topic: str) -> tuple[QueuePlace, ...]:
+    async def _writable(self, topic: str, deadline_s: float) -> tuple[QueuePlace, ...]:
         """The topic's queues; while its brokers are gone, for as long as the producer's patience, if it has been there.
 
         Raises RemotingError at once for a topic that this producer has not sent to.
         """
-        deadline_s, rest_s = time.monotonic() + self._patience_s, FIRST_REST_S
+        if known := self._session.known_writable(topic, time.monotonic()):
+            return known
+        rest_s = FIRST_REST_S
         while True:
             try:
-                return await self._session.writable(topic)
+                return await self._route_in_time(topic, deadline_s)
             except RemotingError:
                 if topic not in self._stored_topics or time.monotonic() + rest_s > deadline_s:
                     raise
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, SEND_REST_MAX_S)
 
+    async def _route_in_time(self, topic: str, deadline_s: float) -> tuple[QueuePlace, ...]:
+        """Where it can be sent to: within the patience, or the time of one try where that is more."""
+        limit_s = max(deadline_s - time.monotonic(), self._timeout_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._session.writable(topic)
+        except TimeoutError as error:
+            raise RequestTimedOut(
+                f"topic {topic}: expected its route from a name server within {limit_s:.1f} s, found no answer"
+            ) from error
+
     async def _try(
         self, topic: str, choose: QueueChoice | None, once: Once, first: FirstTry | None = None
     ) -> tuple[QueuePlace, RemotingCommand]:
-        deadline_s, rest_s, failed = 0.0, FIRST_REST_S, None
+        deadline_s = (time.monotonic() if first is None else first.began_s) + self._patience_s
+        rest_s, failed = FIRST_REST_S, None
         while True:
             if first is not None:
                 place, places, began_s = first.place, first.places, first.began_s
             else:
-                places = await self._writable(topic)
+                places = await self._writable(topic, deadline_s)
                 began_s = time.monotonic()
                 place = self._turn_of(topic, places, failed, began_s) if choose is None else choose(places)
-            deadline_s = deadline_s or began_s + self._patience_s
             others = choose is None and any(each.broker_name != place.broker_name for each in places)
             try:
                 answer = await (once(place) if first is None else first.answer)
@@ -695,15 +708,32 @@ _COMPRESSED_AT_ONCE_BYTES = 64 << 10
 
 def _receipt_of(outgoing: Outgoing, place: QueuePlace, answer: RemotingCommand) -> SendReceipt:
     ext = answer.ext
+    queue_id, offset = _stored_at(outgoing.topic, place, answer)
     return SendReceipt(
         outgoing.topic,
         place.broker_name,
-        int_field(answer, "queueId"),
-        int_field(answer, "queueOffset"),
+        queue_id,
+        offset,
         ext.get("msgId", ""),
         outgoing.unique_key,
         _STATUSES[answer.code],
         ext.get("recallHandle"),
+    )
+
+
+def _stored_at(topic: str, place: QueuePlace, answer: RemotingCommand) -> tuple[int, int]:
+    """The queue and offset of an answer. Raises RemotingError for one that has none."""
+    try:
+        queue_id, offset = int_field(answer, "queueId"), int_field(answer, "queueOffset")
+    except RequestRefused as error:
+        found = str(error)
+    else:
+        if queue_id >= 0 and offset >= 0:
+            return queue_id, offset
+        found = f"queue {queue_id}, offset {offset}"
+    raise RemotingError(
+        f"topic {topic}: expected the queue and offset of the message in the answer of {place.broker_name} at "
+        f"{place.address}, found {found}. The broker may have stored it: a second send may store it twice"
     )
 
 

@@ -7,8 +7,14 @@ other languages compute the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tiermq.errors import RemotingError, RequestRefused
+from tiermq.remoting.json_dialect import as_int, text_in
+
+MAX_OFFSET = (1 << 63) - 1 - (1 << 32)
+"""Beyond it no queue can be read on."""
 
 
 class MessageQueue(NamedTuple):
@@ -21,6 +27,21 @@ class MessageQueue(NamedTuple):
     def described(self) -> dict[str, str | int]:
         """As bodies name it."""
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+def queue_in(row: Mapping[str, Any]) -> MessageQueue:
+    """The queue of a body. Raises RequestRefused for what is none."""
+    topic, broker_name = text_in(row.get("topic"), "topic"), text_in(row.get("brokerName"), "brokerName")
+    if not topic or not broker_name or row.get("queueId") is None:
+        raise RequestRefused(f"expected a queue with topic, brokerName and queueId, found {str(dict(row))[:200]}")
+    return MessageQueue(topic, broker_name, as_int(row["queueId"]))
+
+
+def checked_offset(offset: int, what: str) -> int:
+    """Raises RemotingError for an offset that no queue has, named as of `what`."""
+    if not 0 <= offset <= MAX_OFFSET:
+        raise RemotingError(f"expected an offset {what} from 0 to {MAX_OFFSET}, found {offset}")
+    return offset
 
 
 def allocate_averagely(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:

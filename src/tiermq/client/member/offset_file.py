@@ -12,7 +12,7 @@ import os
 import threading
 from pathlib import Path
 
-from tiermq.client.member.message_queue import MessageQueue
+from tiermq.client.member.message_queue import MAX_OFFSET, MessageQueue
 from tiermq.errors import BadConfig
 
 
@@ -27,14 +27,14 @@ class OffsetFile:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             self._positions = {
-                str(topic): {str(queue): int(offset) for queue, offset in queues.items()}
-                for topic, queues in found.items()
+                topic: {queue: _position(offset) for queue, offset in queues.items()} for topic, queues in found.items()
             }
         except FileNotFoundError:
             return
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise BadConfig(
-                f"expected a file of a broadcasting consumer's offsets in {path}, found: {error}"
+                f"expected a file of a broadcasting consumer's offsets in {path}, found: {error}. Restore it, or "
+                "remove it: then the consumer begins at its `start`"
             ) from error
 
     def position(self, queue: MessageQueue) -> int | None:
@@ -48,6 +48,12 @@ class OffsetFile:
             partial = self._path.with_name(self._path.name + ".partial")
             partial.write_text(json.dumps(self._positions, indent=1), encoding="utf-8")
             os.replace(partial, self._path)
+
+
+def _position(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_OFFSET:
+        raise ValueError(f"an offset that is no number from 0 to {MAX_OFFSET}: {str(value)[:40]}")
+    return value
 
 
 def _name(queue: MessageQueue) -> str:

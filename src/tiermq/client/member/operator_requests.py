@@ -14,7 +14,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tiermq.client.member.message_queue import MessageQueue
+from tiermq.client.member.message_queue import MessageQueue, checked_offset, queue_in
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.message.record import decode_record
@@ -51,15 +51,14 @@ class OperatorRequests:
 
     async def _reset(self, command: RemotingCommand) -> None:
         table = object_in(decode_object(command.body).get("offsetTable") or {}, "offsetTable")
-        assigned = {queue.name: queue for queue in self._consumer.assigned}
+        positions = {}  # All are checked before one is used.
         for text, offset in table.items():
-            row = decode_object(text.encode())
-            queue = assigned.get(
-                MessageQueue(str(row.get("topic")), str(row.get("brokerName")), as_int(row.get("queueId")))
-            )
-            if queue is not None:
-                _log.warning("group %s: %r is reset to %d", self._consumer.group, queue, as_int(offset))
-                await self._consumer.move(queue, as_int(offset))
+            name = queue_in(decode_object(text.encode(errors="surrogatepass")))
+            positions[name] = checked_offset(as_int(offset), f"of {name} in a reset")
+        for queue in self._consumer.assigned:
+            if (position := positions.get(queue.name)) is not None:
+                _log.warning("group %s: %r is reset to %d", self._consumer.group, queue, position)
+                await self._consumer.move(queue, position)
 
     async def _status(self, command: RemotingCommand) -> RemotingCommand:
         topic = command.ext.get("topic")

@@ -47,6 +47,7 @@ BY_ITS_CLOCK = 0
 """Instead of the time when a request was made: the broker takes its own. It holds a request for a time after that, and
 refuses one that is older; the clocks of two machines differ.
 """
+QUEUE_DIGITS_MAX = 10
 TOO_LATE = "timeout too much"
 _POPPED = (
     ResponseCode.SUCCESS,
@@ -285,6 +286,8 @@ def popped_in(answer: RemotingCommand, broker_name: str, address: str, until_s: 
     for entry in answer.ext.get("startOffsetInfo", "").split(";"):
         words = entry.split(" ")
         if len(words) == 3 and words[0] == "0":
+            if not (words[1].isascii() and words[1].isdecimal() and len(words[1]) <= QUEUE_DIGITS_MAX):
+                raise RequestRefused(f"expected a queue's number in startOffsetInfo, found {words[1][:40]!r}")
             starts[int(words[1])] = words[2]
     pop_ms, invisible_ms = int_field(answer, "popTime"), int_field(answer, "invisibleTime")
     head = [str(pop_ms), str(invisible_ms), text_field(answer, "reviveQid")]

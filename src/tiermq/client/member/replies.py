@@ -12,7 +12,7 @@ from tiermq.client.cluster_client import QueuePlace
 from tiermq.client.member.message_queue import MessageQueue
 from tiermq.client.member.received_message import ReceivedMessage
 from tiermq.client.send_fields import send_fields
-from tiermq.errors import IllegalMessage
+from tiermq.errors import IllegalMessage, RequestRefused
 from tiermq.message.layout import RecordVersion
 from tiermq.message.properties import (
     CLUSTER,
@@ -33,11 +33,15 @@ def reply_in(command: RemotingCommand) -> ReceivedMessage | None:
     """The reply that a broker pushes; None for another request. Raises RequestRefused for one that cannot be read."""
     if command.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
         return None
-    topic = text_field(command, "topic")
+    topic, properties = text_field(command, "topic"), text_field(command, "properties", "")
+    try:
+        encoded_properties = properties.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRefused(f"expected a reply's properties in UTF-8, found {ascii(properties)[:80]}") from error
     stored = StoredMessage(
         topic=topic,
         body=bytes(command.body),
-        encoded_properties=text_field(command, "properties", "").encode(),
+        encoded_properties=encoded_properties,
         version=RecordVersion.V1,
         size=0,
         body_crc=0,

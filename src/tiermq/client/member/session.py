@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from tiermq.client.cluster_client import ClusterClient, QueuePlace, Route
+from tiermq.client.cluster_client import NAME_SERVER_S, ClusterClient, QueuePlace, Route
 from tiermq.client.send_fields import DEFAULT_QUEUES
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
@@ -33,6 +33,8 @@ from tiermq.remoting.command import RemotingCommand
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30.0
+KNOWN_ROUTE_S = 0.25
+"""How long a route that is known is waited for when it is asked for again; after that it is used meanwhile."""
 ROUTE_S = 30.0
 """How long a route is used before it is asked for again; a failure of one of its brokers ends it earlier."""
 UNKNOWN_S = 0.5
@@ -112,24 +114,25 @@ class Session:
 
     # Routes.
 
-    async def route(self, topic: str, *, max_age_s: float = ROUTE_S) -> Route | None:
-        """None for a topic that no broker has. Raises RemotingError when no name server answers and none is known."""
+    async def route(self, topic: str) -> Route | None:
+        """None for a topic that no broker has. Raises RemotingError when no name server answers and none is known.
+
+        A known route is used while name servers take longer than KNOWN_ROUTE_S to give a newer one.
+        """
         known = self._routes.get(topic)
-        if known is not None and time.monotonic() - known.at_s < (max_age_s if known.route else UNKNOWN_S):
+        if known is not None and time.monotonic() - known.at_s < (ROUTE_S if known.route else UNKNOWN_S):
             return known.route
         asking = self._asking.get(topic)
         if asking is None:
             asking = self._asking[topic] = asyncio.get_running_loop().create_task(self.client.find_route(topic))
             asking.add_done_callback(partial(self._route_came, topic))
-        try:
-            route = await asyncio.shield(asking)
-        except RemotingError:
-            if known is None or known.route is None:
-                raise
-            _log.warning("no name server answers: the route of %s from before is used", topic)
-            route = known.route
-        self._routes[topic] = _KnownRoute(route, time.monotonic())
-        return route
+        if known is None or known.route is None:
+            return await asyncio.shield(asking)
+        await asyncio.wait((asking,), timeout=KNOWN_ROUTE_S)
+        if not asking.done():
+            self._routes[topic] = _KnownRoute(known.route, time.monotonic() - ROUTE_S + NAME_SERVER_S)
+            return known.route
+        return known.route if isinstance(asking.exception(), RemotingError) else asking.result()
 
     def known_writable(self, topic: str, now_s: float) -> tuple[QueuePlace, ...]:
         """The queues that take messages, where that need not be asked for; else none."""
@@ -140,8 +143,14 @@ class Session:
 
     def _route_came(self, topic: str, asking: asyncio.Task[Route | None]) -> None:
         self._asking.pop(topic, None)
-        if not asking.cancelled():
-            asking.exception()  # Seen, also where the caller has given up.
+        if asking.cancelled():
+            return
+        known = self._routes.get(topic)
+        if (error := asking.exception()) is None:  # Seen, also where the caller has given up.
+            self._routes[topic] = _KnownRoute(asking.result(), time.monotonic())
+        elif known is not None and known.route is not None:
+            _log.warning("the route of %s from before is used: %s", topic, error)
+            self._routes[topic] = _KnownRoute(known.route, time.monotonic())
 
     def forget_route(self, topic: str) -> None:
         """A broker of it has failed: ask again."""
@@ -274,7 +283,11 @@ class Session:
             named = self.consumers.get(command.ext.get("consumerGroup") or command.ext.get("group") or "")
             members = [] if named is None else [named]
         for member in members:
-            work = member.on_request(address, command)
+            try:
+                work = member.on_request(address, command)
+            except RemotingError as error:
+                _log.warning("%s: its request %d is refused: %s", address, int(command.code), error)
+                return command.respond(ResponseCode.SYSTEM_ERROR, str(error))
             if work is not None:
                 self.spawn(self._answer(client, command, work), f"request-{int(command.code)}")
                 return None
