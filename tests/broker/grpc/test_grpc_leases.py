@@ -512,6 +512,7 @@ def test_a_lease_in_order_goes_on_after_a_stop_and_ends_a_minute_after_its_pop_a
             clock.advance_ms(RENEWED_MS // 3)
             on_loop(broker, living, broker.grpc.leases.renew)
         if died:
+            assert pops_of(broker).orders.blocked_until_ms(("T", "G", 0)) is None
             assert [each.body for each in living.receive("T", auto_renew=True)] == [b"0", b"1"]
         else:
             assert pops_of(broker).orders.leased()
