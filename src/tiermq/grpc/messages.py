@@ -128,6 +128,7 @@ class OffsetPolicy(enum.IntEnum):
     TIMESTAMP = 2
 
 
+CLIENT_TYPES = range(7)
 PUSH_CONSUMER = 2
 """A client type."""
 LITE_PUSH_CONSUMER = 5

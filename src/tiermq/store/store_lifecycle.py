@@ -54,6 +54,8 @@ class StoreLifecycle:
         self._is_parents = False
         self.metrics = Registry()
         self.recovered: Recovered | None = None
+        self.was_closed = True
+        """Whether the one who had the directory before has closed the store, and was not killed."""
 
     @classmethod
     def open(
@@ -117,7 +119,7 @@ class StoreLifecycle:
     def _start(self, root: str, background: bool, *, with_tier: bool) -> None:
         parts, access = self._parts, self._parts.access
         try:
-            clean = not access.exists(f"{root}/abort")
+            self.was_closed = clean = not access.exists(f"{root}/abort")
             marker = read_marker(access, root)
             with COLLECTOR_PAUSE:
                 self._load(clean, marker)

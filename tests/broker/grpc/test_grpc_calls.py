@@ -496,6 +496,80 @@ def test_a_message_is_forwarded_to_the_dead_letters_and_not_delivered_again(brok
     assert len(pops.log.points) == 0  # type: ignore[attr-defined]
 
 
+def forward(peer: GrpcPeer, handle: str, message_id: str = "m") -> Any:
+    return peer.call(
+        "ForwardMessageToDeadLetterQueue",
+        group={"name": "G"},
+        topic={"name": "T"},
+        receipt_handle=handle,
+        message_id=message_id,
+    ).status
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["shared", "ordered"])
+@pytest.mark.parametrize("end", ["forwarded", "acknowledged"])
+def test_a_message_that_is_done_becomes_no_dead_letter(broker: Broker, peer: GrpcPeer, ordered: bool, end: str) -> None:
+    make(broker)
+    broker.parts.groups.put(SubscriptionGroup("G", consume_message_orderly=ordered))
+    peer.send(peer.message("T", b"done", message_group="g"))
+    [found] = peer.receive("T")
+    handle = found.system_properties.receipt_handle
+    if end == "acknowledged":
+        assert peer.acknowledge("T", found).status.code == Code.OK
+    else:
+        assert forward(peer, handle).code == Code.OK
+    assert [forward(peer, handle).code for _ in range(2)] == [Code.INVALID_RECEIPT_HANDLE] * 2
+    assert len(stored(broker, "%DLQ%G")) == (end == "forwarded")
+
+
+def test_calls_that_forward_one_message_at_once_make_one_dead_letter(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    peer.send(peer.message("T", b"poison"))
+    [found] = peer.receive("T")
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda _: forward(peer, found.system_properties.receipt_handle).code, range(8)))
+    assert sorted(codes) == [Code.OK] + [Code.INVALID_RECEIPT_HANDLE] * 7
+    assert len(stored(broker, "%DLQ%G")) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{1: "1"}, {0: "1"}, {7: "1"}, {3: "999"}, {8: "other"}],
+    ids=["time", "first", "offset", "order", "record"],
+)
+def test_an_invented_receipt_makes_no_dead_letter_and_acknowledges_nothing(
+    broker: Broker, peer: GrpcPeer, words: dict[int, str]
+) -> None:
+    make(broker)
+    peer.send(peer.message("T", b"received"))
+    [found] = peer.receive("T")
+    peer.send(peer.message("T", b"never received"))
+    other = stored(broker)[1]
+    listed = found.system_properties.receipt_handle.split(" ")
+    for at, word in words.items():
+        listed[at] = str(other.physical_offset) if word == "other" else word
+    handle = " ".join(listed)
+    assert forward(peer, handle).code == Code.INVALID_RECEIPT_HANDLE
+    assert stored(broker, "%DLQ%G") == []
+    if 8 not in words:  # An acknowledgement needs no record.
+        found.system_properties.receipt_handle = handle
+        assert peer.acknowledge("T", found).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert [each.body for each in peer.receive("T")] == [b"never received"]
+
+
+def test_an_acknowledgement_in_order_that_comes_too_late_says_so(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    broker.parts.groups.put(SubscriptionGroup("G", consume_message_orderly=True))
+    peer.send(peer.message("T", message_group="g"))
+    [found] = peer.receive("T", attempt_id="one")
+    first = found.system_properties.receipt_handle
+    [again] = peer.receive("T", attempt_id="one")
+    assert first != again.system_properties.receipt_handle
+    assert peer.acknowledge("T", found).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert peer.acknowledge("T", again).status.code == Code.OK
+    assert peer.acknowledge("T", again).status.code == Code.OK, "its first answer may have been lost"
+
+
 @pytest.mark.parametrize("seconds", [9, 43_201])
 def test_an_invisible_time_has_bounds(peer: GrpcPeer, seconds: int) -> None:
     request = request_class("ReceiveMessage")(group={"name": "G"}, message_queue={"topic": {"name": "T"}})
@@ -619,6 +693,54 @@ def test_a_transaction_id_ends_a_transaction_without_a_table(broker: Broker, pee
             answer = peer.call("EndTransaction", topic={"name": "T"}, transaction_id=entry.transaction_id, resolution=1)
             assert answer.status.code == Code.OK
     assert [found.body for found in stored(broker)] == [b"2"]
+
+
+def test_what_cannot_be_ended_is_called_an_invalid_transaction(broker: Broker, peer: GrpcPeer) -> None:
+    make(broker)
+    [entry] = peer.send(peer.message("T", b"half", message_type=MessageType.TRANSACTION)).entries
+    assert stored(broker) == []
+
+    def end(transaction_id: str, resolution: int) -> Code:
+        fields = {"topic": {"name": "T"}, "transaction_id": transaction_id, "resolution": resolution}
+        return Code(peer.call("EndTransaction", **fields).status.code)
+
+    assert end(entry.transaction_id, 1) == Code.OK
+    assert end(entry.transaction_id, 2) == Code.INVALID_TRANSACTION_ID
+    assert end("7fffffff-0-ID", 1) == Code.INVALID_TRANSACTION_ID
+    assert [found.body for found in stored(broker)] == [b"half"]
+
+
+@pytest.mark.parametrize("expression", ["", " ", "a > " + "9" * 5_000], ids=["empty", "blank", "long-number"])
+def test_an_sql_expression_that_is_none_is_refused_in_words(broker: Broker, peer: GrpcPeer, expression: str) -> None:
+    make(broker)
+    request = request_class("ReceiveMessage")(
+        group={"name": "G"},
+        message_queue={"topic": {"name": "T"}, "id": -1},
+        filter_expression={"type": 2, "expression": expression},
+    )
+    request.invisible_duration.seconds = 60
+    refused = peer.call("ReceiveMessage", request)[0].status
+    assert refused.code == Code.ILLEGAL_FILTER_EXPRESSION
+    assert "expected" in refused.message
+    assert "limit" not in refused.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"client_type": 99}, "expected a client type of 0 to 6, found 99"),
+        ({"client_type": 2, "expression": "a >"}, "the subscription to T: expected"),
+    ],
+)
+def test_settings_that_cannot_be_served_are_refused(
+    broker: Broker, peer: GrpcPeer, changes: dict[str, Any], expected: str
+) -> None:
+    make(broker)
+    entry = {"topic": {"name": "T"}, "expression": {"type": 2, "expression": changes.get("expression", "a > 1")}}
+    with pytest.raises(grpc.RpcError) as refused:
+        peer.settle(client_type=changes["client_type"], subscription={"group": {"name": "G"}, "subscriptions": [entry]})
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert expected in refused.value.details()
 
 
 @pytest.mark.parametrize("transaction_id", [" ", "ID-1", "ffffffffffffffffffff-0-ID"])

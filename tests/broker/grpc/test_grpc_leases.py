@@ -21,6 +21,7 @@ from broker.grpc.test_lite_topics import PUSH as LITE_PUSH
 from servers.loopback import free_ports
 from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
+from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.broker.grpc import grpc_leases, receive_calls
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS
 from tiermq.broker.pop.order_infos import OrderInfos
@@ -475,6 +476,48 @@ def test_a_killed_broker_gives_others_what_was_not_known_to_be_there_and_keeps_t
             assert [each.body for each in other.receive("T")] == [b"on its way"]
         [point] = pops_of(broker).log.points.leased()
         assert point.offsets == (0,)
+
+
+@pytest.mark.parametrize("ends", ["killed", "closed"])
+def test_a_lease_in_order_goes_on_after_a_stop_and_ends_a_minute_after_its_pop_after_a_kill(
+    tmp_path: Path, clock: ManualClock, ends: str
+) -> None:
+    """The acknowledgement is lost with the process, its client lives on, and sends no second one."""
+    config = broker_config(grpc_server_port=free_ports(1)[0])
+    with (
+        running(tmp_path / "alive", config=config, clock=clock) as broker,
+        GrpcPeer(config.grpc_server_port, client_id="raw") as living,
+    ):
+        broker.parts.topics.put(TopicConfig("T", 1, 1))
+        broker.parts.groups.put(SubscriptionGroup("G", consume_message_orderly=True))
+        living.settle(**PUSH)
+        living.send(*(living.message("T", b"%d" % number, message_group="g") for number in range(2)))
+        broker.parts.local.dispatch_now()
+        found = living.receive("T", auto_renew=True)
+        assert [each.body for each in found] == [b"0", b"1"]
+        until(pops_of(broker).orders.leased)
+        broker.parts.offsets.flush()
+        pops_of(broker).orders.flush()
+        copy_as_killed(tmp_path)
+        if ends == "killed":
+            assert living.acknowledge("T", *found).status.code == Code.OK
+    died = ends == "killed"
+    with (
+        running(tmp_path / ("died" if died else "alive"), config=config, clock=clock) as broker,
+        GrpcPeer(config.grpc_server_port, client_id="raw") as living,
+    ):
+        living.settle(**PUSH)
+        assert broker.grpc is not None
+        for _ in range(3):
+            clock.advance_ms(RENEWED_MS // 3)
+            on_loop(broker, living, broker.grpc.leases.renew)
+        if died:
+            assert pops_of(broker).orders.blocked_until_ms(("T", "G", 0)) is None
+            assert [each.body for each in living.receive("T", auto_renew=True)] == [b"0", b"1"]
+        else:
+            assert pops_of(broker).orders.leased()
+            assert living.acknowledge("T", *found).status.code == Code.OK
+            assert broker.parts.offsets.query("G", "T", 0) == 2
 
 
 def copy_as_killed(directory: Path) -> None:

@@ -19,7 +19,7 @@ from simulation.manual_clock import ManualClock
 from tiermq.broker.broker import Broker
 from tiermq.broker.grpc import grpc_service, lite_calls
 from tiermq.broker.grpc.grpc_clients import LITE_QUOTA
-from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class
+from tiermq.grpc.messages import Code, LiteAction, MessageType, OffsetRule, message_class, request_class
 from tiermq.message.topic_name import LITE_TOPIC_CHARACTERS_MAX, lite_parent
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode
@@ -603,3 +603,64 @@ def test_lite_topics_go_with_their_parent(broker: Broker, consumer: LitePeer) ->
         assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=PARENT).code == 0
     assert light_queues(broker) == set()
     assert broker.parts.offsets.query("G", "%LMQ%$Sessions$ann", 0) == -1
+
+
+def test_a_client_whose_settings_the_broker_does_not_know_gets_nothing_of_the_parent_topic(
+    broker: Broker, consumer: LitePeer
+) -> None:
+    """As after a restart of the broker: the client sends its settings again."""
+    consumer.want("ann")
+    send(consumer, "bob", "for others")
+    send(consumer, "ann", "a1")
+    broker.parts.local.dispatch_now()
+    [found] = consumer.got()
+    place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": PARENT}}
+    handle = {"receipt_handle": found.system_properties.receipt_handle, "lite_topic": "ann"}
+    with GrpcPeer(broker.config.grpc_server_port) as unknown:
+        received = request_class("ReceiveMessage")(
+            group={"name": "G"}, message_queue={"topic": {"name": PARENT}, "id": -1}, batch_size=8, auto_renew=True
+        )
+        answers = [
+            unknown.call("ReceiveMessage", received)[0],
+            unknown.call("QueryAssignment", **place),
+            unknown.call("AckMessage", **place, entries=[{"message_id": "m", **handle}]),
+            unknown.call("ChangeInvisibleDuration", **place, **handle, invisible_duration={"seconds": 30}),
+            unknown.call("ForwardMessageToDeadLetterQueue", **place, **handle, message_id="m"),
+        ]
+    assert [each.status.code for each in answers] == [Code.UNRECOGNIZED_CLIENT_TYPE] * 5
+    assert broker.parts.offsets.query("G", PARENT, 0) < 0
+    assert consumer.done(found) == [Code.OK]
+
+
+def test_a_receipt_of_another_lite_topic_acknowledges_nothing_and_says_so(
+    broker: Broker, clock: ManualClock, consumer: LitePeer
+) -> None:
+    consumer.want("ann", "bob")
+    send(consumer, "ann", "a1")
+    [found] = consumer.got()
+    place: dict[str, Any] = {"group": {"name": "G"}, "topic": {"name": PARENT}}
+    entries = [{"message_id": "m", "receipt_handle": found.system_properties.receipt_handle, "lite_topic": "bob"}]
+    answer = consumer.call("AckMessage", **place, entries=entries)
+    assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
+    clock.advance_ms(61_000)
+    [again] = consumer.got()
+    assert consumer.done(found) == [Code.INVALID_RECEIPT_HANDLE]
+    assert consumer.done(again) == [Code.OK]
+    assert consumer.done(again) == [Code.OK], "its first answer may have been lost"
+
+
+def test_a_lite_message_is_forwarded_once(broker: Broker, consumer: LitePeer) -> None:
+    consumer.want("ann")
+    send(consumer, "ann", "a1")
+    [found] = consumer.got()
+    fields: dict[str, Any] = {
+        "group": {"name": "G"},
+        "topic": {"name": PARENT},
+        "receipt_handle": found.system_properties.receipt_handle,
+        "message_id": found.system_properties.message_id,
+        "lite_topic": "ann",
+    }
+    codes = [consumer.call("ForwardMessageToDeadLetterQueue", **fields).status.code for _ in range(3)]
+    assert codes == [Code.OK, Code.INVALID_RECEIPT_HANDLE, Code.INVALID_RECEIPT_HANDLE]
+    broker.parts.local.dispatch_now()
+    assert broker.parts.store.max_offset("%DLQ%G", 0) == 1

@@ -53,6 +53,18 @@ def test_many_are_acknowledged_by_their_bits(broker: Broker, peer: PopPeer, manu
     assert [each.body for each in peer.pop()] == ["m1", "m2", "m3", "m4", "m5", "m8"]
 
 
+def test_an_entry_that_names_no_queue_is_refused_and_the_others_are_acknowledged(
+    broker: Broker, peer: PopPeer, manual_clock: ManualClock
+) -> None:
+    put(broker, "one", "two")
+    got = peer.pop()
+    acks = [entry(got, 0b01, q=77_777), entry(got, 0b11)]
+    assert peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": acks}).code == ResponseCode.MESSAGE_ILLEGAL
+    manual_clock.advance_ms(MINUTE_MS)
+    revive(broker)
+    assert peer.pop() == []
+
+
 def test_many_that_were_popped_in_order_move_the_offset(broker: Broker, peer: PopPeer) -> None:
     put(broker, "one", "two", "three")
     got = peer.pop(order="true", queueId=0)
@@ -124,7 +136,9 @@ def test_acknowledgements_of_one_read_are_refused_each_when_the_store_takes_none
         ({"acks": [7]}, ResponseCode.SYSTEM_ERROR),
         ({"acks": [{"c": "G", "t": "T", "b": "not base64!"}]}, ResponseCode.SYSTEM_ERROR),
         ({"acks": [{"c": "G", "t": "T", "b": base64.b64encode(bytes(200)).decode()}]}, ResponseCode.SYSTEM_ERROR),
-        ({"acks": [{"c": "G", "t": "deleted", "b": "AQ=="}]}, ResponseCode.SUCCESS),
+        ({"acks": [{"c": "G", "t": "deleted", "b": "AQ=="}]}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"acks": [{"c": "G", "t": "T", "q": -1, "b": "AQ=="}]}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"acks": [{"c": "G", "t": "T", "q": 77_777, "b": "AQ=="}]}, ResponseCode.MESSAGE_ILLEGAL),
         ({"acks": []}, ResponseCode.SUCCESS),
     ],
 )

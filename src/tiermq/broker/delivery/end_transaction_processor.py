@@ -50,6 +50,8 @@ _REMARKS = {
     EndStatus.OTHER_OFFSET: "The transaction state table offset wrong",
 }
 """RocketMQ's words."""
+NOT_TO_END = frozenset(_REMARKS.values()) | {EndStatus.OTHERWISE.value}
+"""Refusals of a transaction that there is not, or that has ended otherwise."""
 _CODES = {
     EndStatus.DONE: ResponseCode.SUCCESS,
     EndStatus.ALREADY: ResponseCode.SUCCESS,

@@ -25,12 +25,15 @@ from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.client_processor import ACCOUNT
 from tiermq.broker.group.group_table import SubscriptionGroup
 from tiermq.broker.group.retry_policy import RetryPolicy
+from tiermq.broker.group.subscription import Subscription
 from tiermq.broker.grpc.grpc_message import SENT_BODY_BYTES_MAX, Refused, are_long, given_message
 from tiermq.broker.grpc.local_request import Caller, Pending
+from tiermq.broker.pull.sql_filter import filter_of
 from tiermq.broker.topic.attributes import LITE_BIND_TOPIC, LITE_CLIENT_QUOTA
-from tiermq.errors import CorruptRecord, PeerGone, RequestRefused, RequestTimedOut
+from tiermq.errors import BadExpression, CorruptRecord, PeerGone, RequestRefused, RequestTimedOut
 from tiermq.grpc.call import Call
 from tiermq.grpc.messages import (
+    CLIENT_TYPES,
     FILTER_BY_SQL,
     LITE_CONSUMERS,
     LITE_PUSH_CONSUMER,
@@ -41,6 +44,7 @@ from tiermq.grpc.messages import (
     TelemetryCommand,
     status,
 )
+from tiermq.message.message_filter import SQL92
 from tiermq.message.properties import UNIQ_KEY
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
@@ -320,6 +324,11 @@ class GrpcClients:
         """Raises Refused for settings that are not served."""
         if settings.ByteSize() > SETTINGS_BYTES_MAX:
             raise Refused(Code.BAD_REQUEST, f"expected settings of at most {SETTINGS_BYTES_MAX} bytes, found more")
+        if settings.client_type not in CLIENT_TYPES:
+            raise Refused(
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                f"expected a client type of {CLIENT_TYPES[0]} to {CLIENT_TYPES[-1]}, found {settings.client_type}",
+            )
         if settings.HasField("publishing"):
             for topic in settings.publishing.topics:
                 check_topic(topic.name)
@@ -336,12 +345,27 @@ class GrpcClients:
                 require_topic(caller, entry.topic.name, Permission.SUB)
                 if is_lite:
                     self.require_bound(group, entry.topic.name)
+                if entry.expression.type == FILTER_BY_SQL:
+                    _check_sql(entry.topic.name, entry.expression.expression)
         else:
             raise Refused(Code.BAD_REQUEST, "expected settings of a producer or a consumer, found neither")
 
     def _bound_topic(self, group: str) -> str | None:
         found = self._parts.groups.get(group)
         return None if found is None else found.attributes.get(LITE_BIND_TOPIC)
+
+    def require_known_lite(self, caller: Caller, group: str) -> None:
+        """Raises Refused for a client of a group of lite consumers that has not sent the settings of one, as after a
+        restart of the broker: it sends them again.
+        """
+        if self._bound_topic(group) is None:
+            return
+        client = self.find(caller)
+        if client is None or not client.is_lite:
+            raise Refused(
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                f"group {group} is one of lite consumers: expected a client with settings of a lite consumer",
+            )
 
     def require_bound(self, group: str, topic: str) -> None:
         """Raises Refused unless the group is one for lite topics below `topic`."""
@@ -508,6 +532,14 @@ def _policy_of(group: SubscriptionGroup) -> RetryPolicy:
     except RequestRefused as error:
         _log.warning("group %s: its consumers wait by RocketMQ's default policy: %s", group.name, error)
         return RetryPolicy()
+
+
+def _check_sql(topic: str, expression: str) -> None:
+    """Raises Refused."""
+    try:
+        filter_of(Subscription.of(topic, expression, SQL92))
+    except (RequestRefused, BadExpression) as error:
+        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, f"the subscription to {topic}: {error}") from error
 
 
 def _held_bytes(settings: Any) -> int:

@@ -12,8 +12,9 @@ Until a client is known to have them (`Call.on_taken`) its messages have the tim
 too. So whatever is lost on the way, also with the broker's process, becomes visible then at the latest.
 
 Invariants: a message is extended while its client is known, for at most `LEASE_MS_MAX` since its pop; of a client that
-is not known (the broker has just started) messages become visible when their time is over. On the loop's thread, in
-slices of its time.
+is not known (the broker has just started) messages become visible when their time is over. After a kill no lease of
+messages in order goes on: acknowledgements since their file was written are lost, the client sends no others, and the
+queue would be closed for as long as it lives. On the loop's thread, in slices of its time.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class GrpcLeases:
         self._log = pops.log
         self._orders = pops.orders
         self._is_renewing = False
+        if not parts.local.was_closed and (count := pops.orders.end_leases(RENEWED_MS)):
+            _log.warning("the broker was killed: %d leases of messages in order have ended", count)
         self.renewed_count = 0
         self.returned_count = 0
         clients.on_gone.append(self.release)

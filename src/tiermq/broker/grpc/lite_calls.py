@@ -419,7 +419,9 @@ class LiteCalls:
     # Ends.
 
     def acknowledge(self, group: str, name: str, receipt: Receipt) -> None:
-        """A message is consumed. A receipt that is outdated changes nothing."""
+        """A message is consumed. Raises Refused for a receipt that is outdated, or of another lite topic."""
+        if not self._pops.orders.was_given((name, group, 0), receipt.offset, receipt.pop_ms):
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is outdated, or not of this lite topic")
         popped = PoppedMessage(group, name, 0, receipt.start_offset, receipt.pop_ms)
         self._pops.acks.finish(popped, [receipt.offset], ORDERED_QUEUE, receipt.pop_ms + receipt.invisible_ms)
         self._freed(group, name)

@@ -102,7 +102,7 @@ class OffsetCalls:
                 "sysFlag": str(HAS_SUBSCRIPTION | (MAY_WAIT if poll_ms > 0 else 0)),
                 "commitOffset": "0",
                 "suspendTimeoutMillis": str(max(0, poll_ms)),
-                "subscription": wanted.expression or "*",
+                "subscription": wanted.expression or ("" if wanted.type == FILTER_BY_SQL else "*"),
                 "expressionType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
                 "subVersion": "0",
             },

@@ -21,6 +21,7 @@ from tiermq.broker.grpc.grpc_clients import (
     GrpcClients,
     check_consumer,
     code_of,
+    require_topic,
     status_of,
 )
 from tiermq.broker.grpc.grpc_leases import RENEWED_MS, Given, GrpcLeases
@@ -51,6 +52,7 @@ from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import Permission
 from tiermq.settings import LONG_MAX
 
 if TYPE_CHECKING:
@@ -109,6 +111,12 @@ class ReceiveCalls:
         self._pops = pops
         self._leases = leases
         self._lite = lite
+        self._forwarding: set[tuple[str, str, int, int]] = set()
+
+    def _check_consumer(self, caller: Caller, group: str, topic: str) -> None:
+        """Raises Refused and RequestRefused."""
+        check_consumer(caller, group, topic)
+        self._clients.require_known_lite(caller, group)
 
     # Receiving.
 
@@ -117,7 +125,7 @@ class ReceiveCalls:
         request, call = ask.request, ask.call
         group, topic = request.group.name, request.message_queue.topic.name
         try:
-            check_consumer(ask.caller, group, topic)
+            self._check_consumer(ask.caller, group, topic)
             if self._lite.is_lite(ask.caller):
                 await self._receive_lite(ask, group, topic)
                 return None
@@ -198,7 +206,7 @@ class ReceiveCalls:
             "bornTime": str(self._parts.clock.now_ms()),
             "initMode": "1",
             "expType": "SQL92" if wanted.type == FILTER_BY_SQL else "TAG",
-            "exp": wanted.expression or "*",
+            "exp": wanted.expression or ("" if wanted.type == FILTER_BY_SQL else "*"),
             "order": str(is_ordered).lower(),
         }
         if is_ordered and request.attempt_id:
@@ -339,7 +347,7 @@ class ReceiveCalls:
         """Acknowledge messages, each with a status."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        check_consumer(ask.caller, group, topic)
+        self._check_consumer(ask.caller, group, topic)
         if not request.entries or len(request.entries) > ACKS_MAX:
             raise Refused(
                 Code.BAD_REQUEST, f"expected 1 to {ACKS_MAX} entries to acknowledge, found {len(request.entries)}"
@@ -374,6 +382,9 @@ class ReceiveCalls:
         for each in ask.acknowledge(together):
             handle = self._own(request.entries[each.opaque].receipt_handle)
             found = status_of(await self._acknowledge(ask, group, topic, handle))
+            stored_in = real_topic(group, topic, handle.receipt.mark)
+            if found.code == Code.OK and not self._pops.acks.was_given(group, stored_in, handle.receipt):
+                found = status(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is outdated, or none of a receive")
             answer.entries[each.opaque].status.CopyFrom(found)
             has_failed = has_failed or found.code != Code.OK
         codes = {each.status.code for each in answer.entries} if has_failed else {Code.OK}
@@ -393,7 +404,7 @@ class ReceiveCalls:
         """Another invisible time for a message, and its new handle."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        check_consumer(ask.caller, group, topic)
+        self._check_consumer(ask.caller, group, topic)
         handle = self._own(request.receipt_handle)
         wanted = request.invisible_duration
         invisible_ms = wanted.seconds * 1000 + wanted.nanos // 1_000_000
@@ -438,16 +449,46 @@ class ReceiveCalls:
         """Make a message a dead letter."""
         request = ask.request
         group, topic = request.group.name, request.topic.name
-        check_consumer(ask.caller, group, topic)
+        self._check_consumer(ask.caller, group, topic)
         handle = self._own(request.receipt_handle)
         if not 0 <= handle.log_offset <= LONG_MAX:
             raise Refused(
                 Code.INVALID_RECEIPT_HANDLE,
                 f"expected a receipt handle whose ninth word is an offset, found {request.receipt_handle[:80]!r}",
             )
-        self._require_open(group, topic, handle)
         lite = self._lite_topic(ask.caller, topic, handle, request.lite_topic) or None
-        return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
+        stored_in = light_queue(topic, lite) if lite else real_topic(group, topic, handle.receipt.mark)
+        self._require_own_record(ask.caller, topic if lite else stored_in, handle, lite)
+        place = (group, stored_in, handle.receipt.queue_id, handle.receipt.offset)
+        if place in self._forwarding:
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, "another call forwards this message now")
+        try:
+            self._pops.acks.require_open(group, stored_in, handle.receipt)
+        except RequestRefused as error:
+            is_over = error.code in (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
+            raise Refused(Code.INVALID_RECEIPT_HANDLE if is_over else code_of(error.code), str(error)) from error
+        self._forwarding.add(place)
+        try:
+            return ForwardResponse(status=await self._bury(ask, group, topic, handle, request.message_id, lite))
+        finally:
+            self._forwarding.discard(place)
+
+    def _require_own_record(self, caller: Caller, stored_in: str, handle: Handle, lite: str | None) -> None:
+        """Raises Refused, or RequestRefused, if the log has another message at a handle's offset. With a tier, whose
+        messages may be those of another broker's log, the message's id decides.
+        """
+        found = None if self._parts.tiered is not None else self._parts.local.stored_at(handle.log_offset)
+        if found is None:
+            return
+        place = (found.topic, found.queue_id, found.queue_offset)
+        is_own = place == (stored_in, handle.receipt.queue_id, handle.receipt.offset)
+        if lite is not None:
+            is_own = found.topic == stored_in and text_in(found, LITE_NAME) == lite
+        if not is_own:
+            require_topic(caller, found.topic, Permission.SUB)
+            raise Refused(
+                Code.INVALID_RECEIPT_HANDLE, f"expected the offset of the handle's message, found {handle.log_offset}"
+            )
 
     async def _bury(
         self, ask: Ask, group: str, topic: str, handle: Handle, message_id: str, lite: str | None = None

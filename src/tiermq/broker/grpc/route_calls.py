@@ -75,6 +75,7 @@ class RouteCalls:
         """What a member of a group consumes: everything, or each queue of a group that consumes in order."""
         request = ask.request
         check_consumer(ask.caller, request.group.name, request.topic.name)
+        self._clients.require_known_lite(ask.caller, request.group.name)
         topic = self._topic(request.topic.name)
         answer = QueryAssignmentResponse(status=status(Code.OK))
         if not topic.perm & self._parts.config.broker_permission & PERM_READ or not topic.read_queues:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.delivery.end_transaction_processor import NOT_TO_END
 from tiermq.broker.grpc.grpc_clients import (
     MESSAGE_TYPES,
     MIXED,
@@ -251,6 +252,8 @@ class SendCalls:
                 "transactionId": request.transaction_id,
             },
         )
+        if answer.remark in NOT_TO_END:
+            return EndTransactionResponse(status=status(Code.INVALID_TRANSACTION_ID, answer.remark))
         return EndTransactionResponse(status=status_of(answer))
 
     # Recall.

@@ -197,6 +197,27 @@ class OrderInfos:
                 if not (info := self._table[queue]).acked.issuperset(info.offsets)
             ]
 
+    def end_leases(self, held_ms: int) -> int:
+        """No client has messages for as long as it lives any more: they are free at the latest `held_ms` after their
+        pop. Returns how many queues had such messages.
+        """
+        with self._lock:
+            ended = [queue for own in self._leased.values() for queue in own]
+            for queue in ended:
+                info = self._table[queue]
+                info.lease, info.invisible_ms = None, min(info.invisible_ms, held_ms)
+            self._leased.clear()
+            self._changed = self._changed or bool(ended)
+            return len(ended)
+
+    def was_given(self, queue: QueueOfGroup, offset: int, pop_ms: int, *, is_open: bool = False) -> bool:
+        """Whether the group's last pop of a queue gave a message; `is_open`: that is not acknowledged yet."""
+        with self._lock:
+            info = self._table.get(queue)
+            if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
+                return False
+            return not is_open or offset not in info.acked
+
     def extend(self, queue: QueueOfGroup, pop_ms: int, until_ms: int, lease: Lease | None) -> None:
         """The messages of a pop are free at another time; receipts stay valid."""
         self._change(queue, pop_ms, until_ms - pop_ms, lease)

@@ -19,7 +19,7 @@ from typing import Any
 from tiermq.broker.broker_context import BrokerContext
 from tiermq.broker.group.offset_processor import require_client_group
 from tiermq.broker.pop.order_infos import OrderInfos
-from tiermq.broker.pop.pop_checkpoints import PoppedMessage
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, PoppedMessage
 from tiermq.broker.pop.pop_log import PopLog
 from tiermq.broker.pop.pop_topics import MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2, OwnRetries, is_of_pair, real_topic
 from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
@@ -137,7 +137,7 @@ class PopAcks:
     def acknowledge_run(self, acks: list[AckRequest]) -> list[AckRequest]:
         """The same of requests that came together: one record of the log for each check point.
 
-        Returns those that must be acknowledged one by one, each with its error.
+        Returns those that must be acknowledged one by one, each with its error: also where one is not open any more.
         """
         points: dict[tuple[str, str, str], list[AckRequest]] = {}
         for ack in acks:
@@ -147,9 +147,11 @@ class PopAcks:
             offsets = sorted({each.offset for each in own})
             try:
                 receipt = Receipt.decode(text, offsets[0])
-                topic = self._stored_in(group, name, receipt, receipt.queue_id, offsets[0], offsets[-1])
+                topic = self._stored_in(group, name, receipt.mark, receipt.queue_id)
+                self._require_stored(topic, receipt.queue_id, offsets[0], offsets[-1])
                 due_ms = receipt.pop_ms + receipt.invisible_ms
-                self.finish(_popped(group, topic, receipt), offsets, receipt.revive_queue, due_ms)
+                if not self.finish(_popped(group, topic, receipt), offsets, receipt.revive_queue, due_ms):
+                    left += own
             except RequestRefused:
                 left += own
         return left
@@ -161,7 +163,10 @@ class PopAcks:
         return self._parts.server.in_steps(connection, command, self._acknowledging(command, entries))
 
     def _acknowledging(self, command: RemotingCommand, entries: list[Any]) -> Generator[None, None, RemotingCommand]:
-        """One entry at a time: other requests are served in between."""
+        """One entry at a time: other requests are served in between. One that names no queue refuses the request once
+        the others are acknowledged.
+        """
+        refused: RequestRefused | None = None
         for entry in entries:
             yield
             table = object_in(entry, "an element of acks")
@@ -170,30 +175,83 @@ class PopAcks:
             require_group(command, group)
             require_topic(command, name, Permission.SUB)
             require_client_group(group)
-            topic = real_topic(group, name, mark)
             queue_id, start = int32_in(table, "q"), int64_in(table, "so")
-            popped = PoppedMessage(group, topic, queue_id, start, int64_in(table, "pt"))
+            pop_ms, invisible_ms, revive_queue = int64_in(table, "pt"), int64_in(table, "it"), int32_in(table, "rq")
             offsets = [start + bit for bit in _bits(table)]
-            if self._parts.topics.get(topic) is None or not offsets:
-                continue  # The topic was deleted meanwhile.
-            self.finish(popped, offsets, int32_in(table, "rq"), popped.pop_ms + int64_in(table, "it"))
+            if not offsets:
+                continue
+            try:
+                topic = self._stored_in(group, name, mark, queue_id)
+            except RequestRefused as error:
+                refused = refused or error
+                continue
+            popped = PoppedMessage(group, topic, queue_id, start, pop_ms)
+            self.finish(popped, offsets, revive_queue, pop_ms + invisible_ms)
+        if refused is not None:
+            raise refused
         return command.respond()
 
-    def finish(self, popped: PoppedMessage, offsets: list[int], revive_queue: int, due_ms: int) -> None:
-        """Messages of a pop are acknowledged."""
+    def finish(self, popped: PoppedMessage, offsets: list[int], revive_queue: int, due_ms: int) -> bool:
+        """Messages of a pop are acknowledged. False unless all of them were its own, and open."""
         if revive_queue != ORDERED_QUEUE:
             if self._is_awaited(popped, revive_queue, due_ms):
                 self._log.acknowledge_early(revive_queue, popped, offsets, due_ms)
-            else:
-                self._log.acknowledge(popped, offsets)
-            return
-        queue = (popped.topic, popped.group, popped.queue_id)
+                return True
+            return self._log.acknowledge(popped, offsets)
+        queue, are_own = (popped.topic, popped.group, popped.queue_id), True
         for offset in offsets:
             after = self._orders.acknowledge(queue, offset, popped.pop_ms)
+            are_own = are_own and after is not None
             if after is not None and after > self._parts.offsets.query(popped.group, popped.topic, popped.queue_id):
                 self._parts.offsets.commit(popped.group, popped.topic, popped.queue_id, after)
         if self._orders.blocked_until_ms(queue) is None:
             self._queue_freed(popped.topic, popped.queue_id)
+        return are_own
+
+    def was_given(self, group: str, topic: str, receipt: Receipt) -> bool:
+        """False for a receipt that is known to be none of a pop, or outdated. A message that was acknowledged counts:
+        its acknowledgement may come again.
+        """
+        popped = _popped(group, topic, receipt)
+        if receipt.is_ordered:
+            return self._orders.was_given((topic, group, receipt.queue_id), receipt.offset, receipt.pop_ms)
+        if (point := self._log.points.find(popped)) is not None:
+            return receipt.offset in point.offsets
+        return self._may_be_of(popped, receipt.offset)
+
+    def _may_be_of(self, popped: PoppedMessage, offset: int) -> bool:
+        """Whether a pop that is not known here may have given a message: the group has gone past it."""
+        passed = self._parts.offsets.query(popped.group, popped.topic, popped.queue_id)
+        return popped.start_offset <= offset < passed and popped.pop_ms <= self._parts.clock.now_ms()
+
+    def require_open(self, group: str, topic: str, receipt: Receipt) -> None:
+        """Raises RequestRefused for a receipt whose message was acknowledged, was delivered again, or is none of its
+        pop.
+        """
+        popped = _popped(group, topic, receipt)
+        if not receipt.is_ordered:
+            point, _ = self._open_point(popped, receipt)
+            if point is None and not self._may_be_of(popped, receipt.offset):
+                raise _over(receipt)
+        elif not self._orders.was_given((topic, group, receipt.queue_id), receipt.offset, receipt.pop_ms, is_open=True):
+            raise _over(receipt)
+
+    def _open_point(self, popped: PoppedMessage, receipt: Receipt) -> tuple[CheckPoint | None, int]:
+        """The check point of a message that is open, and its revive queue; None if a timer will deliver it. Raises
+        RequestRefused.
+        """
+        due_ms = receipt.pop_ms + receipt.invisible_ms
+        is_awaited = self._is_awaited(popped, receipt.revive_queue, due_ms)
+        if is_awaited:
+            self._log.check_early(receipt.revive_queue, popped, [receipt.offset], due_ms)
+            if self._log.was_early(receipt.revive_queue, popped, receipt.offset):
+                raise _over(receipt)
+        point = self._log.points.find(popped)
+        if not is_awaited and (point is None or receipt.offset not in point.open):
+            raise _over(receipt)
+        if point is None and not self._is_own(popped, receipt.offset):
+            raise _over(receipt)
+        return point, receipt.revive_queue if point is None else point.revive_queue
 
     def _is_awaited(self, popped: PoppedMessage, revive_queue: int, due_ms: int) -> bool:
         """Whether RocketMQ made the check point, and a timer will deliver it before it is due."""
@@ -222,23 +280,12 @@ class PopAcks:
             if self._orders.blocked_until_ms(queue) is None:
                 self._queue_freed(topic, receipt.queue_id)
             return command.respond(ext=_receipt_fields(receipt.pop_ms, invisible_ms, ORDERED_QUEUE))
-        due_ms = receipt.pop_ms + receipt.invisible_ms
-        is_awaited = self._is_awaited(popped, receipt.revive_queue, due_ms)
-        if is_awaited:
-            self._log.check_early(receipt.revive_queue, popped, [receipt.offset], due_ms)
-            if self._log.was_early(receipt.revive_queue, popped, receipt.offset):
-                raise _over(receipt)
-        point = self._log.points.find(popped)
-        if not is_awaited and (point is None or receipt.offset not in point.open):
-            raise _over(receipt)
-        if point is None and not self._is_own(popped, receipt.offset):
-            raise _over(receipt)
+        _, revive_queue = self._open_point(popped, receipt)
         own = PoppedMessage(group, topic, receipt.queue_id, receipt.offset, now_ms)
         while self._log.points.find(own) is not None:
             own = own._replace(pop_ms=own.pop_ms + 1)  # Several within one millisecond: each needs a unique pop time.
-        revive_queue = receipt.revive_queue if point is None else point.revive_queue
         self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
-        self.finish(popped, [receipt.offset], revive_queue, due_ms)
+        self.finish(popped, [receipt.offset], revive_queue, receipt.pop_ms + receipt.invisible_ms)
         return command.respond(ext=_receipt_fields(own.pop_ms, invisible_ms, revive_queue))
 
     def _is_own(self, popped: PoppedMessage, offset: int) -> bool:
@@ -259,25 +306,34 @@ class PopAcks:
         group, name = text_field(command, "consumerGroup"), text_field(command, "topic")
         queue_id, offset = int32_field(command, "queueId"), int_field(command, "offset")
         receipt = Receipt.decode(text_field(command, "extraInfo"), offset)
-        stored_in = self._stored_in(group, name, receipt, queue_id, offset, offset)
+        stored_in = self._stored_in(group, name, receipt.mark, queue_id)
+        if receipt.queue_id != queue_id:
+            raise self._illegal_queue(stored_in, queue_id)
+        self._require_stored(stored_in, queue_id, offset, offset)
         if receipt.offset != offset:
             raise self._illegal_offset(stored_in, queue_id, offset)
         return group, receipt, stored_in
 
-    def _stored_in(self, group: str, name: str, receipt: Receipt, queue_id: int, first: int, last: int) -> str:
-        """The topic of messages from `first` to `last`. Raises RequestRefused."""
+    def _stored_in(self, group: str, name: str, mark: str, queue_id: int) -> str:
+        """The topic of a receipt's queue. Raises RequestRefused unless it has that queue."""
         require_client_group(group)
         topic = self._parts.topics.get(name)
         if topic is None:
             raise RequestRefused(f"topic[{name}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
-        stored_in = real_topic(group, name, receipt.mark)
+        stored_in = real_topic(group, name, mark)
         found = self._parts.topics.get(stored_in)
-        if found is None or not 0 <= queue_id < found.read_queues or receipt.queue_id != queue_id:
-            raise RequestRefused(f"queueId[{queue_id}] is illegal, topic:[{stored_in}]", ResponseCode.MESSAGE_ILLEGAL)
-        store = self._parts.store
-        if not store.min_offset(stored_in, queue_id) <= first <= last <= store.max_offset(stored_in, queue_id):
-            raise self._illegal_offset(stored_in, queue_id, first)
+        if found is None or not 0 <= queue_id < found.read_queues:
+            raise self._illegal_queue(stored_in, queue_id)
         return stored_in
+
+    def _require_stored(self, topic: str, queue_id: int, first: int, last: int) -> None:
+        """Raises RequestRefused unless a queue may have these offsets."""
+        store = self._parts.store
+        if not store.min_offset(topic, queue_id) <= first <= last <= store.max_offset(topic, queue_id):
+            raise self._illegal_offset(topic, queue_id, first)
+
+    def _illegal_queue(self, topic: str, queue_id: int) -> RequestRefused:
+        return RequestRefused(f"queueId[{queue_id}] is illegal, topic:[{topic}]", ResponseCode.MESSAGE_ILLEGAL)
 
     def _illegal_offset(self, topic: str, queue_id: int, offset: int) -> RequestRefused:
         low, end = self._parts.store.min_offset(topic, queue_id), self._parts.store.max_offset(topic, queue_id)

@@ -178,17 +178,16 @@ class PopLog:
         return True
 
     def acknowledge(self, popped: PoppedMessage, offsets: Collection[int]) -> bool:
-        """Acknowledge messages of a check point. False if none of them was open. Raises RequestRefused."""
+        """Acknowledge messages of a check point. False unless all of them were open. Raises RequestRefused."""
         point = self.points.find(popped)
         if point is None:
             return False
         with self._locks[point.revive_queue]:
             closing = sorted(point.open.intersection(offsets))
-            if not closing:
-                return False
-            self._record_acks(point, closing)
-            self.points.acknowledge(popped, closing)
-        return True
+            if closing:
+                self._record_acks(point, closing)
+                self.points.acknowledge(popped, closing)
+        return len(closing) == len(offsets)
 
     def _record_acks(self, point: CheckPoint, offsets: list[int]) -> None:
         """The queue's lock is held. Raises RequestRefused."""

@@ -223,7 +223,7 @@ class _Parser:
             try:
                 return sql_nodes.constant(whole_constant(token.text))
             except ValueError as error:
-                raise BadExpression(f"expected a number of 64 bits at character {token.at}, found {error}") from error
+                raise BadExpression(f"expected a number at character {token.at}, found {error}") from error
         if token.kind is Kind.DECIMAL:
             number = float(token.text)
             if number == float("inf"):

@@ -46,9 +46,10 @@ class Long(int):
 
 def whole_constant(text: str) -> int:
     """The number of a literal; raises ValueError beyond 64 bits."""
-    number = int(text.rstrip("lL"))
+    digits = text.rstrip("lL").lstrip("0") or "0"
+    number = int(digits) if len(digits) <= len(str(LONG_MAX)) else LONG_MAX + 1
     if number > LONG_MAX:
-        raise ValueError(f"{text} does not fit 64 bits")
+        raise ValueError(f"{text[:40]}, which does not fit 64 bits")
     return number if number <= INT_MAX else Long(number)
 
 
