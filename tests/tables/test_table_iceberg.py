@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,22 @@ def test_a_table_of_another_writer_is_taken_as_it_is(table: ExportTable, tmp_pat
     catalog.create_table("lake.t", schema=SCHEMA)
     commit(table, 7, 0, file_in(table, "data/a.parquet"))
     assert (table.number(), rows_in(table)) == (7, 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_table_in_use_keeps_no_connection_to_its_catalogue_open(table: ExportTable, tmp_path: Path) -> None:
+    table.create(SCHEMA)
+    commit(table, 7, 0, file_in(table, "data/a.parquet"))
+    assert table.number() == 7
+    left = [name for each in Path("/proc/self/fd").iterdir() if (name := name_of(each)).startswith(f"{tmp_path}/c.db")]
+    assert left == []
+
+
+def name_of(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:  # That of the listing.
+        return ""
 
 
 def test_a_warehouse_is_as_reported_or_beside_the_catalogue(tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
                 f"catalogue {catalog!r}: expected sqlite:////file.db, or one that pyiceberg knows (.pyiceberg.yaml), "
                 f"found none: {error}"
             ) from error
+    from sqlalchemy import NullPool, create_engine
     from sqlalchemy.exc import SQLAlchemyError
 
     path = catalog.removeprefix(SQLITE)
@@ -258,7 +259,11 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         place = str(warehouse_of(catalog, warehouse))
         files = {PY_IO_IMPL: f"{CheckedFiles.__module__}.{CheckedFiles.__qualname__}"}
-        return load_catalog("tiermq", type="sql", uri=catalog, warehouse=place, **files, **s3_properties())
+        made = load_catalog("tiermq", type="sql", uri=catalog, warehouse=place, **files, **s3_properties())
+        # Its own engine keeps connections open until the collector finds them: here each ends with its transaction.
+        made.engine.dispose()
+        made.engine = create_engine(catalog, poolclass=NullPool)
+        return made
 
 
 def s3_properties() -> dict[str, str]:
