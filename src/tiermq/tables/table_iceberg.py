@@ -251,6 +251,7 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
                 f"catalogue {catalog!r}: expected sqlite:////file.db, or one that pyiceberg knows (.pyiceberg.yaml), "
                 f"found none: {error}"
             ) from error
+    from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import NullPool, create_engine
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -260,6 +261,7 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
         place = str(warehouse_of(catalog, warehouse))
         files = {PY_IO_IMPL: f"{CheckedFiles.__module__}.{CheckedFiles.__qualname__}"}
         made = load_catalog("tiermq", type="sql", uri=catalog, warehouse=place, **files, **s3_properties())
+        assert isinstance(made, SqlCatalog)
         # Its own engine keeps connections open until the collector finds them: here each ends with its transaction.
         made.engine.dispose()
         made.engine = create_engine(catalog, poolclass=NullPool)

@@ -701,7 +701,7 @@ def test_what_cannot_be_ended_is_called_an_invalid_transaction(broker: Broker, p
     assert stored(broker) == []
 
     def end(transaction_id: str, resolution: int) -> Code:
-        fields = {"topic": {"name": "T"}, "transaction_id": transaction_id, "resolution": resolution}
+        fields: dict[str, Any] = {"topic": {"name": "T"}, "transaction_id": transaction_id, "resolution": resolution}
         return Code(peer.call("EndTransaction", **fields).status.code)
 
     assert end(entry.transaction_id, 1) == Code.OK
