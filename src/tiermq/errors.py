@@ -196,6 +196,10 @@ class RemotingError(TierMQError):
     """Root of errors in the communication with a peer."""
 
 
+class NoNameServer(RemotingError):
+    """None of the name servers can be reached."""
+
+
 class BadFrame(RemotingError):
     """Bytes from the network that are not a frame of the protocol; the connection is closed."""
 

@@ -15,7 +15,7 @@ import click
 
 from tiermq import __version__
 from tiermq.cli.conventions import SuggestingGroup
-from tiermq.errors import TierMQError, install_hint
+from tiermq.errors import NoNameServer, TierMQError, install_hint
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
@@ -60,6 +60,8 @@ class LazyGroup(SuggestingGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except NoNameServer as error:
+            raise click.ClickException(f"{error}. Name one that runs by --namesrv host:port") from error
         except TierMQError as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.errors import BadConfig, NoNameServer, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, TOPIC_QUEUES_MAX
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
 from tiermq.remoting.client import NOT_A_NAME_SERVER, RemotingClient, parse_name_servers
@@ -312,7 +312,7 @@ class ClusterClient:
                     self.retire(address, client)
             self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]
         servers = ", ".join(f"{host}:{port}" for host, port in sorted(self._name_servers))
-        raise RemotingError(
+        raise NoNameServer(
             f"no name server can be reached at {servers}: check the address (host:port), and that one "
             f"runs there; the last answer: {problem}"
         )
