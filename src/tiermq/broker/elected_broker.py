@@ -447,9 +447,8 @@ class ElectedBroker:
         ends = {file.queue.name: file.commit_offset for file in tiered.tier.files}
         local = broker.parts.local
         wanted = {name: (end, local.max_offset(*name)) for name, end in ends.items() if end > 0}
-        if (
-            loss is not None and loss.queues
-        ):  # Of a queue that is not in this log at all, `Loss.lacking` has everything.
+        if loss is not None and loss.queues:
+            # Of a queue that is not in this log at all, `Loss.lacking` has everything.
             wanted |= {name: bounds for name, bounds in loss.queues.items() if local.max_offset(*name) > 0}
         return self._holes(wanted)
 
